@@ -1,0 +1,111 @@
+"""What every ``linum_*.py`` script shares: arguments, logging, progress, exit status."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from linumpy import __version__
+from linumpy.errors import LinumpyError
+
+T = TypeVar("T")
+
+logger = logging.getLogger("linumpy")
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Show defaults where they say something, and keep the description's paragraphs."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, False, argparse.SUPPRESS) or not action.option_strings:
+            return action.help
+        return super()._get_help_string(action)
+
+
+def make_parser(
+    description: str, *, gpu: bool = False, overwrite: bool = True
+) -> argparse.ArgumentParser:
+    """Return a parser with the options that all scripts share.
+
+    Parameters
+    ----------
+    description
+        First lines of ``--help``.
+    gpu
+        Add ``--use_gpu/--no-use_gpu`` (default: no).
+    overwrite
+        Add ``-f/--overwrite``; without it an existing output is an error.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=_Formatter)
+    parser.add_argument("--version", action="version", version=f"linumpy {__version__}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log every step")
+    if overwrite:
+        parser.add_argument(
+            "-f", "--overwrite", action="store_true", help="replace outputs that already exist"
+        )
+    if gpu:
+        parser.add_argument(
+            "--use_gpu",
+            action=argparse.BooleanOptionalAction,
+            default=False,
+            help="compute on the GPU; an error if there is none",
+        )
+    return parser
+
+
+def configure_logging(verbose: bool) -> None:
+    """Log to standard error: warnings always, every step with `verbose`."""
+    logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
+    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line and start logging."""
+    args = parser.parse_args(argv)
+    configure_logging(args.verbose)
+    return args
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a script's main function and turn expected errors into one line and exit status 1."""
+    name = Path(sys.argv[0]).name
+    try:
+        main()
+    except LinumpyError as error:
+        print(f"{name}: error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our standard output went away (`linum_x.py | head`): not our error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def progress(iterable: Iterable[T], total: int, label: str) -> Iterator[T]:
+    """Yield from `iterable`, showing how far it is.
+
+    A bar on a terminal; elsewhere a log line at most every ten seconds, so that the logs of
+    batch systems stay short.
+    """
+    terminal = sys.stderr.isatty()
+    start = last = time.monotonic()
+    for done, item in enumerate(iterable, start=1):
+        yield item
+        now = time.monotonic()
+        if terminal:
+            filled = 30 * done // max(total, 1)
+            bar = "█" * filled + "·" * (30 - filled)
+            end = "\n" if done == total else ""
+            sys.stderr.write(f"\r{label} {bar} {done}/{total} {now - start:.0f} s{end}")
+            sys.stderr.flush()
+        elif now - last >= 10 or done == total:
+            logger.info("%s: %d of %d (%.0f s)", label, done, total, now - start)
+            last = now

@@ -1,0 +1,21 @@
+"""Errors that a user can act on.
+
+Their messages name the file, tile, row or parameter and say what was expected; scripts print
+them as one line and end with exit status 1.
+"""
+
+
+class LinumpyError(Exception):
+    """Base of all errors that linumpy raises on purpose."""
+
+
+class InputError(LinumpyError):
+    """An input file, table or parameter is not what was expected."""
+
+
+class OutputExistsError(LinumpyError):
+    """An output is already there and may not be overwritten."""
+
+
+class DeviceError(LinumpyError):
+    """The asked-for device cannot be used."""

@@ -1,0 +1,1 @@
+"""Interface, focal curvature, resampling, galvo repair and cropping."""

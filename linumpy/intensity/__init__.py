@@ -1,0 +1,1 @@
+"""Illumination, average intensity projection and normalisation."""

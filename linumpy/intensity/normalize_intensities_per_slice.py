@@ -1,0 +1,135 @@
+"""Normalisation: agarose becomes 0 and tissue mostly lies between 0 and 1, slice by slice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.device import Array, like, namespace
+from linumpy.intensity.quantiles import histogram_quantile, otsu_threshold
+
+_SCALE_QUANTILE = 0.9
+
+
+@dataclass(frozen=True)
+class AgaroseMask:
+    """Which columns of a slice are agarose: smoothed depth mean between 0 and a threshold.
+
+    Attributes
+    ----------
+    threshold
+        Otsu threshold of the smoothed depth mean.
+    agarose_fraction
+        Share of the columns with data that are agarose.
+    mask
+        Boolean over axis 1 and axis 2.
+    """
+
+    threshold: float
+    agarose_fraction: float
+    mask: np.ndarray
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What turns amplitudes into normalised values.
+
+    Attributes
+    ----------
+    floor, cap
+        Of each plane: median of the agarose, and the upper percentile of all.
+    scale
+        One number for the slice: what the values above the floor are divided by.
+    """
+
+    slice_id: int
+    floor: list[float]
+    cap: list[float]
+    scale: float
+    agarose_fraction: float
+
+
+def depth_mean(volume: Array, valid: Array | None) -> Array:
+    """Return the mean over depth of the valid voxels; NaN in columns without any."""
+    xp = namespace(volume)
+    if valid is None:
+        return volume.mean(axis=0, dtype=xp.float32)
+    count = (valid > 0).sum(axis=0)
+    total = (volume * (valid > 0)).sum(axis=0, dtype=xp.float32)
+    return xp.where(count > 0, total / xp.maximum(count, 1), xp.nan).astype(xp.float32)
+
+
+def find_agarose(mean_map: np.ndarray, sigma_px: float) -> AgaroseMask:
+    """Tell agarose from tissue by Otsu's threshold of the smoothed depth mean.
+
+    Parameters
+    ----------
+    mean_map
+        `depth_mean` of the whole slice, on the host.
+    sigma_px
+        Gaussian smoothing.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    data = np.isfinite(mean_map) & (mean_map > 0)
+    smooth = gaussian_filter(np.where(data, mean_map, 0), sigma_px)
+    share = gaussian_filter(data.astype(np.float32), sigma_px)
+    smooth = np.where(data, smooth / np.maximum(share, 1e-6), 0)
+    if not data.any():
+        return AgaroseMask(0.0, 0.0, data)
+    threshold = otsu_threshold(smooth[data])
+    mask = data & (smooth < threshold)
+    return AgaroseMask(threshold, float(mask.sum() / data.sum()), mask)
+
+
+def solve_normalization(
+    slice_id: int,
+    all_counts: np.ndarray,
+    agarose_counts: np.ndarray,
+    agarose_fraction: float,
+    percentile_max: float,
+) -> Normalization:
+    """Choose floor, cap and scale from histograms of all voxels and of the agarose.
+
+    Parameters
+    ----------
+    all_counts, agarose_counts
+        Shape (planes, bins), from `intensity.quantiles.float_histogram`.
+    percentile_max
+        Percentile (0–100) of each plane that values are capped at.
+    """
+    cap = np.nan_to_num(histogram_quantile(all_counts, percentile_max / 100))
+    floor = np.minimum(np.nan_to_num(histogram_quantile(agarose_counts, 0.5)), cap)
+    span = cap - floor
+    scale = float(np.quantile(span, _SCALE_QUANTILE))
+    if scale <= 0:
+        scale = float(span.max())
+    return Normalization(
+        slice_id,
+        floor.astype(np.float32).tolist(),
+        cap.astype(np.float32).tolist(),
+        scale if scale > 0 else 1.0,
+        agarose_fraction,
+    )
+
+
+def normalize_intensities_per_slice(
+    volume: Array, valid: Array | None, model: Normalization
+) -> Array:
+    """Clip each plane to its floor and cap, take the floor off, divide by the slice's scale.
+
+    Parameters
+    ----------
+    volume
+        Slice or part of one (z, axis 1, axis 2), float32, NumPy or CuPy.
+    valid
+        Its mask, or None; outside it the answer is 0.
+    model
+        From `solve_normalization`.
+    """
+    xp = namespace(volume)
+    floor = like(np.asarray(model.floor, np.float32), volume)[:, None, None]
+    cap = like(np.asarray(model.cap, np.float32), volume)[:, None, None]
+    out = (xp.clip(volume, floor, cap) - floor) / xp.float32(model.scale)
+    return out if valid is None else xp.where(valid > 0, out, 0).astype(xp.float32)

@@ -1,0 +1,88 @@
+"""Quantiles and thresholds of volumes too large to sort, from histograms that can be added.
+
+A bin is the upper half of a float32's bit pattern, so bins are about 0.8 % wide at any magnitude
+and need no range given beforehand. Counts are integers: blocks may be added in any order, on any
+device, with the same result.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from linumpy.device import Array, namespace, to_host
+
+N_BINS = 1 << 15
+_SHIFT = 16
+_LARGEST_PATTERN = np.float32(np.finfo(np.float32).max).view(np.uint32)
+
+
+def float_histogram(values: Array, selected: Array) -> np.ndarray:
+    """Count the positive values of each plane in bit-pattern bins; others count as zero.
+
+    Parameters
+    ----------
+    values
+        float32, shape (planes, n), NumPy or CuPy.
+    selected
+        Boolean of the same shape: what to count.
+
+    Returns
+    -------
+    int64 array of shape (planes, `N_BINS`) on the host; bin 0 holds zeros and negatives.
+    """
+    xp = namespace(values)
+    bins = xp.maximum(values, 0).astype(xp.float32).view(xp.int32) >> _SHIFT
+    planes = xp.arange(values.shape[0], dtype=xp.int64)[:, None]
+    flat = (planes * N_BINS + bins)[selected]
+    counts = xp.bincount(flat, minlength=values.shape[0] * N_BINS)
+    return to_host(counts).reshape(values.shape[0], N_BINS)
+
+
+def histogram_quantile(counts: np.ndarray, fraction: float) -> np.ndarray:
+    """Return a quantile of each plane from `float_histogram` counts, interpolated in its bin.
+
+    Parameters
+    ----------
+    counts
+        Shape (planes, `N_BINS`).
+    fraction
+        Between 0 and 1.
+
+    Returns
+    -------
+    float64 per plane; NaN where a plane has no count.
+    """
+    edges = np.arange(N_BINS + 1, dtype=np.uint32) << np.uint32(_SHIFT)
+    # The patterns from infinity on are no numbers; nothing finite is counted there.
+    value = edges.clip(max=_LARGEST_PATTERN).view(np.float32).astype(float)
+    total = counts.sum(axis=1)
+    rank = fraction * np.maximum(total - 1, 0) + 0.5
+    cumulative = counts.cumsum(axis=1)
+    bins = (cumulative < rank[:, None]).sum(axis=1).clip(0, N_BINS - 1)
+    inside = np.take_along_axis(counts, bins[:, None], axis=1)[:, 0]
+    before = np.take_along_axis(cumulative, bins[:, None], axis=1)[:, 0] - inside
+    share = np.clip((rank - before) / np.maximum(inside, 1), 0, 1)
+    low, high = value[bins], value[bins + 1]
+    answer = np.where(bins == 0, 0.0, low + share * (high - low))
+    return np.where(total > 0, answer, np.nan)
+
+
+def otsu_threshold(values: np.ndarray, n_bins: int = 256) -> float:
+    """Return the threshold that separates `values` best into two classes (Otsu, 1979).
+
+    Parameters
+    ----------
+    values
+        Any shape; at least one finite value.
+    n_bins
+        Bins between the smallest and the largest value.
+    """
+    counts, edges = np.histogram(values, bins=n_bins)
+    centres = (edges[:-1] + edges[1:]) / 2
+    below = counts.cumsum()
+    above = below[-1] - below
+    sums = (counts * centres).cumsum()
+    mean_below = sums / np.maximum(below, 1)
+    mean_above = (sums[-1] - sums) / np.maximum(above, 1)
+    between = below * above * (mean_below - mean_above) ** 2
+    return float(centres[int(between.argmax())])

@@ -1,0 +1,1 @@
+"""Raw acquisitions, OME-Zarr images and grids, tables, models and pictures."""

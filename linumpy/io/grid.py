@@ -1,0 +1,295 @@
+"""Mosaic grids: every tile of one slice side by side, overlap kept, one shard a tile.
+
+A grid is an OME-Zarr image of shape ``(tz, nx·tx, ny·ty)``; tile (ix, iy) fills
+``[:, ix·tx:(ix+1)·tx, iy·ty:(iy+1)·ty]``. Tile size and stage positions are explicit metadata
+under ``attributes.linumpy``. Grids of other writers, whose chunk is a whole tile and which carry
+no such metadata, are read with nominal positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.io.omezarr import ImageSpec, ImageWriter, Shape, Triple, create_image, open_image
+
+NOMINAL_OVERLAP_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class GridTile:
+    """One place of the grid: indices from 0, stage position of the tile's centre, what befell it.
+
+    `flags` are short words such as ``dark`` or ``nan:12``; `present` is false for a hole.
+    """
+
+    ix: int
+    iy: int
+    stage_x_mm: float
+    stage_y_mm: float
+    stage_z_mm: float | None = None
+    present: bool = True
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GridInfo:
+    """Geometry of a mosaic grid.
+
+    Attributes
+    ----------
+    tile_shape_px
+        Voxels of a tile along z, axis 1, axis 2.
+    tile_fov_um
+        Field of view of a tile along axis 1 and axis 2. Resampling may cut a fraction of a voxel
+        off a tile; the field of view stays what the microscope imaged.
+    stage_to_array
+        Signed stage axes that run along axis 1 and axis 2, such as ``+x,+y`` or ``-y,+x``.
+    """
+
+    slice_id: int
+    tile_shape_px: Shape
+    voxel_um: Triple
+    overlap_fraction: float
+    tiles: tuple[GridTile, ...]
+    tile_fov_um: tuple[float, float]
+    stage_to_array: str = "+x,+y"
+    slice_interval_um: float | None = None
+    galvo_shift_px: int = 0
+    galvo_confidence: float | None = None
+
+    @property
+    def grid_shape(self) -> tuple[int, int]:
+        """Number of tiles along axis 1 and axis 2."""
+        return (1 + max(t.ix for t in self.tiles), 1 + max(t.iy for t in self.tiles))
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the grid's array."""
+        tz, tx, ty = self.tile_shape_px
+        nx, ny = self.grid_shape
+        return (tz, nx * tx, ny * ty)
+
+    def corner_um(self) -> np.ndarray:
+        """Stage position of each tile's low corner, shape (n_tiles, 2), array axes, um."""
+        axes = parse_stage_to_array(self.stage_to_array)
+        stage = np.array([[t.stage_x_mm, t.stage_y_mm] for t in self.tiles], dtype=float) * 1e3
+        centre = np.stack([sign * stage[:, axis] for axis, sign in axes], axis=1)
+        return centre - np.asarray(self.tile_fov_um) / 2
+
+    def to_attributes(self) -> dict[str, Any]:
+        """Return the grid's entry for ``attributes.linumpy``."""
+        return {"kind": "mosaic_grid", **asdict(self)}
+
+    @classmethod
+    def from_attributes(cls, attributes: dict[str, Any], where: Path) -> GridInfo:
+        """Build the geometry from ``attributes.linumpy``.
+
+        Raises
+        ------
+        InputError
+            When a field is missing or of the wrong kind; names the file and the field.
+        """
+        try:
+            fields = {name: attributes[name] for name in cls.__dataclass_fields__}
+            fields["tiles"] = tuple(
+                GridTile(**{**tile, "flags": tuple(tile["flags"])}) for tile in fields["tiles"]
+            )
+            for name in ("tile_shape_px", "voxel_um", "tile_fov_um"):
+                fields[name] = tuple(fields[name])
+            info = cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"{where}: mosaic grid metadata (attributes.linumpy) lacks or misstates {error}"
+            ) from error
+        parse_stage_to_array(info.stage_to_array)
+        return info
+
+
+def parse_stage_to_array(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Read a stage axis map such as ``+x,+y``.
+
+    Returns
+    -------
+    For axis 1 and axis 2 the stage axis (0 for x, 1 for y) and its sign.
+
+    Raises
+    ------
+    InputError
+        When the text is not two different signed stage axes.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        pairs = [("xy".index(part[1]), {"+": 1, "-": -1}[part[0]]) for part in parts]
+        first, second = pairs
+        if first[0] == second[0] or any(len(part) != 2 for part in parts):
+            raise ValueError
+    except (IndexError, KeyError, ValueError):
+        raise InputError(
+            f"stage_to_array {text!r}: expected two signed stage axes such as '+x,+y' or '-y,+x'"
+        ) from None
+    return first, second
+
+
+def inner_chunk(side_px: int) -> int:
+    """Choose the inner chunk along an axis of a tile.
+
+    The divisor of the side that is nearest 64 within 32–128; the whole side when there is none
+    (zarr refuses shards that the chunk does not divide).
+    """
+    divisors = [d for d in range(32, min(side_px, 128) + 1) if side_px % d == 0]
+    return min(divisors, key=lambda d: (abs(d - 64), d), default=side_px)
+
+
+class GridWriter:
+    """A grid being written, one tile at a time; tiles may come in any order and from threads."""
+
+    def __init__(self, image: ImageWriter, info: GridInfo) -> None:
+        self.info = info
+        self._image = image
+        self._slots = {(t.ix, t.iy): t for t in info.tiles}
+
+    def write_tile(
+        self, ix: int, iy: int, data: np.ndarray, valid: np.ndarray | None = None
+    ) -> None:
+        """Write one tile (z, axis 1, axis 2), and its mask when the grid has one."""
+        if data.shape != self.info.tile_shape_px:
+            raise InputError(
+                f"tile ({ix}, {iy}): shape {data.shape}, expected {self.info.tile_shape_px}"
+            )
+        if valid is not None and self._image.valid is None:
+            raise InputError(f"tile ({ix}, {iy}): has a mask, but the grid was begun without")
+        window = tile_window(self.info, ix, iy)
+        self._image.array[window] = data
+        if self._image.valid is not None:
+            self._image.valid[window] = 1 if valid is None else valid
+
+    def update_tile(self, ix: int, iy: int, *, flags: tuple[str, ...]) -> None:
+        """Replace the flags of a tile in the metadata that is written at the end."""
+        self._slots[ix, iy] = replace(self._slots[ix, iy], flags=flags)
+        tiles = tuple(self._slots[t.ix, t.iy] for t in self.info.tiles)
+        self.info = replace(self.info, tiles=tiles)
+        self._image.attributes.update(self.info.to_attributes())
+
+
+def tile_window(info: GridInfo, ix: int, iy: int) -> tuple[slice, slice, slice]:
+    """Return where tile (ix, iy) lies in the grid's array."""
+    _, tx, ty = info.tile_shape_px
+    return (slice(None), slice(ix * tx, (ix + 1) * tx), slice(iy * ty, (iy + 1) * ty))
+
+
+@contextmanager
+def create_grid(
+    path: Path | str, info: GridInfo, *, overwrite: bool, with_valid: bool = False
+) -> Iterator[GridWriter]:
+    """Write a mosaic grid that appears at `path` when the block ends without an error."""
+    spec = ImageSpec(
+        shape=info.shape,
+        voxel_um=info.voxel_um,
+        translation_um=tuple(v / 2 for v in info.voxel_um),  # type: ignore[arg-type]
+        chunks=tuple(inner_chunk(side) for side in info.tile_shape_px),  # type: ignore[arg-type]
+        shards=info.tile_shape_px,
+        attributes=info.to_attributes(),
+    )
+    with create_image(path, spec, overwrite=overwrite, with_valid=with_valid) as image:
+        yield GridWriter(image, info)
+
+
+class Grid:
+    """A mosaic grid opened for reading."""
+
+    def __init__(self, path: Path, info: GridInfo, array: Any, valid: Any | None) -> None:
+        self.path = path
+        self.info = info
+        self._array = array
+        self._valid = valid
+
+    @property
+    def has_valid(self) -> bool:
+        """Whether the grid carries a mask."""
+        return self._valid is not None
+
+    def read_tile(self, ix: int, iy: int) -> np.ndarray:
+        """Return tile (ix, iy) as float32 (z, axis 1, axis 2).
+
+        Raises
+        ------
+        InputError
+            When the tile cannot be decoded; names the file and the tile.
+        """
+        return self._read(self._array, ix, iy, np.float32)
+
+    def read_valid(self, ix: int, iy: int) -> np.ndarray | None:
+        """Return the tile's mask as uint8, or None when the grid has none."""
+        return None if self._valid is None else self._read(self._valid, ix, iy, np.uint8)
+
+    def _read(self, array: Any, ix: int, iy: int, dtype: Any) -> np.ndarray:
+        try:
+            data = array[tile_window(self.info, ix, iy)]
+        except Exception as error:
+            raise InputError(
+                f"{self.path}: tile ({ix}, {iy}) cannot be read ({type(error).__name__}: {error})"
+            ) from error
+        return np.ascontiguousarray(data, dtype=dtype)
+
+
+def open_grid(path: Path | str, *, assume_unit: str | None = None) -> Grid:
+    """Open a mosaic grid, ours or one whose chunk is the whole tile.
+
+    Raises
+    ------
+    InputError
+        When `path` is no mosaic grid, or metadata and array disagree.
+    """
+    image = open_image(path, assume_unit=assume_unit)
+    array = image.array
+    if image.attributes.get("kind") == "mosaic_grid":
+        info = GridInfo.from_attributes(image.attributes, image.path)
+    elif image.attributes.get("kind"):
+        raise InputError(
+            f"{image.path}: holds a {image.attributes['kind']}, expected a mosaic grid"
+        )
+    else:
+        info = _foreign_info(image.path, array, image.voxel_um)
+    if info.shape != tuple(array.shape):
+        raise InputError(
+            f"{image.path}: array of shape {tuple(array.shape)}, "
+            f"but its tiles make {info.shape} (axes z, 1, 2)"
+        )
+    return Grid(image.path, info, array, image.valid)
+
+
+def _foreign_info(path: Path, array: Any, voxel_um: Triple) -> GridInfo:
+    """Make up the geometry of a grid without our metadata: nominal positions at 20 % overlap."""
+    import re
+
+    match = re.search(r"z(\d+)", path.name)
+    if match is None:
+        raise InputError(f"{path}: expected the slice id in its name, such as z07")
+    tile = tuple(int(c) for c in array.chunks)
+    shape = tuple(array.shape)
+    if tile[0] != shape[0] or shape[1] % tile[1] or shape[2] % tile[2]:
+        raise InputError(
+            f"{path}: no mosaic metadata, and chunks {tile} do not tile the array {shape}"
+        )
+    fov = (tile[1] * voxel_um[1], tile[2] * voxel_um[2])
+    step_mm = [side * (1 - NOMINAL_OVERLAP_FRACTION) / 1e3 for side in fov]
+    tiles = tuple(
+        GridTile(ix, iy, ix * step_mm[0], iy * step_mm[1], flags=("nominal_position",))
+        for ix in range(shape[1] // tile[1])
+        for iy in range(shape[2] // tile[2])
+    )
+    return GridInfo(
+        slice_id=int(match.group(1)),
+        tile_shape_px=tile,  # type: ignore[arg-type]
+        voxel_um=voxel_um,
+        overlap_fraction=NOMINAL_OVERLAP_FRACTION,
+        tiles=tiles,
+        tile_fov_um=fov,
+    )

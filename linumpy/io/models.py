@@ -1,0 +1,108 @@
+"""What stages learn, kept beside the output: dataclasses as JSON, their arrays as NPZ.
+
+A model's file stem is its stage's name. Fields that hold arrays go to ``<stem>.npz``, all others
+to ``<stem>.json``, so that a person can read the one and a program plot the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.io.atomic import atomic_path, write_json
+
+M = TypeVar("M")
+
+
+def save_model(folder: Path | str, stem: str, model: Any) -> None:
+    """Write a model's JSON and, when it has array fields, its NPZ; existing ones are replaced."""
+    from linumpy.device import is_device_array, to_host
+
+    plain: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for field in dataclasses.fields(model):
+        value = getattr(model, field.name)
+        if isinstance(value, np.ndarray) or is_device_array(value):
+            arrays[field.name] = to_host(value)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            plain[field.name] = dataclasses.asdict(value)
+        else:
+            plain[field.name] = _plain(value)
+    folder = Path(folder)
+    if arrays:
+        with (
+            atomic_path(folder / f"{stem}.npz", overwrite=True) as partial,
+            partial.open("wb") as file,
+        ):
+            # A member is given the time of day by savez: fixed names and no pickles keep the
+            # file the same for the same arrays, but for that stamp.
+            np.savez(file, allow_pickle=False, **arrays)
+    write_json(folder / f"{stem}.json", plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def load_model(folder: Path | str, stem: str, kind: type[M]) -> M:
+    """Read a model that `save_model` wrote.
+
+    Raises
+    ------
+    InputError
+        When a file is missing or does not hold the fields of `kind`; names the file.
+    """
+    folder = Path(folder)
+    path = folder / f"{stem}.json"
+    fields = dict(read_json(path))
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    if set(names) - set(fields):
+        archive = folder / f"{stem}.npz"
+        try:
+            with np.load(archive, allow_pickle=False) as arrays:
+                fields.update({name: arrays[name] for name in arrays.files})
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise InputError(f"{archive}: cannot be read as arrays ({error})") from error
+    missing = sorted(set(names) - set(fields))
+    if missing:
+        raise InputError(f"{path}: lacks {', '.join(missing)} of a {stem} model")
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        # JSON knows no tuples.
+        if str(field.type).startswith("tuple") and isinstance(fields[field.name], list):
+            fields[field.name] = tuple(fields[field.name])
+    try:
+        return kind(**{name: fields[name] for name in names})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a {stem} model ({error})") from error
+
+
+def read_json(path: Path | str) -> dict[str, Any]:
+    """Read a JSON object from a file.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, is not JSON, or does not hold an object.
+    """
+    path = Path(path)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value

@@ -1,0 +1,310 @@
+"""Raw acquisitions: find the tiles, read their headers, side files and samples.
+
+A tile is a folder ``tile_x<X>_y<Y>_z<Z>`` with an ``info.txt`` and one or more ``image_*.bin``.
+Folders may lie flat under the root or nested, usually in ``slice_z<Z>/tiles``. X and Y are
+indices of the tile grid, Z is the id of the physical slice; any number of digits will do.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.io.info import INFO_NAME, TileInfo, read_info
+from linumpy.io.models import read_json
+
+_TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
+_SLICE_NAME = re.compile(r"(?:slice_)?z([0-9]+)")
+_IMAGE_NAME = re.compile(r"image_.*\.bin")
+
+
+@dataclass(frozen=True)
+class RawTile:
+    """One tile folder; indices as the folder's name gives them."""
+
+    path: Path
+    slice_id: int
+    ix: int
+    iy: int
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.path.name
+
+    def read_info(self) -> TileInfo:
+        """Read the tile's ``info.txt``."""
+        return read_info(self.path / INFO_NAME)
+
+
+def discover_tiles(root: Path | str) -> dict[int, tuple[RawTile, ...]]:
+    """Find all tiles below a folder.
+
+    Returns
+    -------
+    For each slice id, in rising order, its tiles in the order of their indices (x, then y).
+
+    Raises
+    ------
+    InputError
+        When there is no such folder or no tile in it, when the name of a tile folder cannot be
+        read, when two folders claim one index, or when the folder of a slice holds no tile.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise InputError(f"{root}: no such folder of raw tiles")
+    tiles: dict[tuple[int, int, int], RawTile] = {}
+    slice_folders: list[tuple[int, Path]] = []
+    for path in _walk(root):
+        if match := _SLICE_NAME.fullmatch(path.name):
+            slice_folders.append((int(match.group(1)), path))
+        if not path.name.startswith("tile_x"):
+            continue
+        match = _TILE_NAME.fullmatch(path.name)
+        if match is None:
+            raise InputError(
+                f"{path}: not the name of a tile; expected tile_x<X>_y<Y>_z<Z>, "
+                "such as tile_x00_y03_z07"
+            )
+        ix, iy, slice_id = (int(group) for group in match.groups())
+        tile = RawTile(path, slice_id, ix, iy)
+        twin = tiles.setdefault((slice_id, ix, iy), tile)
+        if twin is not tile:
+            raise InputError(
+                f"{twin.path} and {path}: two tiles at grid index x {ix}, y {iy} "
+                f"of slice z{slice_id:02d}; expected one"
+            )
+    slices: dict[int, list[RawTile]] = {}
+    for key in sorted(tiles):
+        slices.setdefault(key[0], []).append(tiles[key])
+    for slice_id, path in slice_folders:
+        if slice_id not in slices:
+            raise InputError(f"{path}: empty slice, holds no folder tile_x<X>_y<Y>_z{slice_id:02d}")
+    if not slices:
+        raise InputError(f"{root}: holds no raw tile; expected folders tile_x<X>_y<Y>_z<Z>")
+    return {slice_id: tuple(found) for slice_id, found in slices.items()}
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Yield the folders below `root` in the order of their paths; a tile's inside is not looked at.
+
+    Linked folders are followed, each only once, so that a link back up does no harm.
+    """
+    seen = {root.resolve()}
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = sorted(e.name for e in os.scandir(folder) if e.is_dir())
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be listed ({error.strerror})") from error
+        inside = []
+        for name in entries:
+            path = folder / name
+            if name.startswith(".") or path.suffix == ".zarr":
+                continue
+            if path.is_symlink():
+                real = path.resolve()
+                if real in seen:
+                    continue
+                seen.add(real)
+            yield path
+            if not name.startswith("tile_x"):
+                inside.append(path)
+        waiting.extend(reversed(inside))
+
+
+def tiles_of_slice(
+    slices: Mapping[int, tuple[RawTile, ...]], slice_id: int, root: Path | str
+) -> tuple[RawTile, ...]:
+    """Return the tiles of one slice of `discover_tiles`.
+
+    Raises
+    ------
+    InputError
+        When the slice is not there; names those that are.
+    """
+    if slice_id not in slices:
+        raise InputError(
+            f"{root}: no tile of slice z{slice_id:02d}; slices there: {ids_text(slices)}"
+        )
+    return slices[slice_id]
+
+
+def ids_text(ids: Iterable[int]) -> str:
+    """Return ids as text with runs joined, such as ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(ids)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)
+
+
+@dataclass(frozen=True)
+class SideData:
+    """What ``metadata.json`` (or ``state.json`` at the root) says about a slice.
+
+    Attributes
+    ----------
+    path
+        The file that was read, or where one was looked for; for messages.
+    """
+
+    path: Path
+    axial_resolution_um: float | None = None
+    slice_interval_um: float | None = None
+    overlap_fraction: float | None = None
+
+
+def read_side_data(tile: RawTile, root: Path | str) -> SideData:
+    """Read the side files of a tile's slice.
+
+    The nearest ``metadata.json`` between the tile's folder and the root counts; a key that it
+    lacks is looked up in ``state.json`` at the root.
+
+    Raises
+    ------
+    InputError
+        When a file is not a JSON object or a value is not a number in its range.
+    """
+    root = Path(root)
+    values: dict[str, tuple[Path, Any]] = {}
+    found = expected = tile.path.parent / "metadata.json"
+    for folder in tile.path.parents:
+        candidate = folder / "metadata.json"
+        if candidate.is_file():
+            found = candidate
+            values = {key: (candidate, value) for key, value in read_json(candidate).items()}
+            break
+        if folder == root:
+            break
+    state = root / "state.json"
+    if state.is_file():
+        values = {**{key: (state, value) for key, value in read_json(state).items()}, **values}
+    thickness_mm = _side_number(values, "slice_thickness", "mm", above=0)
+    return SideData(
+        path=found if found.is_file() else expected,
+        axial_resolution_um=_side_number(values, "axial_resolution_um", "um", above=0),
+        slice_interval_um=None if thickness_mm is None else thickness_mm * 1e3,
+        overlap_fraction=_side_number(values, "overlap_fraction", "", above=-1e-12, below=1),
+    )
+
+
+def _side_number(
+    values: Mapping[str, tuple[Path, Any]],
+    key: str,
+    unit: str,
+    *,
+    above: float,
+    below: float = math.inf,
+) -> float | None:
+    path, value = values.get(key, (None, None))
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not above < value < below:
+        bounds = "from 0 to below 1" if below == 1 else f"above 0 {unit}"
+        raise InputError(f"{path}: {key} is {value!r}, expected a number {bounds}".rstrip())
+    return float(value)
+
+
+def image_files(folder: Path | str, info: TileInfo) -> tuple[tuple[Path, int], ...]:
+    """Return the tile's ``image_*.bin`` in their order, each with the number of its B-scans.
+
+    Raises
+    ------
+    InputError
+        When there is none, one cannot be read, or the sizes are not those that ``info.txt``
+        calls for: whole B-scans in every file, `ny` of them in all.
+    """
+    folder = Path(folder)
+    paths = sorted((p for p in folder.iterdir() if _IMAGE_NAME.fullmatch(p.name)), key=_file_order)
+    if not paths:
+        raise InputError(f"{folder}: holds no image_*.bin; expected one or more")
+    per_bscan, total = info.bscan_bytes, info.bscan_bytes * info.ny
+    layout = f"4 x {info.nz} samples x ({info.nx} + {info.n_extra}) A-lines"
+    files, n_found = [], 0
+    for path in paths:
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        if not path.is_file():
+            raise InputError(f"{path}: cannot be read (not a file)")
+        if len(paths) > 1 and (size == 0 or size % per_bscan):
+            raise InputError(
+                f"{path}: {size} bytes, expected a multiple of {per_bscan} ({layout} a B-scan)"
+            )
+        files.append((path, size // per_bscan))
+        n_found += size
+    if n_found != total:
+        what = f"{files[0][0]}: {n_found} bytes"
+        if len(files) > 1:
+            what = f"{files[-1][0]}: {n_found} bytes in {len(files)} files up to this one"
+        raise InputError(f"{what}, expected {total} ({layout} x {info.ny} B-scans)")
+    return tuple(files)
+
+
+def _file_order(path: Path) -> tuple[int, str]:
+    number = path.stem.removeprefix("image_")
+    return (int(number) if number.isascii() and number.isdigit() else -1, path.name)
+
+
+def read_tile(tile: RawTile, info: TileInfo) -> np.ndarray:
+    """Read all samples of a tile.
+
+    Returns
+    -------
+    float32 array (z, A-line, B-scan) of shape (nz, nx + n_extra, ny): fly-back is still in it.
+    A view whose depth axis is contiguous, as on disk.
+
+    Raises
+    ------
+    InputError
+        See `image_files`; also when a file cannot be read to its end.
+    """
+    frames = np.empty((info.ny, info.n_alines, info.nz), dtype="<f4")
+    start = 0
+    for path, n_frames in image_files(tile.path, info):
+        part = memoryview(frames[start : start + n_frames].data).cast("B")
+        try:
+            with path.open("rb", buffering=0) as file:
+                _read_all(file, part, path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        start += n_frames
+    return frames.transpose(2, 1, 0)
+
+
+def _read_all(file: Any, part: memoryview, path: Path) -> None:
+    done = 0
+    # One read call returns at most 2 GiB.
+    while done < len(part):
+        count = file.readinto(part[done:])
+        if not count:
+            raise InputError(f"{path}: ended after {done} bytes, expected {len(part)}")
+        done += count
+
+
+def read_aip(tile: RawTile, info: TileInfo) -> np.ndarray:
+    """Return the tile's mean over depth, float32 (A-line, B-scan), fly-back included.
+
+    Samples that are not finite are left out of the mean.
+    """
+    volume = read_tile(tile, info)
+    finite = np.isfinite(volume)
+    if finite.all():
+        return np.ascontiguousarray(volume.mean(axis=0, dtype=np.float64), dtype=np.float32)
+    total = np.where(finite, volume, 0).sum(axis=0, dtype=np.float64)
+    mean = total / np.maximum(finite.sum(axis=0), 1)
+    return np.ascontiguousarray(mean, dtype=np.float32)

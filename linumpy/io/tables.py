@@ -1,0 +1,378 @@
+"""The pipeline's CSV tables: ``shifts_xy.csv`` and ``slice_config.csv``.
+
+Tables are read whole, checked row by row, and written anew by rename; none is edited in place.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from linumpy.errors import InputError
+from linumpy.io.atomic import write_text
+
+_TRUE = frozenset({"true", "1", "1.0", "yes", "y", "t"})
+_FALSE = frozenset({"false", "0", "0.0", "no", "n", "f"})
+
+
+def parse_slice_id(text: str) -> int:
+    """Read a slice id such as ``1``, ``1.0`` or ``"01"``.
+
+    Raises
+    ------
+    ValueError
+        When the text is not a whole number from 0.
+    """
+    number = float(text.strip().strip("'\""))
+    if not number.is_integer() or number < 0:
+        raise ValueError(f"{text!r} is not a slice id")
+    return int(number)
+
+
+def parse_ids(text: str) -> tuple[int, ...]:
+    """Read a list of slice ids such as ``7,9-12``; empty text gives none.
+
+    Raises
+    ------
+    InputError
+        When a part is neither an id nor a rising range of ids.
+    """
+    ids: set[int] = set()
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        low, dash, high = part.partition("-")
+        try:
+            first = int(low)
+            last = int(high) if dash else first
+        except ValueError:
+            first, last = 1, 0
+        if last < first:
+            raise InputError(f"slice ids {text!r}: {part!r} is neither an id nor a range like 9-12")
+        ids.update(range(first, last + 1))
+    return tuple(sorted(ids))
+
+
+def _read_rows(
+    path: Path, required: Sequence[str], optional: Sequence[str] = ()
+) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
+    """Return the header and, for each row, its place for messages and its cells as text."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such table") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error})") from error
+    try:
+        return _split_rows(path, text, required, optional)
+    except csv.Error as error:
+        raise InputError(f"{path}: not a CSV table ({error})") from error
+
+
+def _split_rows(
+    path: Path, text: str, required: Sequence[str], optional: Sequence[str]
+) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header = [name.strip() for name in next(reader, [])]
+    missing = [name for name in required if name not in header]
+    if missing:
+        wanted = ",".join([*required, *optional])
+        raise InputError(
+            f"{path}: lacks the column {', '.join(missing)}; "
+            f"expected a comma-separated header {wanted}"
+        )
+    repeated = sorted({name for name in header if header.count(name) > 1})
+    if repeated:
+        raise InputError(f"{path}: column {', '.join(repeated)} stands twice in the header")
+    rows = []
+    for cells in reader:
+        if not any(cell.strip() for cell in cells):
+            continue
+        where = f"{path}, line {reader.line_num}"
+        if len(cells) != len(header):
+            raise InputError(
+                f"{where}: {len(cells)} cells, expected {len(header)} as in the header"
+            )
+        rows.append((where, dict(zip(header, cells, strict=True))))
+    return header, rows
+
+
+def _number(where: str, row: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{where}: {name} is {row[name]!r}, expected a finite number")
+    return value
+
+
+def _slice_id(where: str, row: Mapping[str, str], name: str) -> int:
+    try:
+        return parse_slice_id(row[name])
+    except (ValueError, OverflowError):
+        raise InputError(f"{where}: {name} is {row[name]!r}, expected a slice id") from None
+
+
+def _truth(where: str, row: Mapping[str, str], name: str) -> bool | None:
+    """Return a yes or no, None where the cell is empty."""
+    text = row[name].strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    if text:
+        raise InputError(f"{where}: {name} is {row[name]!r}, expected true or false")
+    return None
+
+
+def _table_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+# --- shifts_xy.csv
+
+
+@dataclass(frozen=True)
+class XYShift:
+    """Stage position of a slice minus that of the next one, stage axes.
+
+    Attributes
+    ----------
+    x_shift_px, y_shift_px
+        The shift in pixels of the first slice's tiles.
+    reliable
+        Whether both slices have tile grids of one shape, so that equal borders are compared.
+    """
+
+    fixed_id: int
+    moving_id: int
+    x_shift_px: float
+    y_shift_px: float
+    x_shift_mm: float
+    y_shift_mm: float
+    reliable: bool = True
+
+
+_SHIFT_COLUMNS = ("fixed_id", "moving_id", "x_shift", "y_shift", "x_shift_mm", "y_shift_mm")
+
+
+def write_shifts(path: Path | str, shifts: Iterable[XYShift], *, overwrite: bool = False) -> None:
+    """Write ``shifts_xy.csv``; every number as a float, ids too."""
+    rows = [[repr(float(value)) for value in dataclasses.astuple(shift)] for shift in shifts]
+    write_text(path, _table_text((*_SHIFT_COLUMNS, "reliable"), rows), overwrite=overwrite)
+
+
+def read_shifts(path: Path | str) -> tuple[XYShift, ...]:
+    """Read ``shifts_xy.csv``; old files without ``reliable`` count as reliable.
+
+    Raises
+    ------
+    InputError
+        When the table cannot be read, a number is not finite, or the rows are not a chain: each
+        row's ``fixed_id`` the ``moving_id`` of the row before, ids rising. Names file and line.
+    """
+    path = Path(path)
+    header, rows = _read_rows(path, _SHIFT_COLUMNS, ("reliable",))
+    shifts: list[XYShift] = []
+    for where, row in rows:
+        fixed, moving = (_slice_id(where, row, name) for name in ("fixed_id", "moving_id"))
+        if shifts and fixed != shifts[-1].moving_id:
+            twice = fixed <= shifts[-1].fixed_id
+            raise InputError(
+                f"{where}: fixed_id is {fixed}, expected {shifts[-1].moving_id}, the moving_id of "
+                f"the row before: slices are {'listed twice or unsorted' if twice else 'missing'}"
+            )
+        if moving <= fixed:
+            raise InputError(f"{where}: moving_id is {moving}, expected more than fixed_id {fixed}")
+        x_px, y_px, x_mm, y_mm = (_number(where, row, name) for name in _SHIFT_COLUMNS[2:])
+        reliable = "reliable" not in header or _truth(where, row, "reliable") is not False
+        shifts.append(XYShift(fixed, moving, x_px, y_px, x_mm, y_mm, reliable))
+    return tuple(shifts)
+
+
+def offsets_from_shifts(
+    shifts: Sequence[XYShift], ids: Iterable[int], *, where: Path | str = "shifts_xy.csv"
+) -> dict[int, tuple[float, float]]:
+    """Return where slices lie, relative to the first slice of the table.
+
+    The offset is minus the sum of all shifts up to a slice, so that slices which are left out
+    still pass on their shifts.
+
+    Parameters
+    ----------
+    shifts
+        A chain of shifts, as from `read_shifts`.
+    ids
+        The slices to place.
+    where
+        The table's file, for messages.
+
+    Returns
+    -------
+    Offset (x, y) along the stage axes in um, a slice id.
+
+    Raises
+    ------
+    InputError
+        When a slice is not in the table. A single slice needs no row.
+    """
+    ids = list(ids)
+    if not shifts:
+        if len(set(ids)) > 1:
+            raise InputError(f"{where}: no shifts, expected rows for the slices {sorted(ids)}")
+        return {slice_id: (0.0, 0.0) for slice_id in ids}
+    x_um = y_um = 0.0
+    offsets = {shifts[0].fixed_id: (0.0, 0.0)}
+    for shift in shifts:
+        x_um -= shift.x_shift_mm * 1e3
+        y_um -= shift.y_shift_mm * 1e3
+        offsets[shift.moving_id] = (x_um, y_um)
+    missing = sorted(set(ids) - set(offsets))
+    if missing:
+        raise InputError(
+            f"{where}: no shift for slice {', '.join(f'z{i:02d}' for i in missing)}; "
+            f"its ids are {', '.join(map(str, offsets))}"
+        )
+    return {slice_id: offsets[slice_id] for slice_id in ids}
+
+
+# --- slice_config.csv
+
+
+@dataclass(frozen=True)
+class SliceConfig:
+    """What is decided about one slice; a field that is None is an empty cell.
+
+    Attributes
+    ----------
+    use
+        Whether the slice goes into the brain; not said means yes.
+    extra
+        Columns of others, kept as text.
+    """
+
+    slice_id: int
+    use: bool | None = None
+    exclude_reason: str = ""
+    quality_score: float | None = None
+    galvo_confidence: float | None = None
+    galvo_fix: bool | None = None
+    notes: str = ""
+    rehomed: bool | None = None
+    rehoming_reliable: bool | None = None
+    auto_excluded: bool | None = None
+    auto_exclude_reason: str = ""
+    interpolated: bool | None = None
+    interpolation_failed: bool | None = None
+    interpolation_method_used: str = ""
+    interpolation_fallback_reason: str = ""
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def used(self) -> bool:
+        """Whether the slice goes into the brain."""
+        return self.use is not False
+
+    @property
+    def force_skip(self) -> bool:
+        """Whether stacking must ignore the slice's transform."""
+        return self.use is False or self.auto_excluded is True
+
+
+_CONFIG_COLUMNS = {
+    f.name: str(f.type) for f in dataclasses.fields(SliceConfig) if f.name != "extra"
+}
+
+
+def write_slice_config(
+    path: Path | str, rows: Iterable[SliceConfig], *, overwrite: bool = False
+) -> None:
+    """Write ``slice_config.csv``, rows sorted by id, canonical columns first.
+
+    Raises
+    ------
+    InputError
+        When a slice stands in two rows.
+    """
+    ordered = sorted(rows, key=lambda row: row.slice_id)
+    for row, following in zip(ordered, ordered[1:], strict=False):
+        if row.slice_id == following.slice_id:
+            raise InputError(f"{path}: two rows for slice z{row.slice_id:02d}, expected one")
+    extra = list(dict.fromkeys(name for row in ordered for name in row.extra))
+    lines = [
+        [_cell(row, name) for name in _CONFIG_COLUMNS] + [row.extra.get(name, "") for name in extra]
+        for row in ordered
+    ]
+    write_text(path, _table_text([*_CONFIG_COLUMNS, *extra], lines), overwrite=overwrite)
+
+
+def _cell(row: SliceConfig, name: str) -> str:
+    value = getattr(row, name)
+    if value is None:
+        return ""
+    if name == "slice_id":
+        return f"{value:02d}"
+    if name == "galvo_confidence":
+        return f"{value:.3f}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(float(value)) if isinstance(value, float) else str(value)
+
+
+def read_slice_config(path: Path | str) -> tuple[SliceConfig, ...]:
+    """Read ``slice_config.csv``, sorted by id; all columns but ``slice_id`` may be missing.
+
+    Raises
+    ------
+    InputError
+        When the table cannot be read, a cell is not what its column asks for, or a slice stands
+        in two rows. Names file and line.
+    """
+    path = Path(path)
+    header, rows = _read_rows(path, ("slice_id",), ("use",))
+    configs: dict[int, SliceConfig] = {}
+    for where, row in rows:
+        values: dict[str, Any] = {}
+        for name, kind in _CONFIG_COLUMNS.items():
+            if name not in header:
+                continue
+            if name == "slice_id":
+                values[name] = _slice_id(where, row, name)
+            elif kind.startswith("bool"):
+                values[name] = _truth(where, row, name)
+            elif kind.startswith("float"):
+                values[name] = _number(where, row, name) if row[name].strip() else None
+            else:
+                values[name] = row[name]
+        extra = {name: row[name] for name in header if name not in _CONFIG_COLUMNS}
+        config = SliceConfig(**values, extra=extra)
+        if config.slice_id in configs:
+            raise InputError(f"{where}: a second row for slice z{config.slice_id:02d}")
+        configs[config.slice_id] = config
+    return tuple(configs[slice_id] for slice_id in sorted(configs))
+
+
+def stamp(rows: Iterable[SliceConfig], slice_id: int, **values: Any) -> tuple[SliceConfig, ...]:
+    """Return the rows with some values of one slice set.
+
+    A slice that has no row is appended, and not used: nobody has decided that it should be.
+    """
+    table = {row.slice_id: row for row in rows}
+    row = table.get(slice_id, SliceConfig(slice_id, use=False))
+    table[slice_id] = dataclasses.replace(row, **values)
+    return tuple(table[i] for i in sorted(table))
+
+
+def selected_ids(rows: Iterable[SliceConfig], ids: Iterable[int]) -> tuple[int, ...]:
+    """Return those of `ids`, sorted, that the table does not leave out."""
+    left_out = {row.slice_id for row in rows if not row.used}
+    return tuple(sorted(set(ids) - left_out))

@@ -1,0 +1,1 @@
+"""Mosaic grids, tile registration, stitching and stacking."""

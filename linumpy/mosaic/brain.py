@@ -1,0 +1,249 @@
+"""From a folder of slices to registration, common space and brain: the steps between files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from linumpy.cli import progress
+from linumpy.device import CPU, Device, to_host
+from linumpy.errors import InputError
+from linumpy.io.atomic import write_text
+from linumpy.io.grid import parse_stage_to_array
+from linumpy.io.models import load_model, save_model
+from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.tables import offsets_from_shifts, read_shifts, read_slice_config, selected_ids
+from linumpy.mosaic.stack_slices_motor import (
+    StackParams,
+    brain_geometry,
+    open_slices,
+    stack_slices_motor,
+    z_matches,
+)
+from linumpy.params import build
+from linumpy.registration.align_mosaics_3d_from_shifts import align_mosaics_3d_from_shifts
+from linumpy.registration.register_slices import (
+    RegisterParams,
+    SliceRegistration,
+    SliceVolume,
+    motor_registration,
+    register_slices,
+)
+from linumpy.slices.layout import SHARD_PX, volume_spec
+from linumpy.slices.single_stages import model_place
+
+_SLICE_NAME = re.compile(r"slice_z(\d+)\.ome\.zarr")
+
+
+def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
+    """List the slice volumes of a folder, without those that the slice configuration leaves out.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no slice, or none is used.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder of slices")
+    found = {
+        int(match.group(1)): path
+        for path in sorted(folder.iterdir())
+        if (match := _SLICE_NAME.fullmatch(path.name))
+    }
+    if not found:
+        raise InputError(f"{folder}: no slice_z*.ome.zarr in it")
+    ids: Sequence[int] = sorted(found)
+    if config is not None:
+        ids = selected_ids(read_slice_config(config), ids)
+        if not ids:
+            raise InputError(f"{config}: leaves out every slice of {folder}")
+    return [found[i] for i in ids]
+
+
+def load_slices(
+    paths: Sequence[Path], shifts: Path | None, *, device: Device = CPU
+) -> tuple[list[SliceVolume], tuple[float, float, float], float]:
+    """Open slices at their motor positions.
+
+    Slices carry stage positions; those of acquisitions that recorded none are placed by the
+    table of shifts.
+
+    Returns
+    -------
+    Slices in order, their voxel size, and the slicing interval in um.
+    """
+    volumes = open_slices(paths, device=device)
+    images = [open_image(path) for path in paths]
+    interval_um = _common_interval([image.attributes for image in images], paths[0].parent)
+    if shifts is not None:
+        ids = [volume.slice_id for volume in volumes]
+        offsets = offsets_from_shifts(read_shifts(shifts), ids, where=shifts)
+        attributes = {int(i.attributes["slice_id"]): i.attributes for i in images}
+        volumes = [
+            _at_shift(v, offsets[v.slice_id], attributes[v.slice_id])
+            if attributes[v.slice_id].get("nominal_positions")
+            else v
+            for v in volumes
+        ]
+    return volumes, images[0].voxel_um, interval_um
+
+
+def _common_interval(attributes: Sequence[Mapping[str, Any]], folder: Path) -> float:
+    """Return the slicing interval that all slices name; a lone slice needs none."""
+    found = {a.get("slice_interval_um") for a in attributes}
+    intervals = {float(interval) for interval in found if interval is not None}
+    if len(attributes) == 1:
+        return max(intervals, default=0.0)
+    if len(intervals) != 1 or None in found:
+        raise InputError(
+            f"{folder}: slicing intervals {sorted(map(str, found))} um; expected one, from "
+            "metadata.json or --slicing_interval_mm when the grids are made"
+        )
+    return intervals.pop()
+
+
+def _at_shift(
+    volume: SliceVolume, offset_um: tuple[float, float], attributes: Mapping[str, Any]
+) -> SliceVolume:
+    """Return a slice that knows only nominal positions, at the sum of the motor's shifts."""
+    axes = parse_stage_to_array(attributes["stage_to_array"])
+    first, second = (sign * offset_um[axis] for axis, sign in axes)
+    return replace(volume, corner_um=(first, second))
+
+
+def register_folder(
+    folder: Path,
+    shifts: Path | None,
+    output: Path,
+    values: Mapping[str, Any],
+    *,
+    config: Path | None = None,
+    device: Device = CPU,
+) -> SliceRegistration:
+    """Register the slices of a folder and write the model as JSON."""
+    params = build(RegisterParams, values)
+    volumes, voxel_um, interval_um = load_slices(find_slices(folder, config), shifts, device=device)
+    model = register_slices(volumes, voxel_um, interval_um, params)
+    save_model(*model_place(output), model)
+    return model
+
+
+def align_slice(
+    slice_path: Path,
+    folder: Path,
+    registration: Path,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    device: Device = CPU,
+) -> None:
+    """Write one slice of a folder on the canvas that all its slices share."""
+    model = load_model(*model_place(registration), SliceRegistration)
+    volumes, voxel_um, _ = load_slices(find_slices(folder), None, device=device)
+    attributes = open_image(slice_path).attributes
+    canvas, _ = brain_geometry(volumes, model, StackParams())
+    (volume,) = (v for v in volumes if v.slice_id == int(attributes["slice_id"]))
+    top_um = volume.face_to_plane_um + float(attributes["interface_um"])
+    spec = volume_spec(
+        (volume.shape[0], *canvas.shape),
+        voxel_um,
+        (top_um, *canvas.corner_um),
+        {k: v for k, v in attributes.items() if k != "version"},
+    )
+    windows = [
+        (slice(i, min(i + SHARD_PX, canvas.shape[0])), slice(j, min(j + SHARD_PX, canvas.shape[1])))
+        for i in range(0, canvas.shape[0], SHARD_PX)
+        for j in range(0, canvas.shape[1], SHARD_PX)
+    ]
+    with create_image(output, spec, overwrite=overwrite, with_valid=True) as image:
+        for window in progress(windows, len(windows), "align"):
+            found = align_mosaics_3d_from_shifts(
+                volume.read,
+                volume.shape[1:],
+                canvas.origin_px[volume.slice_id],
+                slice(0, volume.shape[0]),
+                window,
+            )
+            if found is not None:
+                image.array[(slice(None), *window)] = to_host(found[0])
+                image.valid[(slice(None), *window)] = to_host(found[1])  # type: ignore[index]
+
+
+def stack_folder(
+    folder: Path,
+    shifts: Path,
+    output: Path,
+    values: Mapping[str, Any],
+    *,
+    registration: Path | None = None,
+    aligned: bool = False,
+    config: Path | None = None,
+    output_model: Path | None = None,
+    matches: Path | None = None,
+    overwrite: bool = False,
+    device: Device = CPU,
+) -> None:
+    """Stack the slices of a folder.
+
+    Parameters
+    ----------
+    registration
+        Offsets of all slices; the motor positions alone when None.
+    aligned
+        The slices share a canvas already: only their depths are taken from the registration.
+    """
+    volumes, voxel_um, interval_um = load_slices(
+        find_slices(folder, config), None if aligned else shifts, device=device
+    )
+    model = motor_registration(volumes, voxel_um, interval_um)
+    if registration is not None:
+        model = load_model(*model_place(registration), SliceRegistration)
+    if aligned:
+        flat = [{**s, "offset_um": [s["offset_um"][0], 0.0, 0.0]} for s in model.slices]
+        model = replace(model, slices=flat)
+    brain = stack_slices_motor(
+        volumes,
+        model,
+        output,
+        build(StackParams, values),
+        resolutions_um=resolutions(values),
+        overwrite=overwrite,
+        device=device,
+    )
+    if output_model is not None:
+        save_model(*model_place(output_model), brain)
+    if matches is not None:
+        _write_csv(matches, z_matches(brain.slices))
+
+
+def resolutions(values: Mapping[str, Any]) -> list[float]:
+    """Return the pyramid's voxel sizes from the parameters.
+
+    Raises
+    ------
+    InputError
+        When ``pyramid_resolutions`` is not a list of sizes.
+    """
+    from linumpy.mosaic.pyramid import DEFAULT_RESOLUTIONS_UM
+
+    wanted = values.get("pyramid_resolutions") or DEFAULT_RESOLUTIONS_UM
+    if isinstance(wanted, str):
+        wanted = wanted.split(",")
+    try:
+        return [float(r) for r in wanted]
+    except (TypeError, ValueError):
+        raise InputError(f"--pyramid_resolutions {wanted!r}: expected sizes in um") from None
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = ["fixed_id", "moving_id", "overlap_voxels", "moving_z_start"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())

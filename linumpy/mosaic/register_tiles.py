@@ -1,0 +1,327 @@
+"""Where each tile of a slice really lies: measured between neighbours, solved for all at once.
+
+Neighbouring tiles are correlated over their overlap on many depth slabs. Every pair's
+displacement then pulls on its two tiles, every reported stage position holds its tile with the
+strength that the data say the stage deserves, and outliers are left out. A tile that no pair
+reaches stays where the stage, corrected for scale and rotation, put it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.device import Array, namespace, to_host
+from linumpy.registration.correlation import (
+    ACCEPT_Z_SCORE,
+    CorrelationSurface,
+    Peak,
+    correlation_surface,
+    find_peak,
+    flatten,
+)
+from linumpy.registration.network import connected_components, robust_spread, solve_network
+
+MAX_SLABS = 24
+MIN_SIDE_SHARE = 0.5
+MIN_OVERLAP_SHARE = 0.03
+SECOND_LOOK_Z_SCORE = 4.5
+_SIGNAL_OVER_NOISE = 1.3
+_MIN_SLABS = 4
+_LINEAR_PRIOR = 0.01
+_MIN_PAIR_SIGMA_PX = 0.05
+_MIN_STAGE_SIGMA_PX = 0.2
+_UNKNOWN_STAGE_SIGMA_PX = 1.0
+_OUTLIER_SIGMAS = 5.0
+_OUTLIER_FLOOR_PX = 0.75
+
+
+@dataclass(frozen=True)
+class TileEvidence:
+    """What registration keeps of a tile.
+
+    Attributes
+    ----------
+    slabs
+        Flattened depth slabs, shape (slabs, axis 1, axis 2), on the tile's device.
+    slab_means
+        Mean amplitude of each slab, on the host.
+    """
+
+    slabs: Array
+    slab_means: np.ndarray
+
+
+@dataclass(frozen=True)
+class TilePair:
+    """Two neighbouring tiles, by number, and where the stage puts the second from the first."""
+
+    a: int
+    b: int
+    expected_px: tuple[float, float]
+
+
+@dataclass
+class PairResult:
+    """A pair's correlation and what became of it."""
+
+    pair: TilePair
+    surface: CorrelationSurface
+    origin_px: tuple[int, int]
+    peak: Peak | None
+    accepted: bool = False
+    residual_px: tuple[float, float] | None = None
+
+    @property
+    def displacement_px(self) -> np.ndarray:
+        """Measured position of tile b from tile a."""
+        assert self.peak is not None
+        return np.add(self.peak.displacement_px, self.origin_px)
+
+    def look_again(self, expected_px: np.ndarray, within_px: float) -> Peak | None:
+        """Search the same surface near where the other pairs expect the second tile."""
+        local = (expected_px[0] - self.origin_px[0], expected_px[1] - self.origin_px[1])
+        return find_peak(self.surface, expected_px=local, within_px=within_px)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Solved positions.
+
+    Attributes
+    ----------
+    position_px
+        Shape (n_tiles, 2): tile corners, in the frame of the stage positions.
+    component
+        Connected component of accepted pairs a tile belongs to; −1 if only the stage holds it.
+    linear
+        The stage's 2×2 correction, identity for a perfect stage.
+    stage_sigma_px, pair_sigma_px
+        Spread of the stage's errors and of the pairs', as the data show them.
+    """
+
+    position_px: np.ndarray
+    component: np.ndarray
+    linear: np.ndarray
+    stage_sigma_px: float
+    pair_sigma_px: float
+
+
+def find_pairs(stage_px: np.ndarray, tile_shape: tuple[int, int]) -> list[TilePair]:
+    """List the pairs of tiles that overlap along a side, by their stage positions.
+
+    Parameters
+    ----------
+    stage_px
+        Tile corners, shape (n_tiles, 2), in lateral pixels.
+    tile_shape
+        Pixels of a tile along axis 1 and axis 2.
+    """
+    pairs = []
+    for a in range(len(stage_px)):
+        shift = stage_px[a + 1 :] - stage_px[a]
+        share = 1 - np.abs(shift) / np.asarray(tile_shape)
+        # Along a side: most of one axis is shared, and something of the other.
+        beside = (share.max(axis=1) >= MIN_SIDE_SHARE) & (share.min(axis=1) >= MIN_OVERLAP_SHARE)
+        for offset in np.flatnonzero(beside):
+            expected = shift[offset]
+            pairs.append(TilePair(a, a + 1 + int(offset), (float(expected[0]), float(expected[1]))))
+    return pairs
+
+
+def tile_evidence(array: Array, valid: Array | None = None) -> TileEvidence:
+    """Reduce a tile to flattened depth slabs for `correlate_pair`.
+
+    Parameters
+    ----------
+    array
+        Corrected tile (z, axis 1, axis 2), float32, NumPy or CuPy.
+    valid
+        Its mask, or None.
+    """
+    xp = namespace(array)
+    thickness = -(-array.shape[0] // MAX_SLABS)
+    n_slabs = array.shape[0] // thickness
+    used = n_slabs * thickness
+
+    def slab_sum(values: Array) -> Array:
+        return values[:used].reshape(n_slabs, thickness, *values.shape[1:]).sum(axis=1)
+
+    if valid is None:
+        slabs = slab_sum(array) / xp.float32(thickness)
+        return TileEvidence(flatten(slabs), to_host(slabs.mean(axis=(1, 2))))
+    count = slab_sum(valid.astype(xp.float32))
+    slabs = slab_sum(array * valid) / xp.maximum(count, 1)
+    weight = xp.maximum((count > 0).sum(axis=(1, 2)), 1)
+    return TileEvidence(flatten(slabs, count > 0), to_host(slabs.sum(axis=(1, 2)) / weight))
+
+
+def correlate_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) -> PairResult:
+    """Correlate two tiles where the stage says that they overlap, with room for its error.
+
+    The window searched reaches three quarters of the nominal overlap to either side: an error of
+    the stage larger than that leaves too little in common to be recognised.
+    """
+    shape = first.slabs.shape[1:]
+    chosen = _common_slabs(first.slab_means, second.slab_means)
+    expected = np.asarray(pair.expected_px)
+    overlap = np.asarray(shape) - np.abs(expected)
+    reach = int(np.clip(0.75 * overlap.min(), 4, 64))
+    windows, starts = [], []
+    for axis in (0, 1):
+        d, n = expected[axis], shape[axis]
+        start_a = int(np.clip(np.floor(d) - reach, 0, n))
+        stop_a = int(np.clip(np.ceil(d) + n + reach, 0, n))
+        start_b = int(np.clip(np.floor(-d) - reach, 0, n))
+        stop_b = int(np.clip(np.ceil(-d) + n + reach, 0, n))
+        windows.append((slice(start_a, stop_a), slice(start_b, stop_b)))
+        starts.append(start_a - start_b)
+    centre = tuple(int(np.rint(d - s)) for d, s in zip(expected, starts, strict=True))
+    surface = correlation_surface(
+        first.slabs[chosen][:, windows[0][0], windows[1][0]],
+        second.slabs[chosen][:, windows[0][1], windows[1][1]],
+        centre,  # type: ignore[arg-type]
+        (reach, reach),
+    )
+    return PairResult(pair, surface, (starts[0], starts[1]), find_peak(surface))
+
+
+def _common_slabs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Choose the slabs where both tiles rise above their noise; the brightest if hardly any do."""
+    noise = min(first.min(), second.min())
+    signal = np.minimum(first, second)
+    chosen = np.flatnonzero(signal > _SIGNAL_OVER_NOISE * noise)
+    if len(chosen) < _MIN_SLABS:
+        chosen = np.sort(np.argsort(signal)[-_MIN_SLABS:])
+    return chosen
+
+
+def solve_positions(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
+    """Solve all tile positions of a slice, and mark in `results` which pairs were accepted.
+
+    Parameters
+    ----------
+    stage_px
+        Reported tile corners, shape (n_tiles, 2), lateral pixels.
+    results
+        One entry a pair, from `correlate_pair`; `accepted`, `peak` and `residual_px` are set.
+    """
+    for result in results:
+        result.accepted = result.peak is not None and result.peak.z_score >= ACCEPT_Z_SCORE
+    _reject_stage_outliers(results)
+    solution = _solve(stage_px, results)
+    for result in results:
+        if result.accepted:
+            continue
+        expected = solution.position_px[result.pair.b] - solution.position_px[result.pair.a]
+        joined = solution.component[[result.pair.a, result.pair.b]]
+        # Tiles that other pairs hold are known better than the stage knows them.
+        reach = 1.5 if joined[0] == joined[1] >= 0 else 3 * solution.stage_sigma_px
+        peak = result.look_again(expected, reach)
+        if peak is not None and peak.z_score >= SECOND_LOOK_Z_SCORE:
+            result.peak, result.accepted = peak, True
+    for _ in range(len(results)):
+        solution = _solve(stage_px, results)
+        worst = max(
+            (r for r in results if r.accepted),
+            key=lambda r: float(np.hypot(*_residual(solution, r))),
+            default=None,
+        )
+        limit = max(_OUTLIER_SIGMAS * solution.pair_sigma_px, _OUTLIER_FLOOR_PX)
+        if worst is None or np.hypot(*_residual(solution, worst)) <= limit:
+            break
+        worst.accepted = False
+    for result in results:
+        if result.accepted:
+            residual = _residual(solution, result)
+            result.residual_px = (float(residual[0]), float(residual[1]))
+    return solution
+
+
+def _residual(solution: Solution, result: PairResult) -> np.ndarray:
+    step = solution.position_px[result.pair.b] - solution.position_px[result.pair.a]
+    return result.displacement_px - step
+
+
+def _stage_errors(results: Sequence[PairResult]) -> np.ndarray:
+    """Differences between measured and expected displacements of accepted pairs, (n, 2)."""
+    return np.array(
+        [r.displacement_px - r.pair.expected_px for r in results if r.accepted]
+    ).reshape(-1, 2)
+
+
+def _reject_stage_outliers(results: Sequence[PairResult]) -> None:
+    """Drop pairs whose displacement no stage that made the others would make."""
+    errors = _stage_errors(results)
+    if len(errors) < 5:
+        return
+    middle = np.median(errors, axis=0)
+    limit = max(_OUTLIER_SIGMAS * robust_spread(errors - middle), 2.0)
+    for result in results:
+        if result.accepted:
+            error = result.displacement_px - result.pair.expected_px - middle
+            result.accepted = bool(np.abs(error).max() <= limit)
+
+
+def _solve(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
+    """Solve from the accepted pairs; the stage's linear error is a term shared by all tiles."""
+    accepted = [r for r in results if r.accepted]
+    pairs = [(r.pair.a, r.pair.b) for r in accepted]
+    errors = _stage_errors(results)
+    stage_sigma = _UNKNOWN_STAGE_SIGMA_PX
+    if len(errors):
+        spread = robust_spread(errors - np.median(errors, axis=0)) / np.sqrt(2)
+        stage_sigma = max(spread, _MIN_STAGE_SIGMA_PX)
+    centred = stage_px - stage_px.mean(axis=0)
+    size = max(float(np.abs(centred).max()), 1.0)
+    solved = solve_network(
+        len(stage_px),
+        pairs,
+        errors,
+        prior_sigma=stage_sigma,
+        min_pair_sigma=_MIN_PAIR_SIGMA_PX,
+        terms=centred / size,
+        term_sigma=_LINEAR_PRIOR * size,
+    )
+    return Solution(
+        position_px=stage_px + solved.deviation,
+        component=connected_components(len(stage_px), pairs),
+        linear=np.eye(2) + solved.linear.T / size,
+        stage_sigma_px=stage_sigma,
+        pair_sigma_px=solved.pair_sigma,
+    )
+
+
+def overlap_means(
+    first: np.ndarray, second: np.ndarray, displacement_px: Sequence[float]
+) -> tuple[float, float] | None:
+    """Return the means of two projections over the tissue that both show.
+
+    Parameters
+    ----------
+    first, second
+        Depth means of two tiles, NaN where invalid.
+    displacement_px
+        Position of the second from the first.
+    """
+    windows_a, windows_b = [], []
+    for d, n in zip(np.rint(displacement_px).astype(int), first.shape, strict=True):
+        windows_a.append(slice(max(0, d), min(n, n + d)))
+        windows_b.append(slice(max(0, -d), min(n, n - d)))
+    a, b = first[tuple(windows_a)], second[tuple(windows_b)]
+    both = np.isfinite(a) & np.isfinite(b)
+    if not both.any():
+        return None
+    return float(a[both].mean()), float(b[both].mean())
+
+
+def count_pairs(n_tiles: int, results: Sequence[PairResult]) -> Mapping[int, int]:
+    """Count the accepted pairs of each tile."""
+    counts = dict.fromkeys(range(n_tiles), 0)
+    for result in results:
+        if result.accepted:
+            counts[result.pair.a] += 1
+            counts[result.pair.b] += 1
+    return counts

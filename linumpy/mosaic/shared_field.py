@@ -1,0 +1,312 @@
+"""A smooth field that all tiles of an acquisition share, told apart from the tissue below it.
+
+Focal curvature (added to depths) and the logarithm of the flat field (added to logarithms of
+brightness) obey the same model. A tile's map ``m_i`` at its pixel ``x`` is
+
+    m_i(x) = b_i + f(x) + g(p_i + x) + noise
+
+with the shared field ``f``, the tissue ``g`` at stage position ``p_i + x`` and an offset a tile.
+Two sources tell ``f``:
+
+* **overlaps**: where tiles i and j show the same tissue, ``g`` cancels in ``m_i − m_j``. What is
+  left, ``f(x) − f(x − s)``, fixes the slopes of the field near the tile borders;
+* **tiles**: each tile fitted alone answers ``f`` plus its own tissue; over many tiles the robust
+  mean of the answers tends to ``f``.
+
+Both are weighed by how well they are seen to agree among themselves. The field is a polynomial,
+as optical aberrations and vignetting are, with a prior that its high degrees are small. How well
+``g`` cancels depends on knowing where tiles lie: positions should be registered ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.errors import InputError
+
+_ROBUST_SIGMA = 1.4826
+_TUKEY = 4.685
+_ITERATIONS = 12
+_MIN_SIGMA = 1e-6
+
+
+@dataclass(frozen=True)
+class TileMap:
+    """A tile's map on cells of `cell` pixels.
+
+    Attributes
+    ----------
+    values
+        Shape (cells along axis 1, cells along axis 2); NaN where the tile says nothing.
+    group
+        Tiles of one group (a slice) may overlap each other.
+    corner_px
+        Position of the tile's low corner in pixels.
+    """
+
+    values: np.ndarray
+    group: int
+    corner_px: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SharedField:
+    """The fitted field and what it rests on.
+
+    Attributes
+    ----------
+    values
+        Shape of a tile, mean 0.
+    n_tiles, n_pairs
+        Maps and overlapping pairs used.
+    overlap_residual, tile_residual
+        Robust spread of the overlap differences and of the maps about the fit.
+    """
+
+    values: np.ndarray
+    n_tiles: int
+    n_pairs: int
+    overlap_residual: float
+    tile_residual: float
+
+
+def bin_map(values: np.ndarray, cell: int) -> np.ndarray:
+    """Reduce a map to medians over square cells of `cell` pixels; a rest at the end is dropped.
+
+    A cell of which less than half is finite becomes NaN.
+    """
+    n1, n2 = values.shape[0] // cell, values.shape[1] // cell
+    cells = values[: n1 * cell, : n2 * cell].reshape(n1, cell, n2, cell)
+    blocks = cells.transpose(0, 2, 1, 3).reshape(n1, n2, -1)
+    finite = np.isfinite(blocks).mean(axis=-1)
+    with np.errstate(invalid="ignore"):
+        out = np.full((n1, n2), np.nan)
+        good = finite >= 0.5
+        out[good] = np.nanmedian(blocks[good], axis=-1)
+    return out
+
+
+def basis(shape: tuple[int, int], u1: np.ndarray, u2: np.ndarray, degree: int) -> np.ndarray:
+    """Evaluate the field's basis at pixel positions.
+
+    Parameters
+    ----------
+    shape
+        Pixels of a tile.
+    u1, u2
+        Pixel-centre coordinates along axis 1 and 2, any one shape.
+    degree
+        Highest degree of both axes together.
+
+    Returns
+    -------
+    Array of `u1`'s shape with one further axis: products of Legendre polynomials without their
+    constant, in the order of `term_degrees`.
+    """
+    from numpy.polynomial.legendre import legval
+
+    t1, t2 = 2 * (u1 + 0.5) / shape[0] - 1, 2 * (u2 + 0.5) / shape[1] - 1
+    one = [legval(t1, np.eye(degree + 1)[k]) for k in range(degree + 1)]
+    two = [legval(t2, np.eye(degree + 1)[k]) for k in range(degree + 1)]
+    return np.stack([one[k1] * two[k2] for k1, k2 in _terms(degree)], axis=-1)
+
+
+def _terms(degree: int) -> list[tuple[int, int]]:
+    pairs = [(k1, total - k1) for total in range(1, degree + 1) for k1 in range(total + 1)]
+    return pairs
+
+
+def term_degrees(degree: int) -> np.ndarray:
+    """Return the total degree of each basis term."""
+    return np.array([k1 + k2 for k1, k2 in _terms(degree)])
+
+
+def fit_shared_field(
+    maps: Sequence[TileMap],
+    tile_shape: tuple[int, int],
+    *,
+    cell: int,
+    degree: int = 6,
+) -> SharedField:
+    """Fit the field that all maps share.
+
+    Parameters
+    ----------
+    maps
+        Binned maps of tiles, with positions; at least two that say something.
+    tile_shape
+        Pixels of a tile along axis 1 and 2.
+    cell
+        Pixels a cell side, as given to `bin_map`.
+    degree
+        Highest degree of the polynomial.
+
+    Raises
+    ------
+    InputError
+        When fewer than two maps have enough finite cells.
+    """
+    kept = [m for m in maps if np.isfinite(m.values).mean() > 0.5]
+    if len(kept) < 2:
+        raise InputError(
+            f"{len(kept)} of {len(maps)} tiles show enough signal; "
+            "expected at least 2 to learn from"
+        )
+    centres = [(np.arange(n) + 0.5) * cell - 0.5 for n in kept[0].values.shape]
+    u1, u2 = np.meshgrid(*centres, indexing="ij")
+    terms = basis(tile_shape, u1, u2, degree)
+    theta, information, tile_sigma = _tile_evidence(kept, terms)
+    rows, differences, pair_of_row = _overlap_equations(kept, tile_shape, cell, degree)
+    overlap_sigma, n_pairs = 0.0, 0
+    if len(differences):
+        n_pairs = int(pair_of_row[-1]) + 1
+        size = max(float((terms @ theta).std()), robust_sigma(differences))
+        prior = np.diag((term_degrees(degree) ** 2 / (2 * size)) ** 2)
+        theta, overlap_sigma = _combine(rows, differences, pair_of_row, theta, information, prior)
+    full = np.meshgrid(*(np.arange(n, dtype=float) for n in tile_shape), indexing="ij")
+    field = basis(tile_shape, full[0], full[1], degree) @ theta
+    return SharedField(field - field.mean(), len(kept), n_pairs, overlap_sigma, tile_sigma)
+
+
+def robust_sigma(values: np.ndarray) -> float:
+    """Return the spread of `values` by their median absolute deviation."""
+    values = values[np.isfinite(values)]
+    if values.size == 0:
+        return _MIN_SIGMA
+    spread = _ROBUST_SIGMA * float(np.median(np.abs(values - np.median(values))))
+    return max(spread, _MIN_SIGMA)
+
+
+def _tukey(residual: np.ndarray, sigma: float) -> np.ndarray:
+    return np.clip(1 - (residual / (_TUKEY * sigma)) ** 2, 0, 1) ** 2
+
+
+def _tile_evidence(
+    maps: Sequence[TileMap], terms: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Fit each tile alone; answer the robust mean of the fits and its information matrix.
+
+    Tissue makes tiles differ far more than noise does, and in a correlated way: so a tile, not a
+    pixel, counts as one observation, and the scatter of the fits tells how much it is worth.
+    Tiles at one place of successive slices show much the same tissue: slices add no information.
+    """
+    n_terms = terms.shape[-1]
+    ridge = 1e-3 * np.eye(n_terms)
+    fits = []
+    for tile in maps:
+        good = np.isfinite(tile.values)
+        design = np.column_stack([terms[good], np.ones(good.sum())])
+        values = tile.values[good] - np.median(tile.values[good])
+        weight = np.ones(len(values))
+        solution = np.zeros(n_terms + 1)
+        for _ in range(5):
+            left = design.T * weight
+            normal = left @ design
+            normal[:n_terms, :n_terms] += ridge * weight.sum()
+            solution = np.linalg.solve(normal, left @ values)
+            residual = values - design @ solution
+            weight = _tukey(residual, robust_sigma(residual))
+        fits.append(solution[:n_terms])
+    theta = np.array(fits)
+    mean = np.median(theta, axis=0)
+    for _ in range(_ITERATIONS):
+        spread = np.array([robust_sigma(column) for column in theta.T])
+        distance = np.sqrt((((theta - mean) / spread) ** 2).mean(axis=1))
+        weight = _tukey(distance, max(1.0, float(np.median(distance))))
+        mean = (weight[:, None] * theta).sum(axis=0) / max(weight.sum(), 1e-9)
+    deviation = theta - mean
+    covariance = (weight[:, None] * deviation).T @ deviation / max(weight.sum(), 1e-9)
+    # Few tiles make a poor covariance: lean towards its diagonal.
+    share = n_terms / (n_terms + len(maps))
+    covariance = (1 - share) * covariance + share * np.diag(np.diag(covariance))
+    covariance += 1e-9 * np.eye(n_terms)
+    n_groups = len({tile.group for tile in maps})
+    information = np.linalg.inv(covariance) * max(weight.sum() / n_groups, 1.0)
+    residual = np.concatenate(
+        [(m.values - terms @ mean - np.nanmedian(m.values)).ravel() for m in maps]
+    )
+    return mean, information, robust_sigma(residual)
+
+
+def _overlap_equations(
+    maps: Sequence[TileMap], tile_shape: tuple[int, int], cell: int, degree: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return basis differences, map differences and pair number of every cell in an overlap."""
+    rows, differences, pair_of_row = [], [], []
+    n_pairs = 0
+    for a, first in enumerate(maps):
+        for second in maps[a + 1 :]:
+            if first.group != second.group:
+                continue
+            shift = np.subtract(second.corner_px, first.corner_px)
+            found = _overlap_cells(first.values, second.values, shift / cell)
+            if found is None:
+                continue
+            at_first, at_second, difference = found
+            centre = [(c + 0.5) * cell - 0.5 for c in (*at_first, *at_second)]
+            rows.append(
+                basis(tile_shape, centre[0], centre[1], degree)
+                - basis(tile_shape, centre[2], centre[3], degree)
+            )
+            differences.append(difference)
+            pair_of_row.append(np.full(len(difference), n_pairs))
+            n_pairs += 1
+    if not rows:
+        return np.zeros((0, 0)), np.zeros(0), np.zeros(0, dtype=int)
+    return np.concatenate(rows), np.concatenate(differences), np.concatenate(pair_of_row)
+
+
+def _overlap_cells(
+    first: np.ndarray, second: np.ndarray, shift: np.ndarray
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray] | None:
+    """Pair each cell of `second` with the interpolated value of `first` at the same tissue."""
+    n1, n2 = first.shape
+    if abs(shift[0]) > n1 - 2 or abs(shift[1]) > n2 - 2:
+        return None
+    c1, c2 = np.meshgrid(np.arange(n1), np.arange(n2), indexing="ij")
+    x1, x2 = c1 + shift[0], c2 + shift[1]
+    inside = (x1 >= 0) & (x1 <= n1 - 1) & (x2 >= 0) & (x2 <= n2 - 1)
+    x1, x2 = x1[inside], x2[inside]
+    l1, l2 = np.minimum(x1.astype(int), n1 - 2), np.minimum(x2.astype(int), n2 - 2)
+    f1, f2 = x1 - l1, x2 - l2
+    value = (
+        (1 - f1) * (1 - f2) * first[l1, l2]
+        + (1 - f1) * f2 * first[l1, l2 + 1]
+        + f1 * (1 - f2) * first[l1 + 1, l2]
+        + f1 * f2 * first[l1 + 1, l2 + 1]
+    )
+    difference = value - second[inside]
+    good = np.isfinite(difference)
+    if good.sum() < 4:
+        return None
+    at_second = (c1[inside][good].astype(float), c2[inside][good].astype(float))
+    return (x1[good], x2[good]), at_second, difference[good]
+
+
+def _combine(
+    rows: np.ndarray,
+    differences: np.ndarray,
+    pair_of_row: np.ndarray,
+    tile_mean: np.ndarray,
+    tile_information: np.ndarray,
+    prior: np.ndarray,
+) -> tuple[np.ndarray, float]:
+    """Solve for the field from overlaps and tiles together, robustly."""
+    theta = tile_mean
+    sigma = robust_sigma(differences - rows @ theta)
+    for _ in range(_ITERATIONS):
+        residual = differences - rows @ theta
+        sigma = robust_sigma(residual)
+        weight = _tukey(residual, sigma)
+        # Neighbouring cells of a pair err together (the pair's true shift is not the nominal
+        # one): the scatter of pair means says how many independent cells a pair is worth.
+        sums = np.bincount(pair_of_row, weight * residual)
+        expected = sigma**2 * np.maximum(np.bincount(pair_of_row, weight**2), 1e-9)
+        design_effect = max(1.0, float(np.median(sums**2 / expected) / 0.455))
+        left = rows.T * (weight / (sigma**2 * design_effect))
+        normal = left @ rows + tile_information + prior
+        theta = np.linalg.solve(normal, left @ differences + tile_information @ tile_mean)
+    return theta, sigma

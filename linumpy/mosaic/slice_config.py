@@ -1,0 +1,95 @@
+"""The first ``slice_config.csv`` of an acquisition: which slices there are, and which to leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from linumpy.errors import InputError
+from linumpy.io.raw import discover_tiles, ids_text
+from linumpy.io.tables import SliceConfig, read_shifts
+from linumpy.mosaic.create_mosaic_grid_3d import GridOptions, galvo_shift_of_slice
+from linumpy.mosaic.raw_slice import read_raw_slice
+from linumpy.mosaic.shifts import holds_grids, read_grid_infos
+
+CALIBRATION_NOTE = "calibration_slice"
+
+
+def generate_slice_config(
+    source: Path | str,
+    *,
+    exclude: Iterable[int] = (),
+    exclude_first: int = 0,
+    detect_galvo: bool = False,
+    galvo_threshold: float = 0.6,
+) -> tuple[SliceConfig, ...]:
+    """List the slices of an acquisition and say which go into the brain.
+
+    Parameters
+    ----------
+    source
+        Folder of mosaic grids (their galvo confidence is taken over), folder of raw tiles, or
+        a ``shifts_xy.csv``.
+    exclude
+        Slices not to use.
+    exclude_first
+        How many slices from the first one on were only for calibration and are not used.
+    detect_galvo
+        For raw tiles: look for the fly-back band of each slice too.
+    galvo_threshold
+        Confidence from which the band's place is believed.
+
+    Raises
+    ------
+    InputError
+        When the source cannot be read, an excluded slice is not there, or none is left.
+    """
+    rows = _list_slices(Path(source), detect_galvo, galvo_threshold)
+    ids = [row.slice_id for row in rows]
+    unknown = sorted(set(exclude) - set(ids))
+    if unknown:
+        raise InputError(
+            f"--exclude names slice {ids_text(unknown)}, which {source} does not have; "
+            f"its ids are {ids_text(ids)}"
+        )
+    if exclude_first < 0:
+        raise InputError(f"--exclude_first is {exclude_first}, expected 0 or more")
+    for n, row in enumerate(rows):
+        if n < exclude_first:
+            rows[n] = replace(row, use=False, notes=CALIBRATION_NOTE)
+        elif row.slice_id in set(exclude):
+            rows[n] = replace(row, use=False, exclude_reason="excluded by hand")
+    if not any(row.used for row in rows):
+        raise InputError(f"{source}: all {len(rows)} slices are excluded; expected one to be left")
+    return tuple(rows)
+
+
+def _list_slices(source: Path, detect_galvo: bool, galvo_threshold: float) -> list[SliceConfig]:
+    if source.is_file():
+        shifts = read_shifts(source)
+        if not shifts:
+            raise InputError(f"{source}: names no slice; expected a row for each pair of slices")
+        ids = [shifts[0].fixed_id, *(shift.moving_id for shift in shifts)]
+        return [SliceConfig(slice_id, use=True) for slice_id in ids]
+    if holds_grids(source):
+        return [
+            SliceConfig(
+                info.slice_id,
+                use=True,
+                galvo_confidence=info.galvo_confidence,
+                galvo_fix=None if info.galvo_confidence is None else info.galvo_shift_px != 0,
+            )
+            for info in read_grid_infos(source)
+        ]
+    slices = discover_tiles(source)
+    rows = [SliceConfig(slice_id, use=True) for slice_id in slices]
+    if detect_galvo:
+        options = GridOptions(galvo_threshold=galvo_threshold)
+        for n, row in enumerate(rows):
+            shift = galvo_shift_of_slice(read_raw_slice(slices, row.slice_id, source), options)
+            if shift is not None:
+                rows[n] = replace(
+                    row, galvo_confidence=shift.confidence, galvo_fix=shift.shift_px != 0
+                )
+    return rows

@@ -1,0 +1,155 @@
+"""Parameters of stages: one dataclass each, the same from the command line and from JSON.
+
+A field carries its unit, help and bounds, and the name it has in the pipeline
+(``nextflow_schema.json``); scripts make their flags from the same fields.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from linumpy.errors import InputError
+
+P = TypeVar("P")
+
+
+def param(
+    default: Any,
+    name: str,
+    help: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Sequence[str] | None = None,
+) -> Any:
+    """Declare a stage parameter as a dataclass field.
+
+    Parameters
+    ----------
+    default
+        Value when nothing is given; its type is the parameter's type.
+    name
+        Name in the pipeline and, with ``--`` before it, on the command line.
+    help
+        One line, with the unit.
+    minimum, maximum, choices
+        What values are taken.
+    """
+    return dataclasses.field(
+        default=default,
+        metadata={
+            "name": name,
+            "help": help,
+            "minimum": minimum,
+            "maximum": maximum,
+            "choices": choices,
+        },
+    )
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser, *kinds: type[Any], short: Mapping[str, str] | None = None
+) -> None:
+    """Add ``--params`` and a flag for every parameter of the given dataclasses.
+
+    Parameters
+    ----------
+    parser
+        Gets a group of arguments.
+    kinds
+        Parameter dataclasses.
+    short
+        One-letter flags by parameter name.
+    """
+    group = parser.add_argument_group("parameters (flags win over --params)")
+    group.add_argument(
+        "--params",
+        metavar="JSON",
+        help="file with parameters under their pipeline names; - reads standard input",
+    )
+    for kind in kinds:
+        for field in dataclasses.fields(kind):
+            meta = field.metadata
+            if isinstance(field.default, bool):
+                options: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+            else:
+                options = {"type": type(field.default), "choices": meta["choices"]}
+                if meta["choices"] is None:
+                    options["metavar"] = type(field.default).__name__.upper()
+            names = [f"--{meta['name']}"]
+            if short and meta["name"] in short:
+                names.insert(0, short[meta["name"]])
+            group.add_argument(
+                *names,
+                default=argparse.SUPPRESS,
+                help=f"{meta['help']} (default: {field.default})",
+                **options,
+            )
+
+
+def read_params(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters that the command line gives: ``--params``, then single flags.
+
+    Raises
+    ------
+    InputError
+        When the JSON cannot be read or does not hold an object.
+    """
+    values: dict[str, Any] = {}
+    source = getattr(args, "params", None)
+    if source is not None:
+        text = sys.stdin.read() if source == "-" else _read(Path(source))
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"--params {source}: not JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise InputError(f"--params {source}: expected a JSON object")
+    given = {name: value for name, value in vars(args).items() if name != "params"}
+    return {**values, **given}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--params {path}: cannot be read ({error})") from error
+
+
+def build(kind: type[P], values: Mapping[str, Any]) -> P:
+    """Build a parameter dataclass from pipeline names; unknown names belong to other stages.
+
+    Raises
+    ------
+    InputError
+        When a value has the wrong type or lies outside its bounds; names the parameter.
+    """
+    chosen = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name = field.metadata["name"]
+        if name in values and values[name] is not None:
+            chosen[field.name] = _checked(field, values[name])
+    return kind(**chosen)
+
+
+def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
+    meta, expected = field.metadata, type(field.default)
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not expected:
+        raise InputError(f"--{meta['name']} {value!r}: expected {expected.__name__}")
+    if meta["choices"] is not None and value not in meta["choices"]:
+        raise InputError(
+            f"--{meta['name']} {value!r}: expected one of {', '.join(meta['choices'])}"
+        )
+    low, high = meta["minimum"], meta["maximum"]
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise InputError(f"--{meta['name']} {value!r}: expected {bounds}")
+    return value

@@ -1,0 +1,332 @@
+"""Every quantity of the simulated acquisition: default, unit, bounds and help text in one place.
+
+The command-line flags and the record in ``truth.json`` are made from these fields.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from linumpy.errors import InputError
+
+
+def _quantity(
+    default: Any,
+    text: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    element: type | None = None,
+) -> Any:
+    """Declare a parameter; `low`/`high` are allowed values, `above`/`below` are not."""
+    bounds = {"low": low, "high": high, "above": above, "below": below}
+    return field(default=default, metadata={"help": text, "element": element, **bounds})
+
+
+@dataclass(frozen=True)
+class PhantomParams:
+    """What is imaged, how, and what goes wrong. Defaults are the preset ``small``."""
+
+    # Scan
+    n_slices: int = _quantity(5, "slices, missing ones included", low=1, high=9999)
+    tiles_x: int = _quantity(4, "tiles along axis 1 (A-lines)", low=1, high=999)
+    tiles_y: int = _quantity(4, "tiles along axis 2 (B-scans)", low=1, high=999)
+    nx: int = _quantity(150, "kept A-lines a B-scan", low=8)
+    ny: int = _quantity(150, "B-scans a tile", low=8)
+    nz: int = _quantity(140, "depth samples an A-line", low=8)
+    n_extra: int = _quantity(30, "A-lines recorded during galvo fly-back", low=0)
+    pixel_um: float = _quantity(8.0, "lateral pixel, µm", above=0)
+    axial_um: float = _quantity(5.0, "depth sample, µm", above=0)
+    overlap_fraction: float = _quantity(0.2, "overlap of neighbouring tiles", low=0, below=1)
+    slice_interval_um: float = _quantity(200.0, "motor step between cuts, µm", above=0)
+
+    # Stage
+    jitter_rms_um: float = _quantity(
+        25.0, "RMS error of a tile's position an axis that info.txt does not show, µm", low=0
+    )
+    slice_offset_rms_um: float = _quantity(
+        20.0, "RMS lateral shift of a whole slice an axis that info.txt does not show, µm", low=0
+    )
+    grid_shift_rms_um: float = _quantity(
+        40.0, "RMS shift of a slice's tile grid an axis that info.txt does show, µm", low=0
+    )
+    rehomed_slices: tuple[int, ...] = _quantity(
+        (), "ids of slices before which the stage lost its zero", element=int
+    )
+    rehoming_rms_um: float = _quantity(
+        100.0, "RMS change of the stage's zero an axis at each re-homing, µm", low=0
+    )
+    stage_origin_x_mm: float = _quantity(0.0, "stage x at block coordinate 0, mm")
+    stage_origin_y_mm: float = _quantity(0.0, "stage y at block coordinate 0, mm")
+    stage_origin_z_mm: float = _quantity(0.0, "stage z at the face of slice 0, mm")
+    stage_to_array: str = _quantity(
+        "+x,+y", "signed stage axes that run along axis 1, axis 2 (as --stage_to_array=-y,+x)"
+    )
+
+    # Optics
+    gap_um: float = _quantity(130.0, "optical depth at which the cut face appears, µm", low=0)
+    gap_jitter_rms_um: float = _quantity(4.0, "RMS change of that depth a slice, µm", low=0)
+    focal_peak_um: float = _quantity(
+        40.0, "largest departure of the focal surface from its mean, µm", low=0
+    )
+    vignetting_corner: float = _quantity(
+        0.7, "amplitude at the darkest corner over that at the brightest point", above=0, high=1
+    )
+    focus_um: float = _quantity(260.0, "optical depth of the focus, µm", low=0)
+    rayleigh_um: float = _quantity(400.0, "Rayleigh length of the confocal response, µm", above=0)
+    psf_lateral_um: float = _quantity(
+        16.0, "full width at half maximum of the lateral amplitude response, µm", above=0
+    )
+    psf_axial_um: float = _quantity(
+        12.0, "full width at half maximum of the axial amplitude response, µm", above=0
+    )
+    speckle_correlation: float = _quantity(
+        0.5, "share of the speckle that is fixed in the tissue; the rest is new each visit",
+        low=0, high=1,
+    )  # fmt: skip
+    noise_rms: float = _quantity(11.0, "RMS amplitude of the noise floor", low=0)
+
+    # Galvo
+    galvo_drift_max_px: int = _quantity(
+        20, "largest trigger drift of a slice, A-lines; the band moves away from the end", low=0
+    )
+    flyback_amplitude: float = _quantity(
+        0.15, "amplitude during fly-back over that of the scan", low=0, high=1
+    )
+
+    # Cutting
+    thickness_jitter_rms_um: float = _quantity(3.0, "RMS error of a cut's depth, µm", low=0)
+    face_rms_um: float = _quantity(10.0, "RMS unevenness of a cut face, µm", low=0)
+    face_scale_um: float = _quantity(1000.0, "lateral scale of that unevenness, µm", above=0)
+
+    # Defects
+    missing_slices: tuple[int, ...] = _quantity((), "ids of slices never imaged", element=int)
+    missing_tiles: tuple[str, ...] = _quantity(
+        (), "tiles never imaged, each SLICE:IX:IY", element=str
+    )
+    missing_tile_fraction: float = _quantity(
+        0.0, "share of tiles, chosen at random, never imaged", low=0, below=1
+    )
+
+    # Tissue
+    agarose_amplitude: float = _quantity(31.0, "RMS amplitude of agarose at the focus", low=0)
+    grey_amplitude: float = _quantity(200.0, "RMS amplitude of grey matter at the focus", low=0)
+    white_amplitude: float = _quantity(320.0, "RMS amplitude of white matter at the focus", low=0)
+    agarose_mu_per_mm: float = _quantity(0.5, "attenuation of agarose, 1/mm", low=0)
+    grey_mu_per_mm: float = _quantity(1.6, "attenuation of grey matter, 1/mm", low=0)
+    white_mu_per_mm: float = _quantity(2.4, "attenuation of white matter, 1/mm", low=0)
+    texture_rms: float = _quantity(
+        0.18, "RMS of the natural logarithm of tissue amplitude around its class", low=0, high=2
+    )
+    texture_um: float = _quantity(20.0, "finest scale of that texture, µm", above=0)
+    brain_fill: float = _quantity(
+        0.9, "share of the mosaic's tighter side that the whole brain spans", above=0
+    )
+    depth_scale: float = _quantity(
+        1.0, "stretch of the brain along block depth, 1 = as across", above=0
+    )
+
+    # Truth
+    truth_resolution_um: float = _quantity(25.0, "voxel of the truth volumes, µm", above=0)
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            _check_bounds(item.name, getattr(self, item.name), item.metadata)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        for name, voxel in (
+            ("psf_lateral_um", self.pixel_um),
+            ("psf_axial_um", self.axial_um),
+        ):
+            if getattr(self, name) < voxel:
+                raise InputError(
+                    f"{name} = {getattr(self, name):g} µm is narrower than the sample of "
+                    f"{voxel:g} µm: speckle could not be sampled; expected at least one sample"
+                )
+        if self.galvo_drift_max_px > self.nx:
+            raise InputError(
+                f"galvo_drift_max_px = {self.galvo_drift_max_px}: expected at most nx = {self.nx}"
+            )
+        if self.gap_um + self.focal_peak_um >= self.nz * self.axial_um:
+            raise InputError(
+                f"gap_um = {self.gap_um:g}, focal_peak_um = {self.focal_peak_um:g}: the face lies "
+                f"below the imaged depth of {self.nz * self.axial_um:g} µm (nz × axial_um)"
+            )
+        for name in ("missing_slices", "rehomed_slices"):
+            for slice_id in getattr(self, name):
+                if not 0 <= slice_id < self.n_slices:
+                    raise InputError(
+                        f"{name}: there is no slice {slice_id}; expected ids 0 to "
+                        f"{self.n_slices - 1}"
+                    )
+        if len(set(self.missing_slices)) == self.n_slices:
+            raise InputError("missing_slices: every slice is missing; expected one to remain")
+        parse_stage_to_array(self.stage_to_array)
+        self.missing_tile_indices()
+
+    @property
+    def tile_fov_um(self) -> tuple[float, float]:
+        """Field of view of a tile along axis 1 and axis 2, µm."""
+        return self.nx * self.pixel_um, self.ny * self.pixel_um
+
+    @property
+    def tile_step_um(self) -> tuple[float, float]:
+        """Distance of neighbouring tiles along axis 1 and axis 2, µm."""
+        keep = 1.0 - self.overlap_fraction
+        return self.tile_fov_um[0] * keep, self.tile_fov_um[1] * keep
+
+    @property
+    def mosaic_um(self) -> tuple[float, float]:
+        """Nominal extent of the tile grid along axis 1 and axis 2, µm."""
+        (fov1, fov2), (step1, step2) = self.tile_fov_um, self.tile_step_um
+        return (self.tiles_x - 1) * step1 + fov1, (self.tiles_y - 1) * step2 + fov2
+
+    @property
+    def block_depth_um(self) -> float:
+        """Depth of block that is imaged: all motor steps and the view below the last face."""
+        view = self.nz * self.axial_um - self.gap_um
+        return (self.n_slices - 1) * self.slice_interval_um + view
+
+    @property
+    def raw_bytes(self) -> int:
+        """Size of all raw tiles when none is missing."""
+        tiles = self.tiles_x * self.tiles_y * (self.n_slices - len(set(self.missing_slices)))
+        return tiles * 4 * self.nz * (self.nx + self.n_extra) * self.ny
+
+    def missing_tile_indices(self) -> set[tuple[int, int, int]]:
+        """Return the tiles of `missing_tiles` as (slice id, ix, iy).
+
+        Raises
+        ------
+        InputError
+            When an entry is not SLICE:IX:IY or names a tile that the grid does not have.
+        """
+        found = set()
+        for entry in self.missing_tiles:
+            try:
+                slice_id, ix, iy = (int(part) for part in entry.split(":"))
+            except ValueError:
+                raise InputError(
+                    f"missing_tiles: {entry!r} is not SLICE:IX:IY, such as 2:0:1"
+                ) from None
+            limits = (self.n_slices, self.tiles_x, self.tiles_y)
+            if not all(0 <= i < n for i, n in zip((slice_id, ix, iy), limits, strict=True)):
+                raise InputError(
+                    f"missing_tiles: there is no tile {entry!r}; expected indices below "
+                    f"{limits[0]}:{limits[1]}:{limits[2]}"
+                )
+            found.add((slice_id, ix, iy))
+        return found
+
+
+def _check_bounds(name: str, value: Any, bounds: Mapping[str, Any]) -> None:
+    if isinstance(value, tuple | str):
+        return
+    if not math.isfinite(value):
+        raise InputError(f"{name} = {value}: expected a finite number")
+    rules = (
+        ("low", value < (bounds["low"] if bounds["low"] is not None else value), "at least"),
+        ("high", value > (bounds["high"] if bounds["high"] is not None else value), "at most"),
+        ("above", bounds["above"] is not None and value <= bounds["above"], "more than"),
+        ("below", bounds["below"] is not None and value >= bounds["below"], "less than"),
+    )
+    for key, broken, words in rules:
+        if broken:
+            raise InputError(f"{name} = {value:g}: expected {words} {bounds[key]:g}")
+
+
+def parse_stage_to_array(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Read a mapping such as ``+x,+y``.
+
+    Returns
+    -------
+    tuple
+        For axis 1 and axis 2: the stage axis (0 = x, 1 = y) that runs along it, and its sign.
+
+    Raises
+    ------
+    InputError
+        When the text does not name x and y once each, with signs.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    axes = [part.lstrip("+-") for part in parts]
+    signs_are_single = all(len(part) == 2 and part[0] in "+-" for part in parts)
+    if sorted(axes) != ["x", "y"] or not signs_are_single:
+        raise InputError(
+            f"stage_to_array = {text!r}: expected a signed x and a signed y, such as +x,+y or -y,+x"
+        )
+    first, second = (("xy".index(part[1]), 1 if part[0] == "+" else -1) for part in parts)
+    return first, second
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "n_slices": 3,
+        "tiles_x": 3,
+        "tiles_y": 3,
+        "nx": 80,
+        "ny": 80,
+        "nz": 100,
+        "n_extra": 20,
+        "axial_um": 6.0,
+        "overlap_fraction": 0.25,
+        "gap_um": 120.0,
+        "focus_um": 250.0,
+        "focal_peak_um": 25.0,
+        "galvo_drift_max_px": 15,
+    },
+    "small": {},
+    "large": {
+        "n_slices": 12,
+        "tiles_x": 8,
+        "tiles_y": 8,
+        "nx": 200,
+        "ny": 200,
+        "nz": 170,
+        "n_extra": 40,
+        "pixel_um": 6.0,
+        "axial_um": 4.0,
+        "psf_lateral_um": 12.0,
+        "psf_axial_um": 10.0,
+    },
+}
+
+
+def preset(name: str, **changes: Any) -> PhantomParams:
+    """Return the parameters of a preset (tiny, small or large) with some changed."""
+    if name not in PRESETS:
+        raise InputError(f"preset {name!r}: expected one of {', '.join(PRESETS)}")
+    return PhantomParams(**{**PRESETS[name], **changes})
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add one flag a parameter; a flag that is not given leaves the preset's value."""
+    group = parser.add_argument_group("quantities (defaults are those of the preset small)")
+    for item in dataclasses.fields(PhantomParams):
+        element = item.metadata["element"]
+        options: dict[str, Any] = {"type": element or type(item.default)}
+        if element is not None:
+            options["nargs"] = "*"
+            options["metavar"] = "Z:IX:IY" if element is str else "ID"
+        else:
+            options["metavar"] = {int: "N", float: "X", str: "TEXT"}[type(item.default)]
+        text = item.metadata["help"]
+        if element is None:
+            text += f" [{str(item.default).replace('%', '%%')}]"
+        group.add_argument(f"--{item.name}", default=argparse.SUPPRESS, help=text, **options)
+
+
+def from_flags(arguments: argparse.Namespace, preset_name: str) -> PhantomParams:
+    """Return the preset's parameters with those changed that the command line gave."""
+    names = {item.name for item in dataclasses.fields(PhantomParams)}
+    given = {name: value for name, value in vars(arguments).items() if name in names}
+    changes = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    return preset(preset_name, **changes)

@@ -1,0 +1,209 @@
+"""One visit of the microscope to one place: the raw amplitude of a tile.
+
+A = |√P·g + n| with P = F²·h(ℓ)·a²·exp(−2∫µ): see docs/phantom.md. Arrays are in storage order
+(B-scan, A-line, depth), which is the Fortran order of (depth, A-line, B-scan) on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.phantom.anatomy import Anatomy
+from linumpy.phantom.cutting import FaceGrid, SlicePlan, TilePlan
+from linumpy.phantom.lattice import Stream, make_key
+from linumpy.phantom.optics import axial_response
+from linumpy.phantom.params import PhantomParams
+from linumpy.phantom.speckle import detector_noise, fixed_speckle, fresh_speckle, gather_depth
+
+_SLAB_VOXELS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What all tiles of an acquisition share.
+
+    Attributes
+    ----------
+    focal_um, flat_field
+        Focal surface and amplitude factor, (nx, ny).
+    faces
+        Unevenness of the face of each imaged slice, by slice id, on `face_grid`.
+    """
+
+    params: PhantomParams
+    seed: int
+    anatomy: Anatomy
+    focal_um: np.ndarray
+    flat_field: np.ndarray
+    face_grid: FaceGrid
+    faces: dict[int, np.ndarray]
+
+
+def image_tile(scene: Scene, slice_plan: SlicePlan, tile: TilePlan) -> Iterator[np.ndarray]:
+    """Yield a tile as slabs of consecutive B-scans.
+
+    The slabs together do not depend on how many there are, and their size does not grow with
+    the acquisition: memory is bounded by a slab.
+
+    Yields
+    ------
+    numpy.ndarray
+        float32 (rows, nx + n_extra, nz), amplitude.
+    """
+    params = scene.params
+    per_row = params.nz * (params.nx + params.n_extra)
+    rows = max(8, _SLAB_VOXELS // per_row)
+    # Slabs of equal size: a thin last one would cost nearly as much as a full one.
+    rows = -(-params.ny // -(-params.ny // rows))
+    for start in range(0, params.ny, rows):
+        yield _image_rows(scene, slice_plan, tile, start, min(rows, params.ny - start))
+
+
+def tile_power(
+    scene: Scene, slice_plan: SlicePlan, tile: TilePlan, start: int, n_rows: int, first_sample: int
+) -> np.ndarray:
+    """Return the expected signal power P of some B-scans, without speckle and noise.
+
+    Parameters
+    ----------
+    scene, slice_plan, tile
+        What is imaged, when and where.
+    start, n_rows
+        First B-scan and their number.
+    first_sample
+        First depth sample; the samples above must be in water.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32 (n_rows, nx, nz − first_sample).
+    """
+    p = scene.params
+    axis1, axis2 = _pixel_centres(p, tile, start, n_rows)
+    surface = scene.focal_um[:, start : start + n_rows].T
+    uneven = scene.face_grid.interpolate(scene.faces[slice_plan.slice_id], axis1, axis2).T
+    depth = np.arange(first_sample, p.nz) * p.axial_um
+    optical = depth.astype(np.float32) - surface[..., None].astype(np.float32)
+
+    # Properties on a depth lattice fixed in the block; each A-line then reads it at its samples.
+    top = (slice_plan.face_um - slice_plan.gap_um + depth[0] - surface) / p.axial_um
+    face = (slice_plan.face_um + uneven) / p.axial_um
+    # Its start is the same for all of a slice: sums of a tile's parts then agree to the bit.
+    highest = min(
+        depth[0] - slice_plan.gap_um - scene.focal_um.max(), scene.faces[slice_plan.slice_id].min()
+    )
+    low = int(np.floor((slice_plan.face_um + float(highest)) / p.axial_um)) - 1
+    high = int(np.ceil(max(top.max() + len(depth), face.max()))) + 2
+    found = scene.anatomy.properties(axis2, axis1, np.arange(low, high) * p.axial_um)
+
+    # −2∫µ from the face down, by the trapezoid rule on the lattice; exp only once, at the end.
+    mu = found.mu_per_mm
+    loss = np.zeros_like(mu)
+    np.add(mu[..., 1:], mu[..., :-1], out=loss[..., 1:])
+    loss *= np.float32(p.axial_um / 1000)
+    np.cumsum(loss, axis=-1, out=loss)
+    loss = _read_depth(loss, top - low, len(depth)) - _read_depth(loss, face - low, 1)
+
+    power = _read_depth(found.power, top - low, len(depth))
+    np.negative(loss, out=loss)
+    power *= np.exp(loss, out=loss)
+    power *= axial_response(optical, p.focus_um, p.rayleigh_um)
+    power *= np.square(scene.flat_field[:, start : start + n_rows].T[..., None], dtype=np.float32)
+    # A sample that the face crosses is partly water.
+    cover = optical - (slice_plan.gap_um + uneven[..., None]).astype(np.float32)
+    cover /= np.float32(p.axial_um)
+    cover += np.float32(0.5)
+    power *= np.clip(cover, 0, 1, out=cover)
+    return power
+
+
+def _read_depth(values: np.ndarray, position: np.ndarray, count: int) -> np.ndarray:
+    """Return values (n2, n1, depth) linearly at `count` samples from each A-line's position."""
+    base = np.floor(position).astype(np.int64)
+    weight = (position - base).astype(np.float32)[..., None]
+    window = gather_depth(values, base, count + 1)
+    out = window[..., 1:] - window[..., :-1]
+    out *= weight
+    out += window[..., :-1]
+    return out
+
+
+def _pixel_centres(
+    params: PhantomParams, tile: TilePlan, start: int, n_rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    axis1 = tile.true_corner_um[0] + (np.arange(params.nx) + 0.5) * params.pixel_um
+    axis2 = tile.true_corner_um[1] + (np.arange(start, start + n_rows) + 0.5) * params.pixel_um
+    return axis1, axis2
+
+
+def _first_tissue_sample(scene: Scene, slice_plan: SlicePlan) -> int:
+    """Return a sample above which all A-lines of a slice are in water."""
+    highest = slice_plan.gap_um + scene.faces[slice_plan.slice_id].min() + scene.focal_um.min()
+    return int(np.clip(np.floor(highest / scene.params.axial_um) - 1, 0, scene.params.nz - 1))
+
+
+def _speckle(
+    scene: Scene, slice_plan: SlicePlan, tile: TilePlan, start: int, n_rows: int, first_sample: int
+) -> np.ndarray:
+    """Return g, complex as a leading axis of 2, float32 (2, n_rows, nx, nz − first_sample)."""
+    p = scene.params
+    n_depth = p.nz - first_sample
+    radii = (p.psf_lateral_um / p.pixel_um, p.psf_axial_um / p.axial_um)
+    share = p.speckle_correlation
+    out: np.ndarray | None = None
+    if share > 0:
+        surface = scene.focal_um[:, start : start + n_rows].T
+        top = slice_plan.face_um - slice_plan.gap_um + first_sample * p.axial_um - surface
+        axis1, axis2 = _pixel_centres(p, tile, start, n_rows)
+        out = fixed_speckle(
+            make_key(scene.seed, Stream.SPECKLE),
+            axis2[0] / p.pixel_um,
+            n_rows,
+            axis1[0] / p.pixel_um,
+            p.nx,
+            top / p.axial_um,
+            n_depth,
+            radii,
+        )
+        out *= np.float32(np.sqrt(share))
+    if share < 1:
+        key = _visit_key(scene, slice_plan, tile)
+        fresh = fresh_speckle(key, start, n_rows, p.nx, n_depth, radii)
+        fresh *= np.float32(np.sqrt(1 - share))
+        out = fresh if out is None else np.add(out, fresh, out=out)
+    assert out is not None
+    return out
+
+
+def _visit_key(scene: Scene, slice_plan: SlicePlan, tile: TilePlan) -> np.ndarray:
+    return make_key(scene.seed, Stream.FRESH, slice_plan.slice_id, tile.ix, tile.iy)
+
+
+def _image_rows(
+    scene: Scene, slice_plan: SlicePlan, tile: TilePlan, start: int, n_rows: int
+) -> np.ndarray:
+    p = scene.params
+    first = _first_tissue_sample(scene, slice_plan)
+    power = tile_power(scene, slice_plan, tile, start, n_rows, first)
+    key = _visit_key(scene, slice_plan, tile)
+    noise = detector_noise(key, start, n_rows, p.nx + p.n_extra, p.nz)
+    scan, flyback = noise[:, :, : p.nx], noise[:, :, p.nx :]
+    if p.n_extra > 0:
+        # The mirror races back over the same field: too fast for speckle wider than an A-line.
+        back = np.linspace(p.nx - 1, 0, p.n_extra).round().astype(np.int64)
+        variance = power[:, back] * np.float32(p.flyback_amplitude**2)
+        variance += np.float32(p.noise_rms**2)
+        flyback[..., first:] *= np.sqrt(variance, out=variance)
+        flyback[..., :first] *= np.float32(p.noise_rms)
+    scan *= np.float32(p.noise_rms)
+    speckle = _speckle(scene, slice_plan, tile, start, n_rows, first)
+    speckle *= np.sqrt(power, out=power)
+    scan[..., first:] += speckle
+    np.square(noise, out=noise)
+    out = noise[0]
+    out += noise[1]
+    np.sqrt(out, out=out)
+    return np.roll(out, -slice_plan.galvo_shift_px, axis=1)

@@ -1,0 +1,109 @@
+"""All accuracy figures of a run, in the order of the accuracy table."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from linumpy.errors import InputError
+from linumpy.quality.correlation import compare_runs, unmeasured
+from linumpy.quality.fields import field_figures
+from linumpy.quality.figure import Figure, not_measured
+from linumpy.quality.ideal import build_ideal_run, pipeline_steps
+from linumpy.quality.interface import TARGET_VOXEL, aline_interface, slice_interface
+from linumpy.quality.positions import slice_positions, tile_positions
+from linumpy.quality.run import Run, find_grids
+from linumpy.quality.seams import seams
+from linumpy.quality.truth import load_truth
+
+ORDER = (
+    "tile_positions_px",
+    "slice_xy_px",
+    "slice_z_voxel",
+    "interface_voxel",
+    "interface_aline_voxel",
+    "focal_surface_voxel",
+    "flat_field_percent",
+    "seams",
+    "correlation",
+    "sharpness",
+    "overlap_ncc",
+    "prior_only_tiles_px",
+)
+
+
+def evaluate(
+    run_path: Path | str,
+    truth_path: Path | str,
+    *,
+    grids: Path | str | None = None,
+    ideal_run: Path | str | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> dict[str, Figure]:
+    """Hold a run against the phantom's truth.
+
+    Parameters
+    ----------
+    run_path
+        Output folder of the pipeline.
+    truth_path
+        Truth folder of the phantom.
+    grids
+        Folder of native mosaic grids; without it the figures that need raw tiles are not
+        measured.
+    ideal_run
+        Folder of an ideal run made before. Without it, one is made from `grids` in a temporary
+        folder.
+    params
+        Parameters of the run under their pipeline names, for the ideal run; defaults where
+        not given.
+
+    Returns
+    -------
+    Figures by name. One that cannot be measured has no value and says why.
+
+    Raises
+    ------
+    InputError
+        When a folder is not there, or a file in it cannot be understood.
+    """
+    run, truth = Run(run_path), load_truth(truth_path)
+    found = _grids(grids)
+    figures = {
+        **tile_positions(run, truth),
+        **slice_positions(run, truth),
+        "interface_voxel": slice_interface(run, truth),
+        "interface_aline_voxel": aline_interface(run, truth, found)
+        if found
+        else not_measured("needs the mosaic grids (--grids)", "voxel", target=TARGET_VOXEL),
+        **field_figures(run, truth),
+        "seams": seams(run, truth),
+    }
+    if ideal_run is not None:
+        figures.update(compare_runs(run, Run(ideal_run), truth))
+    elif found and run.tile_registrations:
+        reconstruct, stack = pipeline_steps(run, params or {})
+        with tempfile.TemporaryDirectory(prefix="linumpy-ideal-") as workdir:
+            ideal = build_ideal_run(
+                run, truth, found, workdir, reconstruct=reconstruct, stack=stack
+            )
+            figures.update(compare_runs(run, ideal, truth))
+    else:
+        figures.update(unmeasured("needs an ideal run: give the mosaic grids (--grids)"))
+    return {name: figures[name] for name in ORDER}
+
+
+def failed(figures: Mapping[str, Figure]) -> list[str]:
+    """Return the names of figures that have a target and do not meet it, or were not measured."""
+    return [n for n, f in figures.items() if f.target is not None and f.passed is not True]
+
+
+def _grids(folder: Path | str | None) -> dict[int, Path]:
+    if folder is None:
+        return {}
+    found = find_grids(Path(folder))
+    if not found:
+        raise InputError(f"{folder}: expected mosaic grids named mosaic_grid_3d_zNN.ome.zarr")
+    return found

@@ -1,0 +1,128 @@
+"""One accuracy figure: a number, its unit, the target it is held to, and how many it rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+AT_MOST = "<="
+AT_LEAST = ">="
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An accuracy figure.
+
+    Attributes
+    ----------
+    value
+        The figure, or None when it could not be measured (`details` says why).
+    unit
+        ``px`` and ``voxel`` are voxels of the model that was compared; empty for plain ratios.
+    target
+        The bound, or None when the figure only informs.
+    comparison
+        ``<=`` or ``>=``: on which side of the target a good value lies.
+    n
+        How many tiles, slices, pairs, pixels … the value rests on.
+    passed
+        Whether the target is met; None without a target or a value.
+    details
+        What helps to understand the value, as plain JSON.
+    """
+
+    value: float | None
+    unit: str
+    target: float | None
+    n: int
+    comparison: str = AT_MOST
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the target is met."""
+        if self.value is None or self.target is None:
+            return None
+        if self.comparison == AT_MOST:
+            return self.value <= self.target
+        return self.value >= self.target
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figure as plain JSON; numbers that are not finite become null."""
+        return {
+            "value": self.value,
+            "unit": self.unit,
+            "target": self.target,
+            "n": self.n,
+            "passed": self.passed,
+            "comparison": self.comparison,
+            "details": plain(self.details),
+        }
+
+
+def make_figure(
+    value: float | None,
+    unit: str,
+    n: int,
+    *,
+    target: float | None = None,
+    comparison: str = AT_MOST,
+    **details: Any,
+) -> Figure:
+    """Build a figure; a value that is not finite, or rests on nothing, counts as not measured."""
+    if value is not None and (n < 1 or not math.isfinite(value)):
+        value = None
+    if value is None and "reason" not in details:
+        details["reason"] = "nothing to measure it on"
+    return Figure(
+        None if value is None else float(value), unit, target, int(n), comparison, details
+    )
+
+
+def not_measured(
+    reason: str, unit: str, *, target: float | None = None, comparison: str = AT_MOST
+) -> Figure:
+    """Return the figure that stands for one that could not be measured."""
+    return Figure(None, unit, target, 0, comparison, {"reason": reason})
+
+
+def plain(value: Any) -> Any:
+    """Turn NumPy numbers and arrays, mappings and sequences into what JSON can hold."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def format_table(figures: Mapping[str, Figure]) -> str:
+    """Lay figures out as a table for the terminal, one a line."""
+    rows = [("figure", "value", "target", "n", "")]
+    for name, figure in figures.items():
+        value = "–" if figure.value is None else f"{figure.value:.3g} {figure.unit}".strip()
+        sign = "≤" if figure.comparison == AT_MOST else "≥"
+        target = "" if figure.target is None else f"{sign} {figure.target:g}"
+        rows.append((name, value, target, str(figure.n), verdict(figure)))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = []
+    for row in rows:
+        name, value, target, n, mark = (
+            cell.ljust(width) if column in (0, 4) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append(f"{name}  {value}  {target}  {n}  {mark}".rstrip())
+    lines.insert(1, "-" * max(len(line) for line in lines))
+    return "\n".join(lines)
+
+
+def verdict(figure: Figure) -> str:
+    """Say in a word or two what became of a figure."""
+    if figure.value is None:
+        return "not measured"
+    return {True: "pass", False: "MISS", None: "for information"}[figure.passed]

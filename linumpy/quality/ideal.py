@@ -1,0 +1,259 @@
+"""The ideal run: what the pipeline makes of the same tiles when it is told the truth.
+
+Its models have the run's formats but hold the true focal surface, flat field, tile positions,
+interfaces and slice offsets. Resampling, blending, normalisation and stacking are the
+pipeline's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from linumpy.cli import progress
+from linumpy.errors import InputError
+from linumpy.io.atomic import atomic_path, write_json
+from linumpy.io.models import read_json
+from linumpy.quality.fields import on_model_grid
+from linumpy.quality.interface import mean_unevenness_um
+from linumpy.quality.positions import face_to_plane_um, plane_depth_um
+from linumpy.quality.run import Run
+from linumpy.quality.truth import Truth
+
+M = TypeVar("M")
+
+IDEAL_BRAIN = "ideal.ome.zarr"
+
+
+class Reconstruct(Protocol):
+    """Reconstructs one slice with models that are already there."""
+
+    def __call__(self, grid: Path, output: Path, models: Path, slice_id: int) -> None:
+        """Write slice volume `output` from `grid`.
+
+        The acquisition's models are in `models`, the slice's tile positions in `models`/zNN;
+        what else the slice needs is measured and written there.
+        """
+
+
+class Stack(Protocol):
+    """Stacks slice volumes with a registration that is already there."""
+
+    def __call__(self, slices: Path, models: Path, output: Path) -> None:
+        """Write brain `output` from the volumes in `slices`, and its model to `models`."""
+
+
+def build_ideal_run(
+    run: Run,
+    truth: Truth,
+    grids: Mapping[int, Path],
+    workdir: Path | str,
+    *,
+    reconstruct: Reconstruct,
+    stack: Stack,
+) -> Run:
+    """Reconstruct the run's tiles with true models.
+
+    Parameters
+    ----------
+    run
+        The run to be rated; its models say on which voxels to work.
+    grids
+        Mosaic grids by slice id.
+    workdir
+        Folder to fill, in the layout of a run.
+
+    Returns
+    -------
+    The ideal run, for `correlation.compare_runs`.
+
+    Raises
+    ------
+    InputError
+        When the run lacks a model or a slice has no grid.
+    """
+    workdir = Path(workdir)
+    models, slices = workdir / "models", workdir / "slices"
+    slice_ids = write_ideal_models(run, truth, models)
+    missing = [i for i in slice_ids if i not in grids]
+    if missing:
+        raise InputError(f"no mosaic grid of slice z{missing[0]:02d} to reconstruct it from")
+    for slice_id in progress(slice_ids, len(slice_ids), "ideal run"):
+        output = slices / f"slice_z{slice_id:02d}.ome.zarr"
+        reconstruct(grid=grids[slice_id], output=output, models=models, slice_id=slice_id)
+    # The cuts may have been measured anew; what is true of a slice's depth follows from them.
+    write_ideal_registration(run, truth, Run(workdir))
+    stack(slices=slices, models=models, output=workdir / IDEAL_BRAIN)
+    return Run(workdir)
+
+
+def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, Stack]:
+    """Return the pipeline's own steps, on the voxels of the run.
+
+    Parameters
+    ----------
+    run
+        The run to be rated.
+    values
+        Parameters under their pipeline names; the resolution is taken from the run's models.
+    """
+    from linumpy.geometry.detect_focal_curvature import FocalCurvature
+    from linumpy.intensity.fix_illumination_3d import FlatField
+    from linumpy.io.models import load_model, save_model
+    from linumpy.mosaic.stack_slices_motor import StackParams, open_slices, stack_slices_motor
+    from linumpy.params import build
+    from linumpy.registration.register_slices import SliceRegistration
+    from linumpy.slices.learn_models import AcquisitionModels
+    from linumpy.slices.reconstruct_slice import SliceParams, reconstruct_slice
+    from linumpy.slices.register_stage import TilePositions
+
+    def loaded(models: Path, stem: str, kind: type[M]) -> M | None:
+        # A correction that the run went without is one that its ideal goes without.
+        return load_model(models, stem, kind) if (models / f"{stem}.json").exists() else None
+
+    voxel_um = next(iter(run.tile_registrations.values())).voxel_um
+    params = SliceParams.from_values({**values, "resolution": float(voxel_um[1])})
+
+    def reconstruct(grid: Path, output: Path, models: Path, slice_id: int) -> None:
+        acquisition = AcquisitionModels(
+            loaded(models, "detect_focal_curvature", FocalCurvature),
+            loaded(models, "fix_illumination_3d", FlatField),
+        )
+        folder = models / f"z{slice_id:02d}"
+        positions = load_model(folder, "register_tiles", TilePositions)
+        reconstruct_slice(
+            grid, output, acquisition, params, output_models=folder, positions=positions
+        )
+
+    def stack(slices: Path, models: Path, output: Path) -> None:
+        volumes = open_slices(sorted(slices.glob("slice_z*.ome.zarr")))
+        registration = load_model(models, "register_slices", SliceRegistration)
+        placed = stack_slices_motor(
+            volumes, registration, output, build(StackParams, values), resolutions_um=()
+        )
+        save_model(models, "stack_slices_motor", placed)
+
+    return reconstruct, stack
+
+
+def write_ideal_models(run: Run, truth: Truth, models: Path) -> tuple[int, ...]:
+    """Write true models in the run's formats, but for the registration of slices.
+
+    Fields that have no truth (residuals, confidences, counts) are the run's.
+
+    Returns
+    -------
+    Ids of the slices that both the run and the truth know.
+    """
+    _write_field(run, truth, models, "detect_focal_curvature", "surface_um", truth.focal_um)
+    _write_field(run, truth, models, "fix_illumination_3d", "flat_field", truth.flat_field)
+    offsets = true_offsets_um(run, truth)
+    for slice_id in offsets:
+        folder = Path(f"z{slice_id:02d}")
+        record = read_json(run.models / folder / "register_tiles.json")
+        known = truth.slices[slice_id].corner_um
+        for tile in record["tiles"]:
+            corner = known.get((tile["ix"], tile["iy"]))
+            if corner is None:
+                raise InputError(
+                    f"{truth.path}: knows no tile ({tile['ix']}, {tile['iy']}) of slice "
+                    f"z{slice_id:02d}, which the run reconstructed"
+                )
+            tile["corner_um"] = (np.asarray(corner) - offsets[slice_id]).tolist()
+            tile["component"] = 0
+        write_json(models / folder / "register_tiles.json", record)
+        name = "crop_3d_mosaic_below_interface.json"
+        if slice_id in run.crops:
+            write_json(models / folder / name, _true_cut(run, truth, slice_id))
+    return tuple(offsets)
+
+
+def true_offsets_um(run: Run, truth: Truth) -> dict[int, np.ndarray]:
+    """Return by slice id what must be added to stage positions to reach the block.
+
+    That is the mean over the slice's tiles of (true corner - stage corner): the hidden offset,
+    the origin of the stage, and whatever the jitter has in common.
+    """
+    found = {}
+    for slice_id, registration in run.tile_registrations.items():
+        if slice_id not in truth.slices:
+            continue
+        known = truth.slices[slice_id].corner_um
+        shifts = [
+            np.subtract(known[tile.index], tile.stage_corner_um)
+            for tile in registration.tiles
+            if tile.index in known
+        ]
+        if shifts:
+            found[slice_id] = np.mean(shifts, axis=0)
+    return found
+
+
+def write_ideal_registration(run: Run, truth: Truth, ideal: Run) -> None:
+    """Write ``register_slices.json`` of the ideal run: true offsets and depths of its slices."""
+    offsets = true_offsets_um(run, truth)
+    ids = sorted(i for i in offsets if i in ideal.crops)
+    if not ids:
+        raise InputError(f"{ideal.models}: no slice has a crop model")
+    first, reference = ids[0], ids[len(ids) // 2]
+    if run.slice_registration is not None and run.slice_registration.reference_id in ids:
+        reference = run.slice_registration.reference_id
+    # Of a slice's offset along depth, what brings its first plane to its true depth.
+    face = {i: plane_depth_um(ideal, truth, i) - face_to_plane_um(ideal, i) for i in ids}
+    record = {
+        "reference_id": reference,
+        "voxel_um": ideal.tile_registrations[reference].voxel_um,
+        "slice_interval_um": truth.slice_interval_um,
+        "slices": [
+            {
+                "slice_id": i,
+                "offset_um": [
+                    face[i] - face[first] - (i - first) * truth.slice_interval_um,
+                    *(offsets[i] - offsets[reference]).tolist(),
+                ],
+                "n_pairs": 0,
+            }
+            for i in ids
+        ],
+        "pairs": [],
+    }
+    write_json(ideal.models / "register_slices.json", record)
+
+
+def _write_field(
+    run: Run, truth: Truth, models: Path, stem: str, name: str, field: np.ndarray
+) -> None:
+    """Write an acquisition model with the true field on the run's grid."""
+    record = run.model(stem)
+    if record is None:
+        # The run went without this correction, and so does its ideal.
+        return
+    shape = np.shape(record[name])
+    true = on_model_grid(field, truth, shape, record["voxel_um"])
+    true = true - true.mean() if stem == "detect_focal_curvature" else true / true.mean()
+    plain = read_json(run.models / f"{stem}.json")
+    with atomic_path(models / f"{stem}.npz", overwrite=True) as partial, partial.open("wb") as file:
+        np.savez(file, **{name: true.astype(np.float32)})
+    write_json(models / f"{stem}.json", plain)
+
+
+def _true_cut(run: Run, truth: Truth, slice_id: int) -> dict[str, Any]:
+    """Return the run's cut of a slice moved to the true interface."""
+    registration = run.tile_registrations[slice_id]
+    axial_um, planes = registration.voxel_um[0], registration.tile_shape_px[0]
+    crop = dict(run.crops[slice_id])
+    interface_um = truth.interface_um(slice_id, mean_unevenness_um(truth, slice_id))
+    first = round(interface_um / axial_um)
+    kept = planes - first
+    if crop["first_plane"] + crop["n_planes"] < planes:
+        kept = min(kept, crop["n_planes"])
+    crop.update(
+        interface_um=float(interface_um),
+        first_plane=int(first),
+        n_planes=int(kept),
+        depth_um=kept * axial_um,
+    )
+    return crop

@@ -1,0 +1,296 @@
+"""What a pipeline run left on disk, read part by part; parts that are absent are None."""
+
+from __future__ import annotations
+
+import csv
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.io.models import read_json
+
+PRIOR_ONLY = -1
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile as registration placed it; corners in stage um along axis 1 and axis 2."""
+
+    index: tuple[int, int]
+    stage_corner_um: tuple[float, float]
+    corner_um: tuple[float, float]
+    component: int
+    n_pairs: int
+
+
+@dataclass(frozen=True)
+class TilePair:
+    """A tile pair; displacements are corner of `b` minus corner of `a`, None without a peak."""
+
+    a: tuple[int, int]
+    b: tuple[int, int]
+    displacement_um: tuple[float, float] | None
+    expected_um: tuple[float, float]
+    confidence: float
+    accepted: bool
+    overlap_mean_a: float | None
+    overlap_mean_b: float | None
+
+
+@dataclass(frozen=True)
+class TileRegistration:
+    """``register_tiles.json`` of one slice."""
+
+    slice_id: int
+    voxel_um: tuple[float, float, float]
+    tile_shape_px: tuple[int, int, int]
+    tiles: tuple[Tile, ...]
+    pairs: tuple[TilePair, ...]
+    stage_affine: tuple[tuple[float, float], ...] | None
+
+    @property
+    def fov_um(self) -> tuple[float, float]:
+        """Extent of a tile along axis 1 and axis 2."""
+        return (
+            self.tile_shape_px[1] * self.voxel_um[1],
+            self.tile_shape_px[2] * self.voxel_um[2],
+        )
+
+
+@dataclass(frozen=True)
+class SliceRegistration:
+    """``register_slices.json``: offsets (z, axis 1, axis 2) in um by slice id, and pairs."""
+
+    reference_id: int
+    offset_um: Mapping[int, tuple[float, float, float]]
+    pairs: Sequence[Mapping[str, Any]]
+
+    @property
+    def first_id(self) -> int:
+        """Lowest slice id."""
+        return min(self.offset_um)
+
+
+class Run:
+    """A pipeline's output folder.
+
+    Nothing is read before it is asked for. Properties answer None (or an empty mapping) when
+    their file is absent, and raise `InputError` when it is there but cannot be understood.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise InputError(f"{self.path}: no such folder; expected the output of a pipeline run")
+
+    @property
+    def models(self) -> Path:
+        """Folder of the models."""
+        return self.path / "models"
+
+    @cached_property
+    def slice_ids(self) -> tuple[int, ...]:
+        """Ids of all slices that left a model, a volume or a place in the registration."""
+        found = {*self.tile_registrations, *self.crops, *self.slice_paths}
+        if self.slice_registration is not None:
+            found.update(self.slice_registration.offset_um)
+        return tuple(sorted(found))
+
+    @cached_property
+    def tile_registrations(self) -> dict[int, TileRegistration]:
+        """``models/zNN/register_tiles.json`` by slice id."""
+        return {
+            slice_id: _parsed(folder / "register_tiles.json", _tile_registration)
+            for slice_id, folder in self._slice_folders("register_tiles.json")
+        }
+
+    @cached_property
+    def crops(self) -> dict[int, dict[str, Any]]:
+        """``models/zNN/crop_3d_mosaic_below_interface.json`` by slice id."""
+        name = "crop_3d_mosaic_below_interface.json"
+        return {
+            slice_id: _parsed(folder / name, _crop)
+            for slice_id, folder in self._slice_folders(name)
+        }
+
+    @cached_property
+    def slice_registration(self) -> SliceRegistration | None:
+        """``models/register_slices.json``."""
+        path = self.models / "register_slices.json"
+        return _parsed(path, _slice_registration) if path.exists() else None
+
+    @cached_property
+    def stack(self) -> dict[str, Any] | None:
+        """``models/stack_slices_motor.json``."""
+        path = self.models / "stack_slices_motor.json"
+        return _parsed(path, _stack) if path.exists() else None
+
+    def model(self, stem: str) -> dict[str, Any] | None:
+        """Return an acquisition model: fields of its JSON and arrays of its NPZ together."""
+        record = _read_if_there(self.models / f"{stem}.json")
+        archive = self.models / f"{stem}.npz"
+        if record is None or not archive.exists():
+            return record
+        try:
+            with np.load(archive, allow_pickle=False) as arrays:
+                return {**record, **{name: arrays[name] for name in arrays.files}}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise InputError(f"{archive}: cannot be read as arrays ({error})") from error
+
+    @cached_property
+    def brain_path(self) -> Path | None:
+        """The one OME-Zarr volume at the top of the folder.
+
+        Raises
+        ------
+        InputError
+            When there are several.
+        """
+        found = [p for p in self.path.glob("*.ome.zarr") if p.is_dir() and p.name[0] != "."]
+        if len(found) > 1:
+            names = ", ".join(sorted(p.name for p in found))
+            raise InputError(f"{self.path}: expected one brain volume, found {names}")
+        return found[0] if found else None
+
+    @cached_property
+    def slice_paths(self) -> dict[int, Path]:
+        """Slice volumes by slice id."""
+        return numbered(self.path / "slices", r"slice_z(\d+).*\.ome\.zarr")
+
+    @cached_property
+    def grid_paths(self) -> dict[int, Path]:
+        """Mosaic grids by slice id."""
+        return find_grids(self.path / "mosaic_grids")
+
+    @cached_property
+    def accuracy(self) -> dict[str, Any] | None:
+        """``accuracy.json``."""
+        return _read_if_there(self.path / "accuracy.json")
+
+    def table(self, name: str) -> list[dict[str, str]]:
+        """Return the rows of a CSV at the top of the folder; empty when it is absent."""
+        path = self.path / name
+        if not path.exists():
+            return []
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                return [dict(row) for row in csv.DictReader(file)]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{path}: not a CSV table ({error})") from error
+
+    def _slice_folders(self, name: str) -> list[tuple[int, Path]]:
+        folders = numbered(self.models, r"z(\d+)")
+        return [(i, folder) for i, folder in folders.items() if (folder / name).exists()]
+
+
+def find_grids(folder: Path) -> dict[int, Path]:
+    """Return the mosaic grids in a folder by slice id."""
+    return numbered(folder, r"mosaic_grid_3d_z(\d+).*\.ome\.zarr")
+
+
+def numbered(folder: Path, pattern: str) -> dict[int, Path]:
+    """Return entries of `folder` whose whole name matches, by the number in group 1, sorted."""
+    if not folder.is_dir():
+        return {}
+    matches = [(re.fullmatch(pattern, entry.name), entry) for entry in folder.iterdir()]
+    return dict(sorted((int(match.group(1)), entry) for match, entry in matches if match))
+
+
+def _read_if_there(path: Path) -> dict[str, Any] | None:
+    return read_json(path) if path.exists() else None
+
+
+def _parsed(path: Path, parse: Any) -> Any:
+    record = read_json(path)
+    try:
+        return parse(record)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(f"{path}: lacks or misstates {error}") from error
+
+
+def _tile_registration(record: Mapping[str, Any]) -> TileRegistration:
+    affine = record.get("stage_affine")
+    return TileRegistration(
+        slice_id=int(record["slice_id"]),
+        voxel_um=_triple(record["voxel_um"]),
+        tile_shape_px=tuple(int(n) for n in record["tile_shape_px"]),  # type: ignore[arg-type]
+        tiles=tuple(
+            Tile(
+                index=(int(tile["ix"]), int(tile["iy"])),
+                stage_corner_um=_pair(tile["stage_corner_um"]),
+                corner_um=_pair(tile["corner_um"]),
+                component=int(tile["component"]),
+                n_pairs=int(tile["n_pairs"]),
+            )
+            for tile in record["tiles"]
+        ),
+        pairs=tuple(
+            TilePair(
+                a=(int(pair["a"][0]), int(pair["a"][1])),
+                b=(int(pair["b"][0]), int(pair["b"][1])),
+                displacement_um=None
+                if pair["displacement_um"] is None
+                else _pair(pair["displacement_um"]),
+                expected_um=_pair(pair["expected_um"]),
+                confidence=float(pair["confidence"]),
+                accepted=bool(pair["accepted"]),
+                overlap_mean_a=_optional(pair.get("overlap_mean_a")),
+                overlap_mean_b=_optional(pair.get("overlap_mean_b")),
+            )
+            for pair in record["pairs"]
+        ),
+        stage_affine=None if affine is None else tuple(_pair(row) for row in affine),
+    )
+
+
+def _crop(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **record,
+        "interface_um": float(record["interface_um"]),
+        "depth_um": float(record["depth_um"]),
+        "first_plane": int(record["first_plane"]),
+        "n_planes": int(record["n_planes"]),
+    }
+
+
+def _stack(record: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = ("slice_id", "z_start_px", "first_plane_px", "n_planes", "overlap_px")
+    return {
+        **record,
+        "voxel_um": _triple(record["voxel_um"]),
+        "origin_um": _triple(record["origin_um"]),
+        "slices": [
+            {**entry, **{name: int(entry[name]) for name in numbers}} for entry in record["slices"]
+        ],
+    }
+
+
+def _slice_registration(record: Mapping[str, Any]) -> SliceRegistration:
+    return SliceRegistration(
+        reference_id=int(record["reference_id"]),
+        offset_um={
+            int(entry["slice_id"]): _triple(entry["offset_um"]) for entry in record["slices"]
+        },
+        pairs=tuple(record.get("pairs", ())),
+    )
+
+
+def _pair(values: Any) -> tuple[float, float]:
+    first, second = values
+    return (float(first), float(second))
+
+
+def _triple(values: Any) -> tuple[float, float, float]:
+    first, second, third = values
+    return (float(first), float(second), float(third))
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -1,0 +1,212 @@
+"""The phantom's truth as it lies on disk: ``truth.json``, ``fields.npz`` and two volumes."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.io.models import read_json
+
+AGAROSE_CLASS = 1
+TISSUE_CLASS = 2
+
+
+@dataclass(frozen=True)
+class FaceMap:
+    """Unevenness of a cut face on a lateral grid.
+
+    Attributes
+    ----------
+    depth_um
+        How much deeper than the mean face the water ends, over axis 1 and axis 2.
+    origin_um
+        Block coordinates of the first sample.
+    step_um
+        Distance of samples along each axis.
+    """
+
+    depth_um: np.ndarray
+    origin_um: tuple[float, float]
+    step_um: tuple[float, float]
+
+    def at(self, position1_um: np.ndarray, position2_um: np.ndarray) -> np.ndarray:
+        """Interpolate the unevenness linearly at block positions; held constant outside.
+
+        Parameters
+        ----------
+        position1_um, position2_um
+            Block coordinates along axis 1, shape (n1,), and axis 2, shape (n2,).
+
+        Returns
+        -------
+        float64 array of shape (n1, n2), um.
+        """
+        rows = _linear_weights(position1_um, self.origin_um[0], self.step_um[0], 0, self.depth_um)
+        columns = _linear_weights(
+            position2_um, self.origin_um[1], self.step_um[1], 1, self.depth_um
+        )
+        return rows @ self.depth_um @ columns.T
+
+
+@dataclass(frozen=True)
+class TruthSlice:
+    """What is known of a slice.
+
+    Attributes
+    ----------
+    face_um
+        Block depth of the mean face.
+    gap_um
+        Optical depth, from the centre of detector sample 0, at which that face appears.
+    corner_um
+        Block position of each present tile's low corner edge, by (ix, iy).
+    stage_mm
+        Stage position written in its info.txt, by (ix, iy).
+    """
+
+    slice_id: int
+    face_um: float
+    gap_um: float
+    offset_um: tuple[float, float]
+    corner_um: Mapping[tuple[int, int], tuple[float, float]]
+    stage_mm: Mapping[tuple[int, int], tuple[float, ...]]
+    face: FaceMap
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The truth of one simulated acquisition; volumes stay on disk.
+
+    Attributes
+    ----------
+    voxel_um
+        Raw samples: depth, axis 1, axis 2.
+    focal_um, flat_field
+        Focal surface (um deeper) and amplitude factor of each A-line, shape (nx, ny).
+    slices
+        By slice id, without missing ones.
+    """
+
+    path: Path
+    voxel_um: tuple[float, float, float]
+    tile_fov_um: tuple[float, float]
+    slice_interval_um: float
+    focal_um: np.ndarray
+    flat_field: np.ndarray
+    slices: Mapping[int, TruthSlice]
+
+    @property
+    def clean_path(self) -> Path:
+        """OME-Zarr of the noise-free amplitude."""
+        return self.path / "clean.ome.zarr"
+
+    @property
+    def classes_path(self) -> Path:
+        """OME-Zarr of the tissue classes."""
+        return self.path / "classes.ome.zarr"
+
+    def interface_um(self, slice_id: int, face_um: float | np.ndarray) -> Any:
+        """Return how far below the corner of an A-line the water of a slice ends.
+
+        The detector's first sample is centred half a sample below that corner, which is where
+        arrays begin.
+
+        Parameters
+        ----------
+        slice_id
+            The slice.
+        face_um
+            Unevenness of its face there, um.
+        """
+        return self.slices[slice_id].gap_um + face_um + self.voxel_um[0] / 2
+
+
+def load_truth(path: Path | str) -> Truth:
+    """Read the truth folder of a phantom; volumes are not opened.
+
+    Raises
+    ------
+    InputError
+        When a file is missing or lacks a field; names both.
+    """
+    path = Path(path)
+    record = read_json(path / "truth.json")
+    fields = _read_fields(path / "fields.npz")
+    try:
+        slices = {
+            int(entry["slice_id"]): _truth_slice(entry, record, fields)
+            for entry in record["slices"]
+            if not entry.get("missing", False)
+        }
+        return Truth(
+            path=path,
+            voxel_um=_floats(record["voxel_um"]),  # type: ignore[arg-type]
+            tile_fov_um=_floats(record["tile_fov_um"]),  # type: ignore[arg-type]
+            slice_interval_um=float(record["slice_interval_um"]),
+            focal_um=fields["focal_um"].astype(float),
+            flat_field=fields["flat_field"].astype(float),
+            slices=slices,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: truth lacks or misstates {error}") from error
+
+
+def _truth_slice(
+    entry: Mapping[str, Any], record: Mapping[str, Any], fields: Mapping[str, np.ndarray]
+) -> TruthSlice:
+    slice_id = int(entry["slice_id"])
+    grid = entry if "face_origin_um" in entry else record
+    face = FaceMap(
+        fields[f"face_z{slice_id:02d}"].astype(float),
+        _pair(grid["face_origin_um"]),
+        _pair(grid["face_step_um"]),
+    )
+    tiles = [tile for tile in entry["tiles"] if tile.get("present", True)]
+    return TruthSlice(
+        slice_id=slice_id,
+        face_um=float(entry["face_um"]),
+        gap_um=float(entry["gap_um"]),
+        offset_um=_pair(entry["offset_um"]),
+        corner_um={(t["ix"], t["iy"]): _pair(t["true_corner_um"]) for t in tiles},
+        stage_mm={(t["ix"], t["iy"]): _floats(t["stage_mm"]) for t in tiles},
+        face=face,
+    )
+
+
+def _read_fields(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: cannot be read as arrays ({error})") from error
+
+
+def _floats(values: Any) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def _pair(value: Any) -> tuple[float, float]:
+    """Read two numbers, or one that stands for both axes."""
+    if isinstance(value, int | float):
+        return (float(value), float(value))
+    first, second = value
+    return (float(first), float(second))
+
+
+def _linear_weights(
+    position_um: np.ndarray, origin_um: float, step_um: float, axis: int, samples: np.ndarray
+) -> np.ndarray:
+    n = samples.shape[axis]
+    index = np.clip((np.asarray(position_um, dtype=float) - origin_um) / step_um, 0, n - 1)
+    low = np.minimum(index.astype(int), max(n - 2, 0))
+    weights = np.zeros((index.size, n))
+    rows = np.arange(index.size)
+    weights[rows, low] = 1 - (index - low)
+    weights[rows, np.minimum(low + 1, n - 1)] += index - low
+    return weights

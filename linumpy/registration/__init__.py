@@ -1,0 +1,1 @@
+"""Correlation-based registration of images, slices against each other."""

@@ -1,0 +1,280 @@
+"""Displacement between two images by normalised cross-correlation of several planes at once.
+
+Images are flattened first (local mean and brightness taken out), then correlated by FFT, all
+planes summed, and every displacement normalised by the energy that really overlaps (Padfield,
+IEEE Trans. Image Process. 21, 2706, 2012), so that a small overlap does not lose to a large one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.device import Array, namespace, ndimage_of, to_host
+
+ACCEPT_Z_SCORE = 6.0
+"""Peaks that stand this far above the rest of their surface are taken for real."""
+
+_NOISE_Z_SCORE = 3.0
+_FLATTEN_SIGMA_PX = 6.0
+_SMOOTH_SIGMA_PX = 0.6
+_PEAK_HALF_WIDTH = 1
+_SURROUNDINGS_PX = 7
+_PEAK_REACH_PX = 4
+_MIN_NOISE_SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class CorrelationSurface:
+    """Normalised cross-correlation over a window of displacements.
+
+    Attributes
+    ----------
+    values
+        Shape (2·r1 + 1, 2·r2 + 1), NaN where too little overlaps.
+    weight
+        Same shape: root of the number of samples that overlap, 1 at most. A correlation scatters
+        by the inverse.
+    centre_px
+        Displacement of the middle sample along axis 1 and axis 2.
+    """
+
+    values: np.ndarray
+    weight: np.ndarray
+    centre_px: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The best displacement of a surface.
+
+    Attributes
+    ----------
+    displacement_px
+        Along axis 1 and axis 2, to a fraction of a pixel.
+    correlation
+        Normalised cross-correlation at the peak.
+    z_score
+        How far the peak stands above its surroundings, in robust standard deviations of the
+        same excess elsewhere on the surface.
+    """
+
+    displacement_px: tuple[float, float]
+    correlation: float
+    z_score: float
+
+    @property
+    def confidence(self) -> float:
+        """Between 0, the height of noise, and 1; one half where peaks are accepted."""
+        return confidence(self.z_score)
+
+
+def confidence(z_score: float) -> float:
+    """Map a z-score to 0–1: 0 at the height of noise, one half at `ACCEPT_Z_SCORE`."""
+    excess = max(0.0, z_score - _NOISE_Z_SCORE)
+    return excess / (excess + ACCEPT_Z_SCORE - _NOISE_Z_SCORE)
+
+
+def flatten(planes: Array, valid: Array | None = None) -> Array:
+    """Take the local mean and brightness out of images.
+
+    Parameters
+    ----------
+    planes
+        Shape (planes, axis 1, axis 2), float32 amplitudes, NumPy or CuPy.
+    valid
+        Mask of the same shape, or None.
+
+    Returns
+    -------
+    ``(smoothed − mean) / mean`` with Gaussian windows; 0 where invalid or dark.
+    """
+    xp = namespace(planes)
+    ndimage = ndimage_of(planes)
+    weight = xp.ones_like(planes) if valid is None else (valid > 0).astype(xp.float32)
+
+    def window(image: Array, sigma: float) -> Array:
+        return ndimage.gaussian_filter(image, (0, sigma, sigma), mode="nearest", truncate=3.0)
+
+    share = window(weight, _FLATTEN_SIGMA_PX)
+    mean = window(planes * weight, _FLATTEN_SIGMA_PX) / xp.maximum(share, 1e-6)
+    smooth = window(planes * weight, _SMOOTH_SIGMA_PX)
+    smooth /= xp.maximum(window(weight, _SMOOTH_SIGMA_PX), 1e-6)
+    good = (weight > 0) & (mean > 0)
+    return xp.where(good, smooth / xp.where(good, mean, 1) - 1, 0).astype(xp.float32)
+
+
+def correlation_surface(
+    first: Array,
+    second: Array,
+    centre_px: tuple[int, int],
+    radius_px: tuple[int, int],
+    *,
+    min_overlap_share: float = 0.05,
+) -> CorrelationSurface:
+    """Correlate two flattened stacks over a window of displacements.
+
+    Parameters
+    ----------
+    first, second
+        Shape (planes, n1, n2) each, same planes; zeros count as unknown.
+    centre_px, radius_px
+        Middle and half width of the window. A displacement is the position of `second`'s pixel
+        (0, 0) in the frame of `first`.
+    min_overlap_share
+        Displacements at which less than this share of the smaller image overlaps are NaN.
+    """
+    xp = namespace(first)
+    n1 = first.shape[1] + second.shape[1] - 1
+    n2 = first.shape[2] + second.shape[2] - 1
+    size = (_fast_length(n1), _fast_length(n2))
+
+    def transform(image: Array) -> Array:
+        return xp.fft.rfft2(image, s=size)
+
+    def correlate(a: Array, b: Array) -> Array:
+        return xp.fft.irfft2((transform(a) * xp.conj(transform(b))).sum(axis=0), s=size)
+
+    mask_a = (first != 0).astype(xp.float32)
+    mask_b = (second != 0).astype(xp.float32)
+    lags1 = xp.arange(centre_px[0] - radius_px[0], centre_px[0] + radius_px[0] + 1) % size[0]
+    lags2 = xp.arange(centre_px[1] - radius_px[1], centre_px[1] + radius_px[1] + 1) % size[1]
+    window = xp.ix_(lags1, lags2)
+    product = correlate(first, second)[window]
+    energy_a = correlate(first * first, mask_b)[window]
+    energy_b = correlate(mask_a, second * second)[window]
+    count = correlate(mask_a, mask_b)[window]
+    smaller = min(first[0].size, second[0].size) * first.shape[0]
+    scale = xp.sqrt(xp.maximum(energy_a, 0) * xp.maximum(energy_b, 0))
+    good = (count > min_overlap_share * smaller) & (scale > 1e-6 * float(count.max() + 1))
+    values = xp.where(good, product / xp.where(good, scale, 1), xp.nan)
+    # A window wider than the padded images would read wrapped displacements.
+    d1 = xp.arange(centre_px[0] - radius_px[0], centre_px[0] + radius_px[0] + 1)
+    d2 = xp.arange(centre_px[1] - radius_px[1], centre_px[1] + radius_px[1] + 1)
+    real1 = (d1 > -second.shape[1]) & (d1 < first.shape[1])
+    real2 = (d2 > -second.shape[2]) & (d2 < first.shape[2])
+    values = xp.where(real1[:, None] & real2[None, :], values, xp.nan)
+    weight = xp.sqrt(xp.maximum(count, 0) / xp.maximum(count.max(), 1))
+    return CorrelationSurface(
+        to_host(values).astype(np.float64), to_host(weight).astype(np.float64), centre_px
+    )
+
+
+def find_peak(
+    surface: CorrelationSurface,
+    *,
+    expected_px: tuple[float, float] | None = None,
+    within_px: float | None = None,
+) -> Peak | None:
+    """Find the best displacement of a surface to a fraction of a pixel.
+
+    Parameters
+    ----------
+    surface
+        From `correlation_surface`.
+    expected_px, within_px
+        Look only at displacements within `within_px` of `expected_px`; the whole surface still
+        serves as the noise to compare with.
+
+    Returns
+    -------
+    The peak, or None when no displacement in reach has a value, or the best lies at the border
+    of what was searched: the true one may lie beyond.
+    """
+    values = surface.values
+    searched = values * surface.weight
+    if expected_px is not None and within_px is not None:
+        d1, d2 = _displacements(surface)
+        far = np.hypot(d1[:, None] - expected_px[0], d2[None, :] - expected_px[1]) > within_px
+        searched = np.where(far, np.nan, searched)
+    if not np.isfinite(searched).any():
+        return None
+    i, j = divmod(int(np.nanargmax(searched)), searched.shape[1])
+    around = searched[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2]
+    if around.shape != (3, 3) or not np.isfinite(around).all():
+        return None
+    z_score, floor = _significance(values * surface.weight, i, j)
+    offset = _subpixel(values, i, j, floor)
+    half = ((values.shape[0] - 1) // 2, (values.shape[1] - 1) // 2)
+    return Peak(
+        displacement_px=(
+            surface.centre_px[0] + i - half[0] + offset[0],
+            surface.centre_px[1] + j - half[1] + offset[1],
+        ),
+        correlation=float(values[i, j]),
+        z_score=z_score,
+    )
+
+
+def _significance(values: np.ndarray, i: int, j: int) -> tuple[float, float]:
+    """Return how far a peak stands out, and the level that it stands on.
+
+    Coarse structure, such as the brain's border, makes a surface slope and bulge widely; a true
+    match shows as a peak a few pixels wide. So every sample is compared with the mean of its
+    surroundings, and the peak's excess with the spread of the excesses elsewhere.
+    """
+    known = np.isfinite(values)
+    filled = np.where(known, values, 0)
+    surroundings = _window_mean(filled, known, _SURROUNDINGS_PX)
+    excess = values - surroundings
+    rows, columns = np.indices(values.shape)
+    elsewhere = known & (np.maximum(np.abs(rows - i), np.abs(columns - j)) > _PEAK_REACH_PX)
+    if elsewhere.sum() < _MIN_NOISE_SAMPLES:
+        return 0.0, float(surroundings[i, j])
+    spread = 1.4826 * float(np.median(np.abs(excess[elsewhere])))
+    return float(excess[i, j]) / max(spread, 1e-6), float(surroundings[i, j])
+
+
+def _window_mean(values: np.ndarray, known: np.ndarray, size: int) -> np.ndarray:
+    from scipy.ndimage import uniform_filter
+
+    total = uniform_filter(values, size, mode="constant")
+    share = uniform_filter(known.astype(float), size, mode="constant")
+    return total / np.maximum(share, 1e-9)
+
+
+def _displacements(surface: CorrelationSurface) -> tuple[np.ndarray, np.ndarray]:
+    half = [(n - 1) // 2 for n in surface.values.shape]
+    return tuple(  # type: ignore[return-value]
+        np.arange(-h, h + 1) + c for h, c in zip(half, surface.centre_px, strict=True)
+    )
+
+
+def _subpixel(values: np.ndarray, i: int, j: int, floor: float) -> tuple[float, float]:
+    """Refine a peak by a Gaussian through 3×3 samples, whose logarithm is a quadratic form.
+
+    A correlation peak is close to a Gaussian: its logarithm is fitted without the bias towards
+    whole pixels that a parabola has.
+    """
+    k = _PEAK_HALF_WIDTH
+    patch = values[i - k : i + k + 1, j - k : j + k + 1] if i >= k and j >= k else values[:0]
+    if patch.shape != (2 * k + 1, 2 * k + 1) or not np.isfinite(patch).all():
+        return 0.0, 0.0
+    height = np.maximum(patch - floor, 0.02 * (patch[k, k] - floor) + 1e-12)
+    d1, d2 = np.mgrid[-k : k + 1, -k : k + 1].astype(float)
+    design = np.stack([d1**2, d2**2, d1 * d2, d1, d2, np.ones_like(d1)], axis=-1).reshape(-1, 6)
+    # Weigh by height: the logarithm magnifies the noise of low samples.
+    weight = height.ravel()
+    a, b, c, d, e, _ = np.linalg.lstsq(
+        design * weight[:, None], np.log(height).ravel() * weight, rcond=None
+    )[0]
+    determinant = 4 * a * b - c * c
+    if a >= 0 or b >= 0 or determinant <= 0:
+        return 0.0, 0.0
+    offset = ((c * e - 2 * b * d) / determinant, (c * d - 2 * a * e) / determinant)
+    if max(abs(offset[0]), abs(offset[1])) > 1:
+        return 0.0, 0.0
+    return float(offset[0]), float(offset[1])
+
+
+def _fast_length(n: int) -> int:
+    """Return the next length of factors 2, 3 and 5, at which FFTs are fast on both devices."""
+    while True:
+        rest = n
+        for factor in (2, 3, 5):
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return n
+        n += 1

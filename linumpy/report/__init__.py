@@ -1,0 +1,1 @@
+"""One HTML file that tells a person how a reconstruction went."""

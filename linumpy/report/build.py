@@ -1,0 +1,300 @@
+"""The report itself: gathers every part of a run and fills the page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linumpy.io.previews import figure_png, picture_png, shrink, slice_picture, three_plane_figure
+from linumpy.quality.figure import AT_LEAST
+from linumpy.quality.run import Run
+from linumpy.report.collect import RunInfo, SliceRecord, read_info, slice_records
+from linumpy.report.findings import SEVERITIES, find_issues
+from linumpy.report.labels import counted, label
+from linumpy.report.model_figures import field_figure, time_figure
+from linumpy.report.slice_figures import overlap_figure, projection, shift_figure
+from linumpy.report.tile_figures import confidence_figure, stage_axes_figure, tile_figure
+from linumpy.report.timing import (
+    by_stage,
+    duration_label,
+    find_trace,
+    read_trace,
+    tasks_of,
+    wall_time_s,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TEMPLATE = "report.html.j2"
+MANY_SLICES = 40
+_PLOT_COLOURS = 128
+
+
+def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) -> str:
+    """Return the report of a run as one HTML page that refers to nothing outside itself.
+
+    Parameters
+    ----------
+    run_path
+        Output folder of the pipeline; any part of it may be absent.
+    info
+        What only the workflow knows: see `collect.read_info`.
+
+    Raises
+    ------
+    InputError
+        When the folder is missing, or a file in it cannot be understood.
+    """
+    import jinja2
+
+    run = Run(run_path)
+    known = read_info(run, info)
+    slices = slice_records(run)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    findings = find_issues(run, slices)
+    return environment.get_template(TEMPLATE).render(
+        info=known,
+        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        slices=slices,
+        findings=findings,
+        counts={s: sum(f.severity == s for f in findings) for s in SEVERITIES},
+        accuracy=_accuracy_rows(run.accuracy),
+        brain=_brain(run),
+        cards=_slice_cards(slices),
+        tiles=_tile_section(run, slices),
+        fields=_field_section(run),
+        shifts=_shift_section(run),
+        overlap=_overlap_section(run),
+        times=_time_section(run, known),
+        parameters={name: _value_text(v) for name, v in sorted(known.params.items())},
+    )
+
+
+def _accuracy_rows(figures: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    rows = []
+    for name, figure in (figures or {}).items():
+        target, value = figure.get("target"), figure.get("value")
+        result = "none" if target is None else {True: "pass", False: "miss"}.get(
+            figure.get("passed"), "unknown"
+        )  # fmt: skip
+        sign = "≥" if figure.get("comparison") == AT_LEAST else "≤"
+        rows.append(
+            {
+                "label": label(name),
+                "value": None if value is None else f"{value:.3g}",
+                "unit": figure.get("unit", ""),
+                "target": None if target is None else f"{sign} {target:g}",
+                "n": f"{figure.get('n', 0):,} {counted(name)}".replace(",", "\u202f").strip(),
+                "result": result,
+                "reason": (figure.get("details") or {}).get("reason", ""),
+            }
+        )
+    return sorted(rows, key=lambda row: row["result"] == "none")
+
+
+def _brain(run: Run) -> dict[str, Any] | None:
+    if run.brain_path is None:
+        return None
+    from linumpy.io.omezarr import open_image
+
+    image = open_image(run.brain_path)
+    name = run.brain_path.name
+    shape, voxel = image.array.shape, image.voxel_um
+    return {
+        "name": name,
+        "command_name": shlex.quote(name),
+        "nifti_name": shlex.quote(name.removesuffix(".ome.zarr") + ".nii.gz"),
+        "picture": _embed(figure_png(three_plane_figure(image), colours=256)),
+        "shape": " × ".join(str(n) for n in shape),
+        "voxel": " × ".join(f"{v:g}" for v in voxel),
+        "extent": " × ".join(f"{n * v / 1000:.2f}" for n, v in zip(shape, voxel, strict=True)),
+        "levels": ", ".join(
+            " × ".join(f"{v:g}" for v in scale) if len(set(scale)) > 1 else f"{scale[0]:g}"
+            for scale in image.level_scales_um
+        ),
+        "state": _data_url("application/json", _neuroglancer_state(name, image).encode()),
+    }
+
+
+def _neuroglancer_state(name: str, image: Any) -> str:
+    """Return a viewer state for the volume served from port 8000 of the same computer."""
+    voxel_m = [v * 1e-6 for v in image.voxel_um]
+    state = {
+        "dimensions": {axis: [v, "m"] for axis, v in zip("zyx", voxel_m, strict=True)},
+        "position": [n / 2 for n in image.array.shape],
+        "layers": [
+            {"type": "image", "name": name, "source": f"zarr://http://localhost:8000/{name}"}
+        ],
+        "layout": "4panel",
+    }
+    return json.dumps(state, indent=1)
+
+
+def _slice_cards(slices: list[SliceRecord]) -> list[dict[str, Any]]:
+    side = 420 if len(slices) <= MANY_SLICES else 240
+    return [
+        {"record": record, "picture": _slice_thumbnail(record, side), "tags": _tags(record)}
+        for record in slices
+    ]
+
+
+def _slice_thumbnail(record: SliceRecord, side_px: int) -> str | None:
+    """Return a slice's picture: its preview made smaller, else its volume's depth mean."""
+    from PIL import Image as Pillow
+
+    if record.preview_path is not None:
+        with Pillow.open(record.preview_path) as stored:
+            picture = stored.convert("L")
+        picture.thumbnail((side_px, side_px))
+    elif record.volume_path is not None:
+        mean, pixel, _ = projection(record.volume_path, 4 * side_px)
+        picture = Pillow.fromarray(slice_picture(mean, pixel, side_px))
+    else:
+        return None
+    return _embed(picture_png(picture))
+
+
+def _tags(record: SliceRecord) -> list[tuple[str, str]]:
+    """Return short remarks on a slice, each with the kind that gives it its look."""
+    tags = []
+    if not record.present:
+        tags.append(("problem", "no data"))
+    if not record.used:
+        tags.append(("attention", f"left out: {record.exclude_reason or record.notes or '?'}"))
+    if record.missing_tiles:
+        tags.append(("attention", f"{_count(len(record.missing_tiles), 'tile')} missing"))
+    if record.prior_only:
+        tags.append(("note", f"{_count(record.prior_only, 'tile')} held by the stage"))
+    if record.flags:
+        tags.append(("attention", f"{_count(len(record.flags), 'tile')} with flags"))
+    return tags
+
+
+def _tile_section(run: Run, slices: list[SliceRecord]) -> dict[str, Any] | None:
+    registrations = run.tile_registrations
+    if not registrations:
+        return None
+    chosen = sorted(registrations)[len(registrations) // 2]
+    if run.slice_registration is not None and run.slice_registration.reference_id in registrations:
+        chosen = run.slice_registration.reference_id
+    tiles = sum(len(r.tiles) for r in registrations.values())
+    return {
+        "summary": f"{_count(tiles, 'tile')} in {_count(len(registrations), 'slice')}, "
+        f"{sum(s.pairs_accepted for s in slices)} of {sum(s.pairs_total for s in slices)} "
+        f"pairs accepted, {_count(sum(s.prior_only for s in slices), 'tile')} "
+        "held by the stage alone",
+        "confidence": _plot(confidence_figure(registrations)),
+        "slices": [(f"z{i:02d}", _plot(tile_figure(r))) for i, r in sorted(registrations.items())],
+        "axes_slice": f"z{chosen:02d}",
+        "axes": _stage_axes(run, chosen),
+    }
+
+
+def _stage_axes(run: Run, slice_id: int) -> str:
+    path = run.slice_paths.get(slice_id)
+    picture = extent = None
+    stage_to_array = "+x,+y"
+    if path is not None:
+        from linumpy.io.omezarr import open_image
+
+        stage_to_array = str(open_image(path).attributes.get("stage_to_array", stage_to_array))
+        mean, pixel, corner = projection(path, 1600)
+        sides = [n * v for n, v in zip(mean.shape, pixel, strict=True)]
+        extent = (corner[1], corner[1] + sides[1], corner[0], corner[0] + sides[0])
+        picture = shrink(mean, 700)[0]
+    registration = run.tile_registrations[slice_id]
+    figure = stage_axes_figure(registration, stage_to_array, picture, extent)
+    return _plot(figure, colours=256)
+
+
+def _field_section(run: Run) -> dict[str, Any] | None:
+    focal, flat = run.model("detect_focal_curvature"), run.model("fix_illumination_3d")
+    if focal is None and flat is None:
+        return None
+    facts = []
+    if focal is not None and "surface_um" in focal:
+        span = float(np.ptp(focal["surface_um"]))
+        facts.append(f"focal surface spans {span:.0f} µm, from {_count(focal['n_tiles'], 'tile')}")
+    if flat is not None and "flat_field" in flat:
+        low, high = float(np.min(flat["flat_field"])), float(np.max(flat["flat_field"]))
+        facts.append(f"flat field {low:.2f}–{high:.2f}, from {_count(flat['n_tiles'], 'tile')}")
+    return {"picture": _plot(field_figure(focal, flat), colours=None), "facts": "; ".join(facts)}
+
+
+def _shift_section(run: Run) -> str | None:
+    motor = run.table("shifts_xy.csv")
+    if not motor and run.slice_registration is None:
+        return None
+    return _plot(shift_figure(motor, run.slice_registration))
+
+
+def _overlap_section(run: Run) -> str | None:
+    if run.stack is None or not run.stack.get("slices"):
+        return None
+    return _plot(overlap_figure(run.stack, run.table("z_matches.csv")))
+
+
+def _time_section(run: Run, info: RunInfo) -> dict[str, Any] | None:
+    trace = find_trace(run.path / "pipeline_info")
+    tasks = tasks_of(info.tasks) if trace is None else read_trace(trace)
+    if not tasks:
+        return None
+    stages, wall = by_stage(tasks), wall_time_s(tasks)
+    return {
+        "wall": None if wall is None else duration_label(wall),
+        "total": duration_label(sum(stage.total_s for stage in stages)),
+        "picture": _plot(time_figure(stages)),
+        "memory": any(stage.peak_bytes for stage in stages),
+        "rows": [
+            {
+                "process": stage.process,
+                "tasks": stage.tasks,
+                "cached": stage.cached,
+                "failed": stage.failed,
+                "total": duration_label(stage.total_s),
+                "longest": duration_label(stage.longest_s),
+                "memory": "" if stage.peak_bytes is None else f"{stage.peak_bytes / 2**20:.0f} MB",
+            }
+            for stage in stages
+        ],
+    }
+
+
+def _count(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    """Write a number for a table, a dash when there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _value_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _plot(figure: Figure, colours: int | None = _PLOT_COLOURS) -> str:
+    return _embed(figure_png(figure, colours=colours))
+
+
+def _embed(png: bytes) -> str:
+    return _data_url("image/png", png)
+
+
+def _data_url(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

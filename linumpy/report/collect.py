@@ -1,0 +1,211 @@
+"""What the report tells, gathered from a run's folder; whatever is absent is left out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from linumpy import __version__
+from linumpy.errors import InputError
+from linumpy.io.models import read_json
+from linumpy.quality.run import PRIOR_ONLY, Run, numbered
+
+PACKAGES = ("numpy", "scipy", "zarr", "numcodecs", "cupy-cuda12x", "cupy-cuda13x")
+_FALSE = ("", "false", "0", "no", "n", "f")
+
+
+@dataclass(frozen=True)
+class SliceRecord:
+    """All that is known of one slice.
+
+    Attributes
+    ----------
+    used
+        Whether the slice configuration lets it into the brain.
+    interface_um
+        Depth of the cut face below the top of the imaged range.
+    offset_um
+        Registered offset (z, axis 1, axis 2).
+    n_tiles, prior_only
+        Tiles imaged, and those of them that no pair holds.
+    missing_tiles
+        Grid indices of holes.
+    flags
+        What befell single tiles: (``ix,iy``, words).
+    """
+
+    slice_id: int
+    used: bool = True
+    exclude_reason: str = ""
+    notes: str = ""
+    interface_um: float | None = None
+    offset_um: tuple[float, float, float] | None = None
+    n_tiles: int | None = None
+    prior_only: int = 0
+    missing_tiles: tuple[tuple[int, int], ...] = ()
+    flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    pairs_accepted: int = 0
+    pairs_total: int = 0
+    volume_path: Path | None = None
+    preview_path: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The slice as it is printed."""
+        return f"z{self.slice_id:02d}"
+
+    @property
+    def present(self) -> bool:
+        """Whether anything of the slice was found."""
+        return self.volume_path is not None or self.n_tiles is not None
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What only the workflow knows of a run."""
+
+    subject: str
+    command_line: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    tasks: Sequence[Mapping[str, Any]] = ()
+
+
+def load_info(source: str | None) -> dict[str, Any]:
+    """Read what the workflow tells of a run from a file, or from standard input for ``-``.
+
+    Raises
+    ------
+    InputError
+        When it is no JSON object.
+    """
+    if source is None:
+        return {}
+    if source != "-":
+        return read_json(source)
+    try:
+        value = json.loads(sys.stdin.read())
+    except json.JSONDecodeError as error:
+        raise InputError(f"--info -: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise InputError("--info -: expected a JSON object")
+    return value
+
+
+def read_info(run: Run, given: Mapping[str, Any] | None) -> RunInfo:
+    """Gather subject, command line, parameters, versions and tasks.
+
+    Parameters
+    ----------
+    given
+        Object with any of ``subject, command_line, params, versions, nextflow`` (its version)
+        and ``tasks`` (``process, tag, seconds`` each); what it lacks is taken from
+        ``pipeline_info/run.json`` of the run.
+    """
+    path = run.path / "pipeline_info" / "run.json"
+    record = {**(read_json(path) if path.exists() else {}), **(given or {})}
+    subject = record.get("subject")
+    if not subject and run.brain_path is not None:
+        subject = run.brain_path.name.removesuffix(".ome.zarr")
+    versions = {
+        "linumpy": __version__,
+        "Python": sys.version.split()[0],
+        **{name: found for name in PACKAGES if (found := _version(name)) is not None},
+    }
+    if record.get("nextflow"):
+        versions["Nextflow"] = str(record["nextflow"])
+    versions.update({str(k): str(v) for k, v in (record.get("versions") or {}).items()})
+    return RunInfo(
+        subject=str(subject or run.path.resolve().name),
+        command_line=record.get("command_line"),
+        params=record.get("params") or {},
+        versions=versions,
+        tasks=record.get("tasks") or (),
+    )
+
+
+def slice_records(run: Run) -> list[SliceRecord]:
+    """Return one record a slice, gaps in the ids included, in order."""
+    config = {_slice_id(row): row for row in run.table("slice_config.csv")}
+    config.pop(None, None)
+    ids = {*run.slice_ids, *(i for i in config if i is not None), *run.grid_paths}
+    if not ids:
+        return []
+    previews = _previews(run.path / "previews")
+    return [
+        _slice_record(run, i, config.get(i, {}), previews.get(i))
+        for i in range(min(ids), max(ids) + 1)
+    ]
+
+
+def _slice_record(
+    run: Run, slice_id: int, config: Mapping[str, str], preview: Path | None
+) -> SliceRecord:
+    tiles = run.tile_registrations.get(slice_id)
+    crop = run.crops.get(slice_id, {})
+    registration = run.slice_registration
+    attributes = _volume_attributes(run.slice_paths.get(slice_id))
+    reasons = [config.get(key, "") for key in ("exclude_reason", "auto_exclude_reason")]
+    use, excluded = config.get("use") or "true", config.get("auto_excluded") or ""
+    return SliceRecord(
+        slice_id=slice_id,
+        used=use.strip().lower() not in _FALSE and excluded.strip().lower() in _FALSE,
+        exclude_reason=", ".join(reason for reason in reasons if reason),
+        notes=config.get("notes") or "",
+        interface_um=crop.get("interface_um", attributes.get("interface_um")),
+        offset_um=None if registration is None else registration.offset_um.get(slice_id),
+        n_tiles=None if tiles is None else len(tiles.tiles),
+        prior_only=0 if tiles is None else sum(t.component == PRIOR_ONLY for t in tiles.tiles),
+        missing_tiles=tuple((int(a), int(b)) for a, b in attributes.get("missing_tiles", ())),
+        flags=tuple(
+            (str(tile), tuple(str(word) for word in words))
+            for tile, words in sorted(dict(attributes.get("flags", {})).items())
+        ),
+        pairs_accepted=0 if tiles is None else sum(p.accepted for p in tiles.pairs),
+        pairs_total=0 if tiles is None else len(tiles.pairs),
+        volume_path=run.slice_paths.get(slice_id),
+        preview_path=preview,
+    )
+
+
+def _previews(folder: Path) -> dict[int, Path]:
+    """Return pictures of slices by slice id."""
+    return numbered(folder, r"slice_z(\d+)\.png")
+
+
+def _volume_attributes(path: Path | None) -> Mapping[str, Any]:
+    if path is None:
+        return {}
+    from linumpy.io.omezarr import open_image
+
+    return open_image(path).attributes
+
+
+def _slice_id(row: Mapping[str, str]) -> int | None:
+    try:
+        return int(float(row.get("slice_id") or ""))
+    except ValueError:
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def id_ranges(ids: Sequence[int]) -> str:
+    """Write slice ids shortly: ``z00–z03, z07``."""
+    runs: list[list[int]] = []
+    for slice_id in sorted(ids):
+        if runs and slice_id == runs[-1][1] + 1:
+            runs[-1][1] = slice_id
+        else:
+            runs.append([slice_id, slice_id])
+    return ", ".join(f"z{a:02d}" if a == b else f"z{a:02d}–z{b:02d}" for a, b in runs)

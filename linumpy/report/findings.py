@@ -1,0 +1,154 @@
+"""What a person should look at, worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from linumpy.quality.run import Run
+from linumpy.report.collect import SliceRecord, id_ranges
+from linumpy.report.labels import label
+
+PROBLEM, ATTENTION, NOTE = "problem", "attention", "note"
+SEVERITIES = (PROBLEM, ATTENTION, NOTE)
+MIN_ACCEPTED_SHARE = 0.3
+LOW_CONFIDENCE = 0.3
+_NAMED_AT_MOST = 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One remark: how grave, on what, and what it says."""
+
+    severity: str
+    where: str
+    text: str
+
+
+def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
+    """Collect remarks on a run, gravest first.
+
+    Parameters
+    ----------
+    slices
+        From `collect.slice_records`.
+    """
+    found = [
+        *_brain(run),
+        *_accuracy(run.accuracy or {}),
+        *_slices(slices),
+        *_tiles(slices),
+        *_slice_pairs(run),
+        *_tables(run),
+    ]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _brain(run: Run) -> list[Finding]:
+    if run.brain_path is not None:
+        return []
+    return [Finding(PROBLEM, "brain", "There is no brain volume in this folder.")]
+
+
+def _accuracy(figures: Mapping[str, Any]) -> list[Finding]:
+    found = []
+    for name, figure in figures.items():
+        if figure.get("passed") is False:
+            text = f"Accuracy target missed: {figure['value']:.3g} {figure['unit']}"
+            found.append(Finding(PROBLEM, label(name), f"{text}, target {figure['target']:g}."))
+    return found
+
+
+def _slices(slices: Sequence[SliceRecord]) -> list[Finding]:
+    found = []
+    gaps = [s.slice_id for s in slices if not s.present and s.used]
+    if gaps:
+        text = "No data: the brain has a gap here."
+        found.append(Finding(PROBLEM, id_ranges(gaps), text))
+    for record in slices:
+        if not record.used:
+            reason = record.exclude_reason or record.notes or "no reason given"
+            found.append(Finding(ATTENTION, record.name, f"Left out of the brain: {reason}."))
+    return found
+
+
+def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
+    found = []
+    total = sum(s.pairs_total for s in slices)
+    accepted = sum(s.pairs_accepted for s in slices)
+    if total and accepted < MIN_ACCEPTED_SHARE * total:
+        found.append(
+            Finding(
+                PROBLEM,
+                "tile pairs",
+                f"Only {accepted} of {total} pairs match. Check the stage axes "
+                "(stage_to_array) and the overlap; see the figure on stage axes.",
+            )
+        )
+    holes = _counted(slices, lambda s: len(s.missing_tiles))
+    if holes:
+        found.append(Finding(ATTENTION, holes, "Tiles that were not imaged: holes in the slice."))
+    alone = _counted(slices, lambda s: s.prior_only)
+    if alone:
+        text = "Tiles that match no neighbour and stay where the stage put them."
+        found.append(Finding(ATTENTION, alone, text))
+    flagged = _counted(slices, lambda s: len(s.flags))
+    if flagged:
+        words = sorted({word.split(":")[0] for s in slices for _, ws in s.flags for word in ws})
+        found.append(Finding(ATTENTION, flagged, f"Tiles with flags: {', '.join(words)}."))
+    rejected = _counted(slices, lambda s: s.pairs_total - s.pairs_accepted)
+    if rejected:
+        text = "Tile pairs rejected: too little in common, or at odds with the others."
+        found.append(Finding(NOTE, rejected, text))
+    return found
+
+
+def _counted(slices: Sequence[SliceRecord], count: Callable[[SliceRecord], int]) -> str:
+    """Name the slices where something was counted, with the counts; the worst when many."""
+    numbers = [(record, count(record)) for record in slices if count(record)]
+    if not numbers:
+        return ""
+    shown = sorted(numbers, key=lambda item: -item[1])[:_NAMED_AT_MOST]
+    shown.sort(key=lambda item: item[0].slice_id)
+    names = ", ".join(f"{record.name}: {n}" for record, n in shown)
+    rest = len(numbers) - len(shown)
+    total = sum(n for _, n in numbers)
+    return names + (f" and {rest} more slices ({total} in all)" if rest else "")
+
+
+def _slice_pairs(run: Run) -> list[Finding]:
+    registration = run.slice_registration
+    if registration is None:
+        return []
+    found = []
+    for pair in registration.pairs:
+        where = f"z{int(pair['fixed_id']):02d} – z{int(pair['moving_id']):02d}"
+        confidence = float(pair.get("confidence") or 0)
+        if not pair.get("accepted", True):
+            text = (
+                f"Slices could not be matched (confidence {confidence:.2f}): "
+                "the motor position is used."
+            )
+            found.append(Finding(ATTENTION, where, text))
+        elif confidence < LOW_CONFIDENCE:
+            text = f"Slices match with low confidence ({confidence:.2f})."
+            found.append(Finding(ATTENTION, where, text))
+    return found
+
+
+def _tables(run: Run) -> list[Finding]:
+    found = []
+    for row in run.table("z_matches.csv"):
+        if (row.get("correlation_fallback_used") or "").strip().lower() in ("true", "1"):
+            where = f"z{int(float(row['fixed_id'])):02d} – z{int(float(row['moving_id'])):02d}"
+            found.append(Finding(NOTE, where, "No z overlap was found: the expected one is used."))
+    unreliable = [
+        int(float(row["moving_id"]))
+        for row in run.table("shifts_xy.csv")
+        if (row.get("reliable") or "1").strip() in ("0", "0.0", "false")
+    ]
+    if unreliable:
+        text = "The mosaic changed its shape, so that the motor shift is less certain."
+        found.append(Finding(NOTE, id_ranges(unreliable), text))
+    return found

@@ -1,0 +1,28 @@
+"""What the accuracy figures are called in the report, and what each counts."""
+
+from __future__ import annotations
+
+LABELS = {
+    "tile_positions_px": ("Tile positions, RMS an axis", "tiles"),
+    "slice_xy_px": ("Slice positions across, worst slice", "slices"),
+    "slice_z_voxel": ("Slice positions in depth, worst slice", "slices"),
+    "interface_voxel": ("Depth of the cut face, median over slices", "slices"),
+    "interface_aline_voxel": ("Depth of the cut face, median over A-lines", "A-lines"),
+    "focal_surface_voxel": ("Focal surface, RMS", "pixels"),
+    "flat_field_percent": ("Flat field, RMS", "pixels"),
+    "seams": ("Seams between tiles, median |ln ratio|", "pairs"),
+    "correlation": ("Correlation with the truth", "slices"),
+    "sharpness": ("Sharpness", "slices"),
+    "overlap_ncc": ("Agreement of overlapping slices", "overlaps"),
+    "prior_only_tiles_px": ("Tiles held by the stage alone, RMS an axis", "tiles"),
+}
+
+
+def label(name: str) -> str:
+    """Return what a figure is called; its key when it is not one of ours."""
+    return LABELS.get(name, (name, ""))[0]
+
+
+def counted(name: str) -> str:
+    """Return what a figure counts, or nothing."""
+    return LABELS.get(name, ("", ""))[1]

@@ -1,0 +1,315 @@
+"""Figures on tiles: positions, confidence of pairs, stage axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from linumpy.quality.run import PRIOR_ONLY, TileRegistration
+from linumpy.report.style import (
+    BLUE,
+    FAINT,
+    INK,
+    MAP,
+    MUTED,
+    ORANGE,
+    VERMILION,
+    colour_bar,
+    dress,
+    legend,
+    new_figure,
+    whole_ticks,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+_ARROW_SHARE = 0.3
+
+
+def tile_figure(registration: TileRegistration) -> Figure:
+    """Draw one slice's tile positions and, beside them, the confidence of its tile pairs."""
+    fov = np.asarray(registration.fov_um)
+    stage = np.array([t.stage_corner_um for t in registration.tiles]) + fov / 2
+    extent = np.ptp(stage, axis=0) + fov if len(stage) else fov
+    height = float(np.clip(4.2 * extent[0] / extent[1], 2.2, 7.0)) + 0.7
+    figure = new_figure(10.4, height)
+    left, right = figure.subplots(1, 2)
+    _draw_positions(left, registration, stage, fov)
+    _draw_pairs(figure, right, registration, stage, fov)
+    for axes in (left, right):
+        _lay_like_pictures(axes, stage, fov)
+    return figure
+
+
+def arrow_factor(shift_um: np.ndarray, fov_um: np.ndarray) -> float:
+    """Return the 1, 2 or 5 times a power of ten that makes shifts readable beside tiles.
+
+    Parameters
+    ----------
+    shift_um
+        Shape (n, 2).
+    fov_um
+        Tile extent along both axes.
+    """
+    lengths = np.hypot(*shift_um.T) if len(shift_um) else np.zeros(0)
+    typical = float(np.percentile(lengths, 75)) if lengths.size else 0.0
+    if typical <= 0:
+        return 1.0
+    wanted = _ARROW_SHARE * float(np.min(fov_um)) / typical
+    if wanted <= 1:
+        return 1.0
+    power = 10.0 ** np.floor(np.log10(wanted))
+    return float(max(step * power for step in (1, 2, 5) if step * power <= wanted * (1 + 1e-9)))
+
+
+def _draw_positions(
+    axes: Axes, registration: TileRegistration, stage: np.ndarray, fov: np.ndarray
+) -> None:
+    solved = np.array([t.corner_um for t in registration.tiles]) + fov / 2
+    alone = np.array([t.component == PRIOR_ONLY for t in registration.tiles])
+    shift = solved - stage
+    factor = arrow_factor(shift[~alone], fov)
+    _outline(axes, stage, fov)
+    for members, colour, marker, label in (
+        (~alone, BLUE, "o", "held by its neighbours"),
+        (alone, ORANGE, "s", "held by the stage alone"),
+    ):
+        if not members.any():
+            continue
+        axes.quiver(
+            *(stage[members].T[::-1] / 1000),
+            *(shift[members].T[::-1] * factor / 1000),
+            angles="xy",
+            scale_units="xy",
+            scale=1,
+            color=colour,
+            width=0.005,
+            zorder=3,
+        )
+        axes.scatter(
+            stage[members, 1] / 1000, stage[members, 0] / 1000, s=22, color=colour,
+            marker=marker, label=label, zorder=4, linewidths=0,
+        )  # fmt: skip
+    rms = np.sqrt(np.mean(shift**2)) if len(shift) else 0.0
+    dress(
+        axes,
+        title=f"From stage to solved position, arrows × {factor:g} (RMS {rms:.1f} µm an axis)",
+        xlabel="axis 2 (mm)",
+        ylabel="axis 1 (mm)",
+    )
+    axes.grid(False)
+    legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
+
+
+def _draw_pairs(
+    figure: Figure,
+    axes: Axes,
+    registration: TileRegistration,
+    stage: np.ndarray,
+    fov: np.ndarray,
+) -> None:
+    from matplotlib.collections import LineCollection
+
+    place = {t.index: stage[n] / 1000 for n, t in enumerate(registration.tiles)}
+    pairs = [p for p in registration.pairs if p.a in place and p.b in place]
+    segments = [[place[p.a][::-1], place[p.b][::-1]] for p in pairs]
+    _outline(axes, stage, fov)
+    accepted = [n for n, p in enumerate(pairs) if p.accepted]
+    rejected = [n for n, p in enumerate(pairs) if not p.accepted]
+    lines = LineCollection(
+        [segments[n] for n in accepted], cmap=MAP, norm=_unit_scale(), linewidths=4, zorder=2
+    )
+    lines.set_array(np.array([pairs[n].confidence for n in accepted]))
+    axes.add_collection(lines)
+    if rejected:
+        axes.add_collection(
+            LineCollection(
+                [segments[n] for n in rejected],
+                colors=VERMILION,
+                linewidths=1.2,
+                linestyles="dashed",
+                zorder=2,
+            )  # fmt: skip
+        )
+        middle = np.array([np.mean(segments[n], axis=0) for n in rejected])
+        axes.scatter(
+            middle[:, 0],
+            middle[:, 1],
+            marker="x",
+            s=32,
+            color=VERMILION,
+            label="rejected",
+            zorder=4,
+        )
+    axes.scatter(stage[:, 1] / 1000, stage[:, 0] / 1000, s=14, color=INK, zorder=3, linewidths=0)
+    colour_bar(figure, lines, axes, "confidence")
+    dress(
+        axes,
+        title=f"Tile pairs: {len(accepted)} of {len(pairs)} accepted",
+        xlabel="axis 2 (mm)",
+    )
+    axes.grid(False)
+    legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+
+
+def confidence_figure(registrations: Mapping[int, TileRegistration]) -> Figure:
+    """Draw the confidence of every tile pair against the slice id."""
+    figure = new_figure(10.4, 3.0)
+    axes = figure.subplots()
+    spread = np.random.default_rng(0)
+    for accepted, colour, marker, size, label in (
+        (True, BLUE, "o", 12, "accepted"),
+        (False, VERMILION, "x", 18, "rejected"),
+    ):
+        points = [
+            (slice_id, pair.confidence)
+            for slice_id, registration in registrations.items()
+            for pair in registration.pairs
+            if pair.accepted == accepted
+        ]
+        if points:
+            x, y = np.array(points, dtype=float).T
+            axes.scatter(
+                x + spread.uniform(-0.22, 0.22, len(x)), y, s=size, color=colour, marker=marker,
+                alpha=0.75, label=f"{label} ({len(x)})",
+                linewidths=0 if marker == "o" else 1,
+            )  # fmt: skip
+    dress(axes, xlabel="slice", ylabel="confidence")
+    axes.set_ylim(-0.03, 1.03)
+    whole_ticks(axes)
+    legend(axes, loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=2)
+    return figure
+
+
+def stage_axes_figure(
+    registration: TileRegistration,
+    stage_to_array: str,
+    picture: np.ndarray | None,
+    picture_extent_um: tuple[float, float, float, float] | None,
+) -> Figure:
+    """Draw how stage axes and tile numbers run in the picture, and whether the pairs agree.
+
+    Parameters
+    ----------
+    stage_to_array
+        Signed stage axes along axis 1 and axis 2, such as ``+x,+y``.
+    picture
+        Depth mean of the slice (axis 1, axis 2), or None.
+    picture_extent_um
+        Its edges: low and high along axis 2, then along axis 1.
+    """
+    figure = new_figure(10.4, 4.6)
+    left, right = figure.subplots(1, 2)
+    fov = np.asarray(registration.fov_um)
+    solved = np.array([t.corner_um for t in registration.tiles]) + fov / 2
+    if picture is not None and picture_extent_um is not None:
+        low2, high2, low1, high1 = (v / 1000 for v in picture_extent_um)
+        top = float(np.percentile(picture, 99.5)) or 1.0
+        left.imshow(
+            picture, cmap="gray", vmin=0, vmax=top, extent=(low2, high2, high1, low1), alpha=0.85
+        )
+    for tile, centre in zip(registration.tiles, solved, strict=True):
+        corner = (centre - fov / 2)[::-1] / 1000
+        left.add_patch(
+            _rectangle(corner, fov[::-1] / 1000, "white" if picture is not None else FAINT)
+        )
+        left.text(
+            *(centre[::-1] / 1000), f"{tile.index[0]},{tile.index[1]}", fontsize=7.5,
+            color="white", ha="center", va="center",
+            bbox={"facecolor": "black", "alpha": 0.5, "linewidth": 0, "pad": 1.2},
+        )  # fmt: skip
+    _stage_arrows(left, stage_to_array)
+    _lay_like_pictures(left, solved, fov)
+    dress(
+        left,
+        title=f"Tiles ix,iy as solved; stage_to_array = {stage_to_array}",
+        xlabel="axis 2 (mm)",
+        ylabel="axis 1 (mm)",
+    )
+    left.grid(False)
+    _draw_displacements(right, registration)
+    return figure
+
+
+def _draw_displacements(axes: Axes, registration: TileRegistration) -> None:
+    for number, colour, marker in ((0, BLUE, "o"), (1, ORANGE, "^")):
+        for accepted in (True, False):
+            points = [
+                (p.expected_um[number] / 1000, p.displacement_um[number] / 1000)
+                for p in registration.pairs
+                if p.accepted == accepted and p.displacement_um is not None
+            ]
+            if not points:
+                continue
+            x, y = np.array(points).T
+            axes.scatter(
+                x, y, s=26, marker=marker, linewidths=1, edgecolors=colour,
+                facecolors=colour if accepted else "none",
+                label=f"axis {number + 1}{'' if accepted else ', rejected'}",
+            )  # fmt: skip
+    limits = [*axes.get_xlim(), *axes.get_ylim()]
+    axes.plot(
+        [min(limits), max(limits)], [min(limits), max(limits)], color=MUTED, linewidth=1, zorder=0
+    )
+    dress(
+        axes,
+        title="Neighbour's distance: measured against stage",
+        xlabel="by the stage (mm)",
+        ylabel="measured (mm)",
+    )
+    legend(axes, loc="upper left")
+
+
+def _stage_arrows(axes: Axes, stage_to_array: str) -> None:
+    """Draw the stage's axes at the picture's low left, where they point in the picture."""
+    parts = [part.strip() for part in stage_to_array.split(",")]
+    directions = ((0.0, -1.0), (1.0, 0.0))
+    for part, direction in zip(parts, directions, strict=True):
+        sign = -1.0 if part.startswith("-") else 1.0
+        start = np.array([0.14, 0.2])
+        end = start + 0.13 * sign * np.asarray(direction)
+        axes.annotate(
+            "", xy=tuple(end), xytext=tuple(start), xycoords="axes fraction",
+            arrowprops={"arrowstyle": "-|>", "color": ORANGE, "linewidth": 2.2},
+        )  # fmt: skip
+        axes.text(
+            end[0] + 0.045 * sign * direction[0], end[1] + 0.045 * sign * direction[1],
+            f"+{part[-1]}", color=INK, fontsize=9,
+            ha="center", va="center", transform=axes.transAxes, fontweight="bold",
+            bbox={"facecolor": "white", "alpha": 0.85, "linewidth": 0, "pad": 1},
+        )  # fmt: skip
+
+
+def _unit_scale() -> Normalize:
+    from matplotlib.colors import Normalize
+
+    return Normalize(0, 1)
+
+
+def _outline(axes: Axes, centres: np.ndarray, fov: np.ndarray) -> None:
+    for centre in centres:
+        axes.add_patch(_rectangle((centre - fov / 2)[::-1] / 1000, fov[::-1] / 1000, FAINT))
+
+
+def _rectangle(corner: np.ndarray, size: np.ndarray, colour: str) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(tuple(corner), *size, fill=False, edgecolor=colour, linewidth=0.8, zorder=1)
+
+
+def _lay_like_pictures(axes: Axes, centres: np.ndarray, fov: np.ndarray) -> None:
+    """Let axis 1 run down and axis 2 to the right, as in every picture of the report."""
+    axes.set_aspect("equal")
+    if len(centres):
+        low, high = (
+            (centres.min(axis=0) - 0.6 * fov) / 1000,
+            (centres.max(axis=0) + 0.6 * fov) / 1000,
+        )
+        axes.set_xlim(low[1], high[1])
+        axes.set_ylim(high[0], low[0])

@@ -1,0 +1,1 @@
+"""The slice engine: tiles, stages, stores and the passes over them."""

@@ -1,0 +1,49 @@
+"""Average intensity projections of a grid, written as OME-Zarr or as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from linumpy.device import CPU, Device
+from linumpy.io.atomic import refuse_existing
+from linumpy.io.grid import create_grid, open_grid
+from linumpy.slices.single_stages import project_grid
+
+
+def write_aip_image(
+    grid: Path, output: Path, *, overwrite: bool = False, device: Device = CPU
+) -> None:
+    """Write the projection as a mosaic grid one plane deep, 0 where there is no data."""
+    refuse_existing(output, overwrite)
+    info = open_grid(grid).info
+    image = project_grid(grid, device).image
+    depth_um = info.tile_shape_px[0] * info.voxel_um[0]
+    flat = replace(
+        info,
+        tile_shape_px=(1, *info.tile_shape_px[1:]),
+        voxel_um=(depth_um, *info.voxel_um[1:]),
+    )
+    _, t1, t2 = flat.tile_shape_px
+    with create_grid(output, flat, overwrite=overwrite, with_valid=True) as writer:
+        for tile in info.tiles:
+            if tile.present:
+                rows = slice(tile.ix * t1, (tile.ix + 1) * t1)
+                columns = slice(tile.iy * t2, (tile.iy + 1) * t2)
+                part = image[rows, columns][None]
+                known = np.isfinite(part)
+                writer.write_tile(
+                    tile.ix, tile.iy, np.where(known, part, 0), known.astype(np.uint8)
+                )
+
+
+def write_aip_png(
+    grid: Path, output: Path, *, overwrite: bool = False, device: Device = CPU
+) -> None:
+    """Write the projection as a 16-bit PNG, one pixel a voxel."""
+    from linumpy.io.previews import aip_png
+
+    refuse_existing(output, overwrite)
+    aip_png(project_grid(grid, device).image, output, overwrite=overwrite)

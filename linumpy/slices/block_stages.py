@@ -1,0 +1,302 @@
+"""Stages on the blocks of a stitched slice, and the stitched slice itself as their source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from linumpy.device import CPU, Array, Device, like, namespace, to_device, to_host
+from linumpy.errors import InputError
+from linumpy.geometry.crop_3d_mosaic_below_interface import (
+    InterfaceCut,
+    crop_3d_mosaic_below_interface,
+    interface_depths,
+    solve_interface_cut,
+)
+from linumpy.intensity.normalize_intensities_per_slice import (
+    AgaroseMask,
+    Normalization,
+    depth_mean,
+    find_agarose,
+    normalize_intensities_per_slice,
+    solve_normalization,
+)
+from linumpy.intensity.quantiles import float_histogram
+from linumpy.io.grid import GridInfo
+from linumpy.mosaic.stitch_3d_refined import (
+    BLENDING_METHODS,
+    blending_weights,
+    canvas_shape,
+    stitch_3d_refined,
+    tiles_in_block,
+)
+from linumpy.params import param
+from linumpy.slices.engine import Stage
+from linumpy.slices.layout import SliceLayout
+from linumpy.slices.register_stage import TilePositions
+from linumpy.slices.store import TileStore
+from linumpy.slices.tile import Key, Tile
+
+
+@dataclass(frozen=True)
+class StitchParams:
+    """Parameters of stitching."""
+
+    blending_method: str = param(
+        "linear", "stitch_blending_method", "how overlaps are blended", choices=BLENDING_METHODS
+    )
+
+
+class StitchedSource:
+    """A slice put together, block by block, from tiles in a store."""
+
+    def __init__(
+        self,
+        store: TileStore,
+        grid: GridInfo,
+        positions: TilePositions,
+        params: StitchParams,
+        *,
+        device: Device = CPU,
+    ) -> None:
+        corners = positions.corners_um()
+        imaged = [(t.ix, t.iy) for t in grid.tiles if t.present]
+        missing = [key for key in imaged if key not in corners]
+        if missing:
+            raise InputError(f"tile positions of slice z{grid.slice_id:02d} lack tile {missing[0]}")
+        self._store = store
+        self._device = device
+        self._keys = imaged
+        lateral_um = np.asarray(grid.voxel_um[1:])
+        position_px = np.array([corners[key] for key in imaged]) / lateral_um
+        self._tile_shape = grid.tile_shape_px[1:]
+        corner_px, shape = canvas_shape(position_px, self._tile_shape)
+        self._offset_px = position_px - corner_px
+        overlap = tuple(n * grid.overlap_fraction for n in self._tile_shape)
+        self._weights = blending_weights(
+            self._tile_shape,
+            overlap,  # type: ignore[arg-type]
+            params.blending_method,
+        )
+        corner_um = corner_px * lateral_um
+        self.layout = SliceLayout(
+            shape=(grid.tile_shape_px[0], *shape),
+            voxel_um=grid.voxel_um,
+            corner_um=(0.0, float(corner_um[0]), float(corner_um[1])),
+            attributes={
+                "kind": "slice",
+                "slice_id": grid.slice_id,
+                "slice_interval_um": grid.slice_interval_um,
+                "interface_um": None,
+                "stage_to_array": grid.stage_to_array,
+                "nominal_positions": any("nominal_position" in t.flags for t in grid.tiles),
+                "flags": {f"{t.ix},{t.iy}": list(t.flags) for t in grid.tiles if t.flags},
+                "missing_tiles": [[t.ix, t.iy] for t in grid.tiles if not t.present],
+            },
+        )
+
+    def keys(self) -> Sequence[Key]:
+        """All blocks, row by row."""
+        return self.layout.keys()
+
+    def read(self, key: Key) -> Tile:
+        """Blend one block from its tiles, on the engine's device."""
+        window = self.layout.window(key)
+        numbers = tiles_in_block(self._offset_px, self._tile_shape, window)
+
+        def placed() -> list[tuple[Array, Array | None, Sequence[float]]]:
+            out = []
+            for n in numbers:
+                tile = self._store.get(self._keys[n])
+                valid = None if tile.valid is None else to_device(tile.valid, self._device)
+                out.append((to_device(tile.data, self._device), valid, self._offset_px[n]))
+            return out
+
+        depth = to_device(np.empty((self.layout.shape[0], 0, 0), np.float32), self._device)
+        data, valid = stitch_3d_refined(placed(), self._weights, window, depth)
+        return Tile(key, data, valid)
+
+
+@dataclass(frozen=True)
+class CropParams:
+    """Parameters of cropping."""
+
+    depth_um: float = param(
+        600.0, "crop_interface_out_depth", "depth kept below the interface, um", minimum=1
+    )
+    sigma_xy_px: int = param(
+        3, "crop_interface_sigma_xy", "lateral box of the interface finder, pixels", minimum=1
+    )
+    sigma_z_px: float = param(
+        2.0, "crop_interface_sigma_z", "axial sigma of the interface finder, voxels", minimum=0.5
+    )
+    max_depth_fraction: float = param(
+        0.5,
+        "crop_interface_max_depth_fraction",
+        "share of the depth, from the top, where the interface is sought",
+        minimum=0.05,
+        maximum=1,
+    )
+
+
+class Crop3dMosaicBelowInterface(Stage):
+    """Cuts a slice flat at its interface."""
+
+    name = "crop_3d_mosaic_below_interface"
+    learns = True
+
+    def __init__(self, params: CropParams, model: InterfaceCut | None = None) -> None:
+        self._params = params
+        self.model = model
+
+    def start(self, layout: SliceLayout) -> None:
+        """Note the slice's depth."""
+        self._layout = layout
+        self._depths: list[np.ndarray] = []
+
+    def measure(self, tile: Tile) -> np.ndarray:
+        """Return the interfaces of a block's A-lines."""
+        return interface_depths(
+            tile.data,
+            tile.valid,
+            s_xy=self._params.sigma_xy_px,
+            s_z=self._params.sigma_z_px,
+            max_depth_fraction=self._params.max_depth_fraction,
+        )
+
+    def gather(self, key: Key, measurement: np.ndarray) -> None:
+        """Keep one block's interfaces."""
+        self._depths.append(measurement)
+
+    def solve(self) -> InterfaceCut:
+        """Choose the planes to keep."""
+        return solve_interface_cut(
+            self._depths,
+            self._layout.slice_id,
+            self._layout.shape[0],
+            self._layout.voxel_um[0],
+            self._params.depth_um,
+        )
+
+    def layout(self, layout: SliceLayout) -> SliceLayout:
+        """Return the geometry of the cropped slice."""
+        cut: InterfaceCut = self.model
+        top_um = layout.corner_um[0] + cut.first_plane * layout.voxel_um[0]
+        return replace(
+            layout,
+            shape=(cut.n_planes, *layout.shape[1:]),
+            corner_um=(top_um, *layout.corner_um[1:]),
+            attributes={**layout.attributes, "interface_um": cut.interface_um},
+        )
+
+    def apply(self, tile: Tile) -> Tile:
+        """Keep a block's planes below the interface."""
+        cut: InterfaceCut = self.model
+
+        def crop(array: Array) -> Array:
+            return crop_3d_mosaic_below_interface(array, cut.first_plane, cut.n_planes)
+
+        return Tile(tile.key, crop(tile.data), None if tile.valid is None else crop(tile.valid))
+
+
+@dataclass(frozen=True)
+class NormalizeParams:
+    """Parameters of normalisation."""
+
+    percentile_max: float = param(
+        99.9,
+        "clip_percentile_upper",
+        "percentile of each plane that values are capped at",
+        minimum=50,
+        maximum=100,
+    )
+    sigma_px: float = param(
+        1.0, "normalize_sigma", "smoothing before agarose is told from tissue, pixels", minimum=0
+    )
+
+
+class FindAgarose(Stage):
+    """Observes the depth mean of a slice, kept in `depth_mean`, and tells agarose from tissue."""
+
+    name = "normalize_intensities_per_slice"
+    learns = True
+    changes = False
+
+    def __init__(self, params: NormalizeParams) -> None:
+        self._params = params
+
+    def start(self, layout: SliceLayout) -> None:
+        """Prepare the map of depth means."""
+        self._layout = layout
+        self.depth_mean = np.full(layout.shape[1:], np.nan, dtype=np.float32)
+
+    def measure(self, tile: Tile) -> Array:
+        """Return a block's depth mean."""
+        return depth_mean(tile.data, tile.valid)
+
+    def gather(self, key: Key, measurement: Array) -> None:
+        """Put one block into the map."""
+        self.depth_mean[self._layout.window(key)] = to_host(measurement)
+
+    def solve(self) -> AgaroseMask:
+        """Threshold the map."""
+        return find_agarose(self.depth_mean, self._params.sigma_px)
+
+
+class NormalizeIntensitiesPerSlice(Stage):
+    """Normalises a slice; `agarose` must come before it in the chain."""
+
+    name = "normalize_intensities_per_slice"
+    learns = True
+
+    def __init__(self, params: NormalizeParams, agarose: FindAgarose) -> None:
+        self._params = params
+        self._agarose = agarose
+
+    def start(self, layout: SliceLayout) -> None:
+        """Start empty histograms."""
+        self._layout = layout
+        self._all: np.ndarray | None = None
+        self._agarose_counts: np.ndarray | None = None
+
+    def measure(self, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
+        """Return histograms of each plane, of all valid voxels and of the agarose."""
+        xp = namespace(tile.data)
+        planes = tile.data.shape[0]
+        values = tile.data.reshape(planes, -1)
+        valid = (
+            xp.ones(values.shape, bool)
+            if tile.valid is None
+            else (tile.valid > 0).reshape(planes, -1)
+        )
+        agarose = like(self._agarose.model.mask[self._layout.window(tile.key)], tile.data)
+        return (
+            float_histogram(values, valid),
+            float_histogram(values, valid & agarose.reshape(1, -1)),
+        )
+
+    def gather(self, key: Key, measurement: tuple[np.ndarray, np.ndarray]) -> None:
+        """Add one block's histograms."""
+        if self._all is None or self._agarose_counts is None:
+            self._all, self._agarose_counts = measurement
+        else:
+            self._all += measurement[0]
+            self._agarose_counts += measurement[1]
+
+    def solve(self) -> Normalization:
+        """Choose floor, cap and scale."""
+        assert self._all is not None and self._agarose_counts is not None
+        return solve_normalization(
+            self._layout.slice_id,
+            self._all,
+            self._agarose_counts,
+            self._agarose.model.agarose_fraction,
+            self._params.percentile_max,
+        )
+
+    def apply(self, tile: Tile) -> Tile:
+        """Normalise a block."""
+        data = normalize_intensities_per_slice(tile.data, tile.valid, self.model)
+        return Tile(tile.key, data, tile.valid)

@@ -1,0 +1,73 @@
+"""Geometry of a stitched slice, and its blocks: full-depth columns, one a shard wide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from linumpy.io.omezarr import ImageSpec, Shape, Triple
+from linumpy.slices.tile import Key
+
+CHUNK_PX = 64
+SHARD_PX = 256
+
+
+@dataclass(frozen=True)
+class SliceLayout:
+    """A slice volume cut into blocks of `SHARD_PX` pixels a side.
+
+    Attributes
+    ----------
+    shape
+        Voxels along z, axis 1, axis 2.
+    corner_um
+        World position of the corner of voxel 0: depth below the top of the imaged range, and
+        stage position along axis 1 and axis 2.
+    attributes
+        Goes to the volume's ``attributes.linumpy``.
+    """
+
+    shape: Shape
+    voxel_um: Triple
+    corner_um: Triple
+    attributes: dict[str, Any]
+
+    @property
+    def slice_id(self) -> int:
+        """Number of the slice."""
+        return int(self.attributes["slice_id"])
+
+    def keys(self) -> list[Key]:
+        """All blocks, row by row."""
+        return [
+            (i, j)
+            for i in range(-(-self.shape[1] // SHARD_PX))
+            for j in range(-(-self.shape[2] // SHARD_PX))
+        ]
+
+    def window(self, key: Key) -> tuple[slice, slice]:
+        """Return the pixels of a block along axis 1 and axis 2."""
+        first, second = (
+            slice(k * SHARD_PX, min((k + 1) * SHARD_PX, n))
+            for k, n in zip(key, self.shape[1:], strict=True)
+        )
+        return first, second
+
+    def spec(self) -> ImageSpec:
+        """Return how the volume is written."""
+        return volume_spec(self.shape, self.voxel_um, self.corner_um, self.attributes)
+
+
+def volume_spec(
+    shape: Shape, voxel_um: Triple, corner_um: Triple, attributes: dict[str, Any]
+) -> ImageSpec:
+    """Return the layout on disk of slices and brains: 64³ chunks in 256³ shards."""
+    translation = tuple(c + v / 2 for c, v in zip(corner_um, voxel_um, strict=True))
+    return ImageSpec(
+        shape=shape,
+        voxel_um=voxel_um,
+        translation_um=translation,  # type: ignore[arg-type]
+        chunks=(CHUNK_PX,) * 3,
+        shards=(SHARD_PX,) * 3,
+        attributes=attributes,
+    )

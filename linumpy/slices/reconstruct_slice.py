@@ -1,0 +1,220 @@
+"""The fused slice: from a mosaic grid to a stitched, cropped, normalised volume in one process.
+
+The grid is read once and the slice written once; what happens in between is the same chain of
+stages that the single scripts run, with the same results to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from linumpy.device import CPU, Device
+from linumpy.io.atomic import refuse_existing
+from linumpy.io.grid import GridInfo
+from linumpy.io.models import save_model
+from linumpy.io.omezarr import open_image
+from linumpy.params import build
+from linumpy.slices.block_stages import (
+    Crop3dMosaicBelowInterface,
+    CropParams,
+    FindAgarose,
+    NormalizeIntensitiesPerSlice,
+    NormalizeParams,
+    StitchedSource,
+    StitchParams,
+)
+from linumpy.slices.engine import Stage, run
+from linumpy.slices.grid_io import GridSource, SliceSink
+from linumpy.slices.learn_models import AcquisitionModels
+from linumpy.slices.register_stage import RegisterTiles, TilePositions
+from linumpy.slices.store import DEFAULT_BUDGET_BYTES, TileStore
+from linumpy.slices.tile_stages import (
+    Aip,
+    DetectFocalCurvature,
+    FixIllumination3d,
+    FocalParams,
+    IlluminationParams,
+    ResampleMosaicGrid,
+    ResampleParams,
+)
+
+
+@dataclass(frozen=True)
+class SliceParams:
+    """Parameters of all stages of a slice."""
+
+    resample: ResampleParams
+    focal: FocalParams
+    illumination: IlluminationParams
+    stitch: StitchParams
+    crop: CropParams
+    normalize: NormalizeParams
+
+    KINDS: ClassVar = (
+        ResampleParams,
+        FocalParams,
+        IlluminationParams,
+        StitchParams,
+        CropParams,
+        NormalizeParams,
+    )
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> SliceParams:
+        """Build all stages' parameters from pipeline names."""
+        return cls(
+            resample=build(ResampleParams, values),
+            focal=build(FocalParams, values),
+            illumination=build(IlluminationParams, values),
+            stitch=build(StitchParams, values),
+            crop=build(CropParams, values),
+            normalize=build(NormalizeParams, values),
+        )
+
+
+def tile_chain(params: SliceParams, models: AcquisitionModels) -> list[Stage]:
+    """Return the stages that change tiles, in order."""
+    chain: list[Stage] = [ResampleMosaicGrid(params.resample)]
+    if models.focal is not None:
+        chain.append(DetectFocalCurvature(params.focal, models.focal))
+    if models.flat is not None:
+        chain.append(FixIllumination3d(models.flat))
+    return chain
+
+
+@dataclass(frozen=True)
+class SlicePictures:
+    """What a slice shows of itself.
+
+    Attributes
+    ----------
+    aip
+        Projections of the corrected tiles, side by side.
+    depth_mean
+        Mean over depth of the stitched, cropped slice before normalisation; NaN outside.
+    """
+
+    aip: np.ndarray
+    depth_mean: np.ndarray
+
+
+def reconstruct_slice(
+    grid: Path | str,
+    output: Path | str,
+    models: AcquisitionModels,
+    params: SliceParams,
+    *,
+    output_models: Path | str | None = None,
+    positions: TilePositions | None = None,
+    intermediates: Path | None = None,
+    overwrite: bool = False,
+    device: Device = CPU,
+    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+) -> SlicePictures:
+    """Reconstruct one slice.
+
+    Parameters
+    ----------
+    grid
+        Mosaic grid, native resolution.
+    output
+        Slice volume to write (OME-Zarr).
+    models
+        Of the acquisition, from `learn_models`.
+    params
+        Of all stages.
+    output_models
+        Folder for what this slice taught: tile positions, interface cut, normalisation.
+    positions
+        Tile positions to use instead of registering (for comparisons with known truth).
+    intermediates
+        Folder for the corrected grid and the stitched slice; not written when None.
+    overwrite
+        Whether existing outputs may be replaced.
+    device
+        Where to compute.
+    budget_bytes
+        Memory for tiles that wait between passes.
+
+    Returns
+    -------
+    Pictures of the slice.
+    """
+    source = GridSource.open(grid)
+    aip, register = Aip(), RegisterTiles()
+    if positions is not None:
+        register.model = positions
+    crop, agarose = Crop3dMosaicBelowInterface(params.crop), FindAgarose(params.normalize)
+    normalize = NormalizeIntensitiesPerSlice(params.normalize, agarose)
+    with SliceSink(output, overwrite=overwrite) as sink, TileStore(budget_bytes) as tiles:
+        layout: GridInfo = run(
+            [*tile_chain(params, models), aip, register],
+            source,
+            keep=tiles,
+            device=device,
+            budget_bytes=budget_bytes,
+        )
+        stitched = StitchedSource(tiles, layout, register.model, params.stitch, device=device)
+        if intermediates is not None:
+            _keep_intermediates(intermediates, tiles, layout, stitched, overwrite)
+        run([crop, agarose, normalize], stitched, [sink], device=device, budget_bytes=budget_bytes)
+    if output_models is not None:
+        for stage in (register, crop, normalize):
+            save_model(output_models, stage.name, stage.model)
+    return SlicePictures(aip.model.image, agarose.depth_mean)
+
+
+def reconstruct_to_files(
+    grid: Path,
+    output: Path,
+    values: Mapping[str, Any],
+    *,
+    models: Path,
+    output_models: Path | None = None,
+    aip: Path | None = None,
+    preview: Path | None = None,
+    intermediates: Path | None = None,
+    overwrite: bool = False,
+    device: Device = CPU,
+) -> None:
+    """Reconstruct one slice from files to files, pictures included; see `reconstruct_slice`."""
+    from linumpy.io.previews import aip_png, slice_preview
+
+    for path in (output, aip, preview):
+        if path is not None:
+            refuse_existing(path, overwrite)
+    params = SliceParams.from_values(values)
+    pictures = reconstruct_slice(
+        grid,
+        output,
+        AcquisitionModels.load(models, params.focal, params.illumination),
+        params,
+        output_models=output_models,
+        intermediates=intermediates,
+        overwrite=overwrite,
+        device=device,
+    )
+    if aip is not None:
+        aip_png(pictures.aip, aip, overwrite=overwrite)
+    if preview is not None:
+        pixel_um = open_image(output).voxel_um
+        slice_preview(pictures.depth_mean, pixel_um, preview, overwrite=overwrite)
+
+
+def _keep_intermediates(
+    folder: Path, tiles: TileStore, layout: GridInfo, stitched: StitchedSource, overwrite: bool
+) -> None:
+    from linumpy.slices.engine import StoreSource
+    from linumpy.slices.grid_io import GridSink
+
+    keys = [(t.ix, t.iy) for t in layout.tiles if t.present]
+    name = f"z{layout.slice_id:02d}.ome.zarr"
+    with GridSink(folder / f"mosaic_grid_3d_corrected_{name}", overwrite=overwrite) as sink:
+        run([], StoreSource(tiles, keys, layout), [sink])
+    with SliceSink(folder / f"slice_stitched_{name}", overwrite=overwrite) as volume:
+        run([], stitched, [volume])

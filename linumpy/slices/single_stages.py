@@ -1,0 +1,204 @@
+"""Single stages between files: what the fused slice does in one process, a step at a time.
+
+Chained in the right order these give the same bits as `reconstruct_slice`; they exist to look
+at what one stage does, and to redo one with other parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from linumpy.device import Device
+from linumpy.io.models import load_model, save_model
+from linumpy.params import build
+from linumpy.slices.block_stages import (
+    Crop3dMosaicBelowInterface,
+    CropParams,
+    FindAgarose,
+    NormalizeIntensitiesPerSlice,
+    NormalizeParams,
+    StitchedSource,
+    StitchParams,
+)
+from linumpy.slices.engine import Stage, run
+from linumpy.slices.grid_io import GridSink, GridSource, SliceSink, SliceSource
+from linumpy.slices.register_stage import RegisterTiles, TilePositions
+from linumpy.slices.store import TileStore
+from linumpy.slices.tile_stages import (
+    Aip,
+    AipMosaic,
+    DetectFocalCurvature,
+    FixIllumination3d,
+    FlatField,
+    FocalCurvature,
+    FocalParams,
+    IlluminationParams,
+    ResampleMosaicGrid,
+    ResampleParams,
+)
+
+Values = Mapping[str, Any]
+
+
+def model_place(path: Path) -> tuple[Path, str]:
+    """Split the path of a model's JSON into its folder and stem."""
+    return path.parent, path.name.removesuffix(".json")
+
+
+def _grid_to_grid(
+    stages: Sequence[Stage], grid: Path, output: Path, overwrite: bool, device: Device
+) -> None:
+    source = GridSource.open(grid)
+    with GridSink(output, overwrite=overwrite) as sink:
+        run(stages, source, [sink], device=device)
+
+
+def resample_grid(
+    grid: Path, output: Path, values: Values, *, overwrite: bool, device: Device
+) -> None:
+    """Bring a mosaic grid to the working resolution."""
+    stage = ResampleMosaicGrid(build(ResampleParams, values))
+    _grid_to_grid([stage], grid, output, overwrite, device)
+
+
+def flatten_grid(
+    grid: Path,
+    output: Path,
+    values: Values,
+    *,
+    models: Path | None,
+    overwrite: bool,
+    device: Device,
+) -> None:
+    """Take the focal curvature off a grid, learned before or, without `models`, from this grid."""
+    params = build(FocalParams, values)
+    stage = DetectFocalCurvature(params)
+    if params.enabled and models is not None:
+        stage.model = load_model(models, stage.name, FocalCurvature)
+    _grid_to_grid([stage] if params.enabled else [], grid, output, overwrite, device)
+    if params.enabled and models is None:
+        save_model(output.parent, f"{_stem(output)}_{stage.name}", stage.model)
+
+
+def illuminate_grid(
+    grid: Path,
+    output: Path,
+    values: Values,
+    *,
+    models: Path | None,
+    overwrite: bool,
+    device: Device,
+) -> None:
+    """Take the flat field off a grid, learned before or, without `models`, from this grid."""
+    params = build(IlluminationParams, values)
+    stage = FixIllumination3d()
+    if params.enabled and models is not None:
+        stage.model = load_model(models, stage.name, FlatField)
+    _grid_to_grid([stage] if params.enabled else [], grid, output, overwrite, device)
+    if params.enabled and models is None:
+        save_model(output.parent, f"{_stem(output)}_{stage.name}", stage.model)
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".zarr").removesuffix(".ome")
+
+
+def project_grid(grid: Path, device: Device) -> AipMosaic:
+    """Return the average intensity projections of a grid's tiles, side by side."""
+    stage = Aip()
+    run([stage], GridSource.open(grid), device=device)
+    mosaic: AipMosaic = stage.model
+    return mosaic
+
+
+def register_grid(grid: Path, output: Path, device: Device) -> TilePositions:
+    """Register the tiles of a corrected grid and write their positions as JSON."""
+    stage = RegisterTiles()
+    run([stage], GridSource.open(grid), device=device)
+    save_model(*model_place(output), stage.model)
+    positions: TilePositions = stage.model
+    return positions
+
+
+def stitch_grid(
+    grid: Path,
+    output: Path,
+    values: Values,
+    *,
+    positions: Path | None,
+    overwrite: bool,
+    device: Device,
+) -> None:
+    """Stitch a corrected grid, at given tile positions or after registering its tiles."""
+    source = GridSource.open(grid)
+    register = RegisterTiles()
+    if positions is None:
+        run([register], source, device=device)
+    else:
+        register.model = load_model(*model_place(positions), TilePositions)
+    with (
+        TileStore(fetch=source.read) as tiles,
+        SliceSink(output, overwrite=overwrite) as sink,
+    ):
+        stitched = StitchedSource(
+            tiles, source.layout, register.model, build(StitchParams, values), device=device
+        )
+        run([], stitched, [sink], device=device)
+
+
+def _slice_to_slice(
+    make_chain: Callable[[], Sequence[Stage]],
+    volume: Path,
+    output: Path,
+    output_model: Path | None,
+    overwrite: bool,
+    device: Device,
+) -> None:
+    chain = make_chain()
+    source = SliceSource.open(volume)
+    with SliceSink(output, overwrite=overwrite) as sink:
+        run(chain, source, [sink], device=device)
+    if output_model is not None:
+        save_model(*model_place(output_model), chain[-1].model)
+
+
+def crop_slice(
+    volume: Path,
+    output: Path,
+    values: Values,
+    *,
+    output_model: Path | None,
+    overwrite: bool,
+    device: Device,
+) -> None:
+    """Crop a stitched slice at its interface."""
+    params = build(CropParams, values)
+    _slice_to_slice(
+        lambda: [Crop3dMosaicBelowInterface(params)],
+        volume,
+        output,
+        output_model,
+        overwrite,
+        device,
+    )
+
+
+def normalize_slice(
+    volume: Path,
+    output: Path,
+    values: Values,
+    *,
+    output_model: Path | None,
+    overwrite: bool,
+    device: Device,
+) -> None:
+    """Normalise a cropped slice."""
+    params = build(NormalizeParams, values)
+
+    def chain() -> list[Stage]:
+        agarose = FindAgarose(params)
+        return [agarose, NormalizeIntensitiesPerSlice(params, agarose)]
+
+    _slice_to_slice(chain, volume, output, output_model, overwrite, device)

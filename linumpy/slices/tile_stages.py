@@ -1,0 +1,253 @@
+"""Stages on the tiles of a mosaic grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from linumpy.device import Array, to_host
+from linumpy.errors import InputError
+from linumpy.geometry.detect_focal_curvature import (
+    FocalCurvature,
+    detect_focal_curvature,
+    fit_focal_curvature,
+)
+from linumpy.geometry.interface import find_tissue_interface
+from linumpy.geometry.resample import (
+    apply_axis_weights,
+    resample_masked,
+    resampled_length,
+    resampling_matrices,
+)
+from linumpy.intensity.fix_illumination_3d import (
+    FlatField,
+    brightness_map,
+    fit_flat_field,
+    fix_illumination_3d,
+)
+from linumpy.intensity.normalize_intensities_per_slice import depth_mean
+from linumpy.io.grid import GridInfo
+from linumpy.mosaic.shared_field import TileMap, bin_map
+from linumpy.params import param
+from linumpy.slices.engine import Stage
+from linumpy.slices.tile import Key, Tile
+
+_CELLS_A_SIDE = 48
+
+
+@dataclass(frozen=True)
+class ResampleParams:
+    """Parameters of resampling."""
+
+    resolution_um: float = param(
+        10.0, "resolution", "voxel size to work at, um; -1 keeps the grid's", minimum=-1
+    )
+
+
+class ResampleMosaicGrid(Stage):
+    """Brings tiles to the working resolution."""
+
+    name = "resample_mosaic_grid"
+
+    def __init__(self, params: ResampleParams) -> None:
+        if params.resolution_um == 0:
+            raise InputError("--resolution 0: expected a size in um, or -1 to keep the grid's")
+        self._target_um = params.resolution_um
+
+    def _target(self, layout: GridInfo) -> tuple[float, float, float]:
+        return layout.voxel_um if self._target_um < 0 else (self._target_um,) * 3
+
+    def start(self, layout: GridInfo) -> None:
+        """Prepare the axis matrices."""
+        target = self._target(layout)
+        self._matrices = resampling_matrices(layout.tile_shape_px, layout.voxel_um, target)
+
+    def layout(self, layout: GridInfo) -> GridInfo:
+        """Return the grid of resampled tiles."""
+        target = self._target(layout)
+        shape = tuple(
+            n if source == wanted else resampled_length(n, source, wanted)
+            for n, source, wanted in zip(layout.tile_shape_px, layout.voxel_um, target, strict=True)
+        )
+        return replace(layout, tile_shape_px=(shape[0], shape[1], shape[2]), voxel_um=target)
+
+    def apply(self, tile: Tile) -> Tile:
+        """Resample a tile and its mask."""
+        if all(matrix is None for matrix in self._matrices):
+            return tile
+        if tile.valid is None:
+            return Tile(tile.key, apply_axis_weights(tile.data, self._matrices))
+        data, valid = resample_masked(tile.data, tile.valid, self._matrices)
+        return Tile(tile.key, data, valid)
+
+
+class FieldStage(Stage):
+    """A stage that learns a field shared by all tiles from one small map a tile.
+
+    Tiles of several slices may be gathered, one slice after the other.
+    """
+
+    learns = True
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._values: dict[tuple[int, Key], np.ndarray] = {}
+        self._corners_px: dict[tuple[int, Key], np.ndarray] = {}
+
+    def start(self, layout: GridInfo) -> None:
+        """Note the tiles' size and where the stage put them."""
+        self._tile_shape = layout.tile_shape_px[1:]
+        self._voxel_um = layout.voxel_um
+        self._cell = max(1, min(self._tile_shape) // _CELLS_A_SIDE)
+        self._slice_id = layout.slice_id
+        corners = layout.corner_um() / np.asarray(layout.voxel_um[1:])
+        for tile, corner in zip(layout.tiles, corners, strict=True):
+            self._corners_px[layout.slice_id, (tile.ix, tile.iy)] = corner
+        self.check_model()
+
+    def check_model(self) -> None:
+        """Refuse a model that was learned on tiles of another size."""
+
+    def gather(self, key: Key, measurement: np.ndarray) -> None:
+        """Keep the map of one tile."""
+        self._values[self._slice_id, key] = measurement
+
+    def place(self, slice_id: int, corners_um: Mapping[Key, np.ndarray]) -> None:
+        """Put the maps of a slice where its tiles were registered."""
+        for key, corner in corners_um.items():
+            self._corners_px[slice_id, key] = corner / np.asarray(self._voxel_um[1:])
+
+    @property
+    def maps(self) -> list[TileMap]:
+        """All maps gathered, with positions."""
+        return [
+            TileMap(values, slice_id, tuple(self._corners_px[slice_id, key]))
+            for (slice_id, key), values in self._values.items()
+        ]
+
+    def _refuse_other_size(self, shape: tuple[int, ...], what: str) -> None:
+        if tuple(shape) != tuple(self._tile_shape):
+            raise InputError(
+                f"{what} was learned on tiles of {tuple(shape)} pixels, "
+                f"but these have {tuple(self._tile_shape)}; learn it at this resolution"
+            )
+
+
+@dataclass(frozen=True)
+class FocalParams:
+    """Parameters of the focal curvature."""
+
+    enabled: bool = param(True, "fix_curvature_enabled", "take the focal curvature off")
+    sigma_xy_px: int = param(
+        3, "fix_curvature_sigma_xy", "lateral box of the interface finder, pixels", minimum=1
+    )
+    sigma_z_px: float = param(
+        2.0, "fix_curvature_sigma_z", "axial sigma of the interface finder, voxels", minimum=0.5
+    )
+
+
+class DetectFocalCurvature(FieldStage):
+    """Flattens the focal surface; one model serves the acquisition."""
+
+    name = "detect_focal_curvature"
+
+    def __init__(self, params: FocalParams, model: FocalCurvature | None = None) -> None:
+        super().__init__(model)
+        self._params = params
+
+    def check_model(self) -> None:
+        """Refuse a surface of another tile size."""
+        if self.model is not None:
+            self._refuse_other_size(self.model.surface_um.shape, "the focal curvature")
+
+    def measure(self, tile: Tile) -> np.ndarray:
+        """Return the interface in cells, NaN where its edge is weak."""
+        depth = find_tissue_interface(
+            tile.data,
+            self._params.sigma_xy_px,
+            self._params.sigma_z_px,
+            valid=tile.valid,
+            axis=0,
+        )
+        return bin_map(to_host(depth).astype(np.float64), self._cell)
+
+    def solve(self) -> FocalCurvature:
+        """Fit the surface."""
+        return fit_focal_curvature(self.maps, self._tile_shape, self._voxel_um, cell=self._cell)
+
+    def apply(self, tile: Tile) -> Tile:
+        """Move the A-lines."""
+        surface = self.model.surface_um / np.float32(self._voxel_um[0])
+        data, valid = detect_focal_curvature(tile.data, surface, tile.valid)
+        return Tile(tile.key, data, valid)
+
+
+@dataclass(frozen=True)
+class IlluminationParams:
+    """Parameters of the illumination correction."""
+
+    enabled: bool = param(True, "fix_illum_enabled", "divide by the learned flat field")
+
+
+class FixIllumination3d(FieldStage):
+    """Takes the flat field off; one model serves the acquisition."""
+
+    name = "fix_illumination_3d"
+
+    def __init__(self, model: FlatField | None = None) -> None:
+        super().__init__(model)
+
+    def check_model(self) -> None:
+        """Refuse a flat field of another tile size."""
+        if self.model is not None:
+            self._refuse_other_size(self.model.flat_field.shape, "the flat field")
+
+    def measure(self, tile: Tile) -> np.ndarray:
+        """Return ln brightness in cells, NaN where it is dark."""
+        brightness = to_host(brightness_map(tile.data, tile.valid)).astype(np.float64)
+        return np.log(bin_map(brightness, self._cell))
+
+    def solve(self) -> FlatField:
+        """Fit the flat field."""
+        return fit_flat_field(self.maps, self._tile_shape, self._voxel_um, cell=self._cell)
+
+    def apply(self, tile: Tile) -> Tile:
+        """Divide a tile."""
+        return Tile(tile.key, fix_illumination_3d(tile.data, self.model.flat_field), tile.valid)
+
+
+@dataclass(frozen=True)
+class AipMosaic:
+    """Average intensity projections of all tiles, laid side by side, NaN where invalid."""
+
+    image: np.ndarray
+
+
+class Aip(Stage):
+    """Observes the mean over depth of every tile."""
+
+    name = "aip"
+    learns = True
+    changes = False
+
+    def start(self, layout: GridInfo) -> None:
+        """Prepare the picture."""
+        _, self._t1, self._t2 = layout.tile_shape_px
+        self._image = np.full(layout.shape[1:], np.nan, dtype=np.float32)
+
+    def measure(self, tile: Tile) -> Array:
+        """Return the tile's mean over depth."""
+        return depth_mean(tile.data, tile.valid)
+
+    def gather(self, key: Key, measurement: Array) -> None:
+        """Put one tile into the picture."""
+        rows = slice(key[0] * self._t1, (key[0] + 1) * self._t1)
+        columns = slice(key[1] * self._t2, (key[1] + 1) * self._t2)
+        self._image[rows, columns] = to_host(measurement)
+
+    def solve(self) -> AipMosaic:
+        """Return the picture."""
+        return AipMosaic(self._image)

@@ -1,0 +1,112 @@
+"""Prefetch → compute → write-behind: bounded, ordered, and stopped cleanly by any error.
+
+Reader threads keep a few items ahead of the compute loop and writer threads a few behind, so
+that a pass over the tiles takes about as long as its slowest part. Memory is bounded by the
+items in flight, whatever the number of tiles.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from linumpy.errors import LinumpyError
+
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
+
+
+class StreamError(LinumpyError):
+    """A step of a stream failed; the message names the item and the step."""
+
+
+def stream(
+    keys: Iterable[K],
+    read: Callable[[K], V],
+    compute: Callable[[K, V], R],
+    write: Callable[[K, R], Any] | None = None,
+    *,
+    depth: int = 2,
+    readers: int = 2,
+    writers: int = 1,
+) -> Iterator[tuple[K, R]]:
+    """Read, compute and write items, overlapped, and yield ``(key, result)`` in order.
+
+    Parameters
+    ----------
+    keys
+        What to process, in this order.
+    read
+        Runs in `readers` threads, at most `depth` items ahead of `compute`.
+    compute
+        Runs in the caller's thread, one item at a time, in order.
+    write
+        Runs in `writers` threads, at most `depth` items behind. All writes are done when the
+        iteration ends.
+    depth, readers, writers
+        Bounds; memory in flight is at most ``2 · depth + 1`` items.
+
+    Raises
+    ------
+    StreamError
+        When a step fails with an error that is not ours: names the item and the step. Errors of
+        linumpy pass through as they are. Either way nothing further is started, and running
+        reads and writes are waited for.
+    """
+    pending: deque[tuple[K, Future[V]]] = deque()
+    writing: deque[tuple[K, Future[Any]]] = deque()
+    remaining = iter(keys)
+    with (
+        ThreadPoolExecutor(readers, "linumpy-read") as read_pool,
+        ThreadPoolExecutor(writers, "linumpy-write") as write_pool,
+    ):
+
+        def prefetch() -> None:
+            while len(pending) < depth:
+                try:
+                    key = next(remaining)
+                except StopIteration:
+                    return
+                pending.append((key, read_pool.submit(read, key)))
+
+        try:
+            prefetch()
+            while pending:
+                key, future = pending.popleft()
+                value = _step(key, "read", future.result)
+                prefetch()
+                result = _step(key, "compute", compute, key, value)
+                del value, future
+                if write is not None:
+                    writing.append((key, write_pool.submit(write, key, result)))
+                    if len(writing) > depth:
+                        done, written = writing.popleft()
+                        _step(done, "write", written.result)
+                yield key, result
+                del result
+            while writing:
+                done, written = writing.popleft()
+                _step(done, "write", written.result)
+        finally:
+            for _, future_read in pending:
+                future_read.cancel()
+            for _, future_write in writing:
+                future_write.cancel()
+
+
+def drain(items: Iterable[Any]) -> None:
+    """Run a stream to its end for its writes alone."""
+    for _ in items:
+        pass
+
+
+def _step(key: object, step: str, function: Callable[..., R], *arguments: Any) -> R:
+    try:
+        return function(*arguments)
+    except LinumpyError:
+        raise
+    except Exception as error:
+        raise StreamError(f"{key}: {step} failed: {type(error).__name__}: {error}") from error

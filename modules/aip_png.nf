@@ -1,0 +1,24 @@
+// Chained mode: the average intensity projection of a slice as a picture.
+process aip_png {
+    tag "z${slice_id}"
+    label 'slice'
+
+    input:
+    tuple val(slice_id), path(grid)
+
+    output:
+    path "aips/aip_z${slice_id}.png", emit: aip
+    tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_aip_png.py ${grid} aips/aip_z${slice_id}.png ${gpu}
+    """
+
+    stub:
+    """
+    mkdir aips
+    touch aips/aip_z${slice_id}.png
+    """
+}

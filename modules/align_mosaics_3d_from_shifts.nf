@@ -1,0 +1,26 @@
+// Chained mode: one slice on the canvas that all slices share.
+process align_mosaics_3d_from_shifts {
+    tag "z${slice_id}"
+    label 'slice'
+
+    input:
+    tuple val(slice_id), path(slice_in)
+    path slices, stageAs: 'all/*'
+    path registration
+
+    output:
+    tuple val(slice_id), path("aligned/slice_z${slice_id}.ome.zarr"), emit: slice
+    tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_align_mosaics_3d_from_shifts.py ${slice_in} aligned/slice_z${slice_id}.ome.zarr \\
+        --registration ${registration} --slices all ${gpu}
+    """
+
+    stub:
+    """
+    mkdir -p aligned/slice_z${slice_id}.ome.zarr
+    """
+}

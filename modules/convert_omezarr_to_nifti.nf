@@ -1,0 +1,24 @@
+// The brain as NIfTI, for programs that read no OME-Zarr.
+process convert_omezarr_to_nifti {
+    tag "${subject}"
+    label 'brain'
+
+    input:
+    val subject
+    path brain
+
+    output:
+    path "${subject}.nii.gz", emit: nifti
+    tuple val("${task.process}"), val("${subject}"), env('SECONDS'), emit: time
+
+    script:
+    """
+    linum_convert_omezarr_to_nifti.py ${brain} ${subject}.nii.gz \\
+        -r ${params.nifti_resolution}
+    """
+
+    stub:
+    """
+    touch ${subject}.nii.gz
+    """
+}

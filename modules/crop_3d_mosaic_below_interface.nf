@@ -1,0 +1,27 @@
+// Chained mode: what lies below the tissue's surface, to a given depth.
+process crop_3d_mosaic_below_interface {
+    tag "z${slice_id}"
+    label 'slice'
+
+    input:
+    tuple val(slice_id), path(slice_in)
+    stdin
+
+    output:
+    tuple val(slice_id), path("cropped_z${slice_id}.ome.zarr"), emit: slice
+    path "models/z${slice_id}/crop_3d_mosaic_below_interface.json", emit: models
+    tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_crop_3d_mosaic_below_interface.py ${slice_in} cropped_z${slice_id}.ome.zarr \\
+        --output_model models/z${slice_id}/crop_3d_mosaic_below_interface.json --params - ${gpu}
+    """
+
+    stub:
+    """
+    mkdir -p cropped_z${slice_id}.ome.zarr models/z${slice_id}
+    touch models/z${slice_id}/crop_3d_mosaic_below_interface.json
+    """
+}

@@ -1,0 +1,26 @@
+// Chained mode: the acquisition's focal surface taken off.
+process detect_focal_curvature {
+    tag "z${slice_id}"
+    label 'slice'
+
+    input:
+    tuple val(slice_id), path(grid)
+    path models, stageAs: 'learned/*'
+    stdin
+
+    output:
+    tuple val(slice_id), path("focal_z${slice_id}.ome.zarr"), emit: grid
+    tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_detect_focal_curvature.py ${grid} focal_z${slice_id}.ome.zarr \\
+        --models learned --params - ${gpu}
+    """
+
+    stub:
+    """
+    mkdir focal_z${slice_id}.ome.zarr
+    """
+}

@@ -1,0 +1,22 @@
+// How far each slice lies from the one before, from the stage positions in the metadata.
+process estimate_xy_shift_from_metadata {
+    tag 'all slices'
+    label 'light'
+
+    input:
+    tuple path(source, stageAs: 'source'), val(digest)
+
+    output:
+    path 'shifts_xy.csv', emit: shifts
+    tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
+
+    script:
+    """
+    linum_estimate_xy_shift_from_metadata.py source shifts_xy.csv
+    """
+
+    stub:
+    """
+    echo fixed_id,moving_id,x_shift,y_shift,x_shift_mm,y_shift_mm,reliable > shifts_xy.csv
+    """
+}

@@ -1,0 +1,26 @@
+// Chained mode: tiles divided by the acquisition's flat field.
+process fix_illumination_3d {
+    tag "z${slice_id}"
+    label 'slice'
+
+    input:
+    tuple val(slice_id), path(grid)
+    path models, stageAs: 'learned/*'
+    stdin
+
+    output:
+    tuple val(slice_id), path("illumination_z${slice_id}.ome.zarr"), emit: grid
+    tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_fix_illumination_3d.py ${grid} illumination_z${slice_id}.ome.zarr \\
+        --models learned --params - ${gpu}
+    """
+
+    stub:
+    """
+    mkdir illumination_z${slice_id}.ome.zarr
+    """
+}

@@ -1,0 +1,26 @@
+// One page that shows the run to a person.
+include { lay_out } from './local/output'
+
+process generate_pipeline_report {
+    tag 'report'
+    label 'brain'
+
+    input:
+    val places
+    path items, stageAs: 'staged/?/item'
+    stdin
+
+    output:
+    path 'report.html', emit: report
+
+    script:
+    """
+    ${lay_out('run', places)}
+    linum_generate_pipeline_report.py run report.html --info -
+    """
+
+    stub:
+    """
+    touch report.html
+    """
+}

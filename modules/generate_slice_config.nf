@@ -1,0 +1,23 @@
+// The table that says which slices are used.
+process generate_slice_config {
+    tag 'all slices'
+    label 'light'
+
+    input:
+    tuple path(source, stageAs: 'source'), val(digest)
+
+    output:
+    path 'slice_config.csv', emit: config
+    tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
+
+    script:
+    """
+    linum_generate_slice_config.py source slice_config.csv \\
+        --exclude_first ${params.exclude_first_slices}
+    """
+
+    stub:
+    """
+    echo slice_id,use > slice_config.csv
+    """
+}

@@ -1,0 +1,165 @@
+// What lies in the input folder, told by content.
+
+// The input as a map: kind (raw or grids), root, subject, digest of all, the tables that are given,
+// and slices, each a list [slice_id, path, digest]. A slice id is text of two digits or more.
+def find_input(given) {
+    def root = file(given.input.toString())
+    if (!root.isDirectory()) {
+        error("--input ${given.input}: no such folder; expected raw tiles (tile_x00_y00_z00) or mosaic grids")
+    }
+    def grids = find_grids(root)
+    def tiles = find_tiles(root, own_folders(given))
+    if (grids && tiles) {
+        error("--input ${root}: holds both raw tiles (${tiles[0]}) and mosaic grids (${grids[0]}); name one of the two folders")
+    }
+    if (!grids && !tiles) {
+        error("--input ${root}: found neither folders tile_x00_y00_z00 nor mosaic_grid_3d_z00.ome.zarr in it")
+    }
+    def slices = grids ? grid_slices(grids) : raw_slices(root, tiles)
+    [
+        kind: grids ? 'grids' : 'raw',
+        root: grids ? grids[0].parent : root,
+        subject: given.subject_name ? given.subject_name.toString() : subject_of(root),
+        shifts_xy: given_table('shifts_xy', given, grids),
+        slice_config: given_table('slice_config', given, grids),
+        digest: slices.collect { slice -> slice[2] }.join(' ').sha256(),
+        slices: chosen(slices, given.slices),
+    ]
+}
+
+// The table named by a parameter, else the one beside the grids, else null.
+def given_table(name, given, grids) {
+    if (given[name] != null) {
+        return checked_file("--${name}", given[name])
+    }
+    def beside = grids ? grids[0].resolveSibling("${name}.csv") : null
+    beside?.exists() ? beside : null
+}
+
+def checked_file(option, text) {
+    def path = file(text.toString())
+    if (!path.isFile()) {
+        error("${option} ${text}: no such file")
+    }
+    path
+}
+
+// A folder, with a digest of what is in it.
+def with_digest(option, text) {
+    def folder = file(text.toString())
+    if (!folder.isDirectory()) {
+        error("${option} ${text}: no such folder")
+    }
+    [folder, digest_of(folder, all_files(folder))]
+}
+
+// The folders that this run itself writes to, should they lie within the input.
+def own_folders(given) {
+    [workflow.workDir, file(given.output.toString())].findAll { path -> path.exists() }*.toRealPath()
+}
+
+// Mosaic grids in the folder, or in its folder mosaic_grids.
+def find_grids(root) {
+    [root, root.resolve('mosaic_grids')]
+        .findAll { folder -> folder.isDirectory() }
+        .collect { folder -> children(folder).findAll { path -> path.isDirectory() && grid_id(path) != null } }
+        .find { found -> found } ?: []
+}
+
+// Tile folders at any depth; volumes, hidden folders and this run's own folders are not entered.
+def find_tiles(folder, skipped) {
+    children(folder).findAll { path -> path.isDirectory() }.collectMany { path ->
+        if (tile_id(path) != null) {
+            return [path]
+        }
+        def closed = path.name.startsWith('.') || path.name.endsWith('.zarr') || path.toRealPath() in skipped
+        closed ? [] : find_tiles(path, skipped)
+    }
+}
+
+def children(folder) {
+    folder.list().toList().sort().collect { name -> folder.resolve(name) }
+}
+
+def tile_id(path) {
+    def match = path.name =~ /^tile_x\d+_y\d+_z(\d+)/
+    match ? match[0][1].toInteger() : null
+}
+
+def grid_id(path) {
+    def match = path.name =~ /^mosaic_grid[A-Za-z0-9_]*?_z(\d+)(?:_[A-Za-z0-9_]+)?\.ome\.zarr$/
+    match ? match[0][1].toInteger() : null
+}
+
+def two_digits(number) {
+    String.format('%02d', number)
+}
+
+def grid_slices(grids) {
+    def by_id = new TreeMap(grids.groupBy { path -> grid_id(path) })
+    by_id.collect { number, paths ->
+        if (paths.size() > 1) {
+            error("--input: ${paths*.name.join(' and ')} both hold slice z${two_digits(number)}; expected one grid a slice")
+        }
+        [two_digits(number), paths[0], digest_of(paths[0], all_files(paths[0]))]
+    }
+}
+
+def raw_slices(root, tiles) {
+    def by_id = new TreeMap(tiles.groupBy { path -> tile_id(path) })
+    by_id.collect { number, folders ->
+        // Metadata that counts lies in the folders above the tiles.
+        def above = folders.collectMany { tile -> folders_between(root, tile.parent) }.unique()
+        def side_files = above.collectMany { folder -> ['metadata.json', 'state.json'].collect { name -> folder.resolve(name) } }
+            .findAll { path -> path.exists() }
+        def files = folders.collectMany { tile -> children(tile) } + side_files
+        [two_digits(number), root, digest_of(root, files)]
+    }
+}
+
+def folders_between(root, folder) {
+    folder == root ? [root] : folders_between(root, folder.parent) + [folder]
+}
+
+def all_files(folder) {
+    children(folder).collectMany { path -> path.isDirectory() ? all_files(path) : [path] }
+}
+
+// Changes with the name, size or time of any file. Nextflow looks no deeper than a folder's own
+// time, so this value, passed beside the folder, is what makes a changed slice run again.
+def digest_of(root, files) {
+    files.collect { path -> "${root.relativize(path)} ${path.size()} ${path.lastModified()}" }
+        .sort().join('\n').sha256()
+}
+
+// The slices named in text such as 7,9-12; all where there is none.
+def chosen(slices, text) {
+    if (text == null) {
+        return slices
+    }
+    def wanted = text.toString().split(',').collectMany { part ->
+        def ends = part.split('-')*.toInteger()
+        (ends[0]..ends[-1]).toList()
+    }
+    def there = slices.collect { slice -> slice[0].toInteger() }
+    def lacking = wanted.findAll { number -> !(number in there) }
+    if (lacking) {
+        error("--slices ${text}: the input has no slice ${lacking.join(', ')}; it has ${there.join(', ')}")
+    }
+    slices.findAll { slice -> slice[0].toInteger() in wanted }
+}
+
+// A part sub-… of the path, else the last folder whose name says more than what kind it is.
+def subject_of(root) {
+    def kinds = ['mosaic-grids', 'mosaics', 'mosaic_grids', 'input', 'data', 'raw']
+    def names = root.toRealPath().toList()*.toString()
+    def name = names.find { part -> part ==~ /sub-\w+/ } ?: names.reverse().find { part -> !(part in kinds) } ?: 'brain'
+    name.replaceAll('[^A-Za-z0-9._-]+', '_').replaceAll('^[^A-Za-z0-9]+', '') ?: 'brain'
+}
+
+// Whether slice_config.csv lets a slice into the brain; not said means yes.
+def is_used(config, slice_id) {
+    def row = config.splitCsv(header: true, strip: true)
+        .find { cells -> cells.slice_id.replace('"', '').toDouble() == slice_id.toDouble() }
+    !(row?.use?.toLowerCase() in ['false', '0', '0.0', 'no', 'n', 'f'])
+}

@@ -1,0 +1,58 @@
+// The output folder: one launch at a time, and nothing finished is replaced unasked.
+
+// Open the output folder for this launch and return its lock. The system lets go of the lock
+// when this process ends, however it ends. The lock's file tells the session to resume: by itself
+// -resume takes up the last launch, be it one that was refused.
+def claim_output(given, subject) {
+    def folder = file(given.output.toString())
+    folder.mkdirs()
+    if (!folder.isDirectory()) {
+        error("--output ${folder}: cannot be made; expected a folder, or a place for one")
+    }
+    def lock_file = folder.resolve('.linumpy.lock')
+    def opened = java.nio.channels.FileChannel.open(
+        lock_file,
+        java.nio.file.StandardOpenOption.CREATE,
+        java.nio.file.StandardOpenOption.READ,
+        java.nio.file.StandardOpenOption.WRITE,
+    )
+    def lock = opened.tryLock()
+    if (lock == null) {
+        error("--output ${folder}: another run is writing there; wait for it, or name another folder")
+    }
+    def brain = folder.resolve("${subject}.ome.zarr")
+    if (brain.exists() && !workflow.resume && !given.overwrite) {
+        error("${brain}: exists already; continue that run with -resume ${lock_file.text.trim()}, replace it with --overwrite, or name another --output")
+    }
+    opened.truncate(0)
+    opened.write(java.nio.ByteBuffer.wrap("${workflow.sessionId}\n".getBytes('UTF-8')))
+    lock
+}
+
+// A file of a finished task with its place in the output folder. Task folders are two names
+// below the work folder, and laid out like the output.
+def placed(path) {
+    def inside = workflow.workDir.relativize(path)
+    [inside.subpath(2, inside.nameCount).toString(), path]
+}
+
+// [slice_id, volume] of all slices as one list of volumes, first slice first.
+def in_order(slices) {
+    slices.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
+        .map { rows -> rows.collect { row -> row[1] } }
+}
+
+// Shell lines that lay out files, staged under their numbers, like the output folder.
+def lay_out(folder, places) {
+    places.withIndex().collect { place, index ->
+        def target = "${folder}/${place}"
+        def parent = target.substring(0, target.lastIndexOf('/'))
+        "mkdir -p ${parent} && ln -s \"\$PWD\"/staged/${index + 1}/item ${target}"
+    }.join('\n    ')
+}
+
+def tell_result(subject) {
+    if (workflow.success) {
+        log.info("Brain:  ${params.output}/${subject}.ome.zarr\nReport: ${params.output}/report.html")
+    }
+}

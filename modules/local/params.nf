@@ -1,0 +1,181 @@
+// Parameters: nextflow_schema.json says which there are, checks them, shows them, and gives each
+// process those that it consumes.
+
+// All properties of the schema by name, in the schema's order.
+def schema_properties(schema) {
+    schema['$defs'].values().inject([:]) { all, group -> all + group.properties }
+}
+
+// A JSON object as a map; Nextflow's own reader gives it as entries.
+def read_schema(path) {
+    path.splitJson().collectEntries { entry -> [entry.key, entry.value] }
+}
+
+// Everything wrong with the given parameters, one line each.
+def param_problems(given, schema) {
+    def known = schema_properties(schema)
+    def unknown = given.keySet().findAll { name -> !known.containsKey(name) }
+        .collect { name -> "--${name}: there is no such parameter; did you mean --${nearest(name, known.keySet())}?" }
+    def missing = schema['$defs'].values().collectMany { group -> group.required ?: [] }
+        .findAll { name -> given[name] == null }
+        .collect { name -> "--${name}: missing; expected ${lower_first(known[name].description)}" }
+    def wrong = known
+        .findAll { name, property -> given[name] != null && !is_valid(typed(given[name], property), property) }
+        .collect { name, property -> "--${name} ${given[name]}: expected ${expectation(property)}" }
+    unknown + missing + wrong
+}
+
+// The value as the schema means it: `--slices 7` arrives as a number, a list as one string.
+def typed(value, property) {
+    if (value == null) {
+        return null
+    }
+    if (property.type == 'string') {
+        return value instanceof Boolean ? value : value.toString()
+    }
+    if (property.type == 'array' && !(value instanceof List)) {
+        return value.toString().split(',', -1).collect { part -> part.isNumber() ? part.toBigDecimal() : part }
+    }
+    if (property.type == 'number' && value instanceof Double) {
+        return Double.isFinite(value) ? value.toBigDecimal() : value.toString()
+    }
+    value
+}
+
+def is_valid(value, property) {
+    def right_type = [
+        boolean: value instanceof Boolean,
+        integer: value instanceof Integer || value instanceof Long,
+        number: value instanceof Number,
+        string: value instanceof String,
+        array: value instanceof List,
+    ][property.type]
+    right_type &&
+        (property['enum'] == null || value in property['enum']) &&
+        (property.pattern == null || value.matches(property.pattern)) &&
+        (property.minimum == null || value >= bound(property.minimum)) &&
+        (property.maximum == null || value <= bound(property.maximum)) &&
+        (property.exclusiveMinimum == null || value > bound(property.exclusiveMinimum)) &&
+        (property.minItems == null || value.size() >= bound(property.minItems)) &&
+        (property.items == null || value.every { item -> is_valid(item, property.items) })
+}
+
+// Nextflow's reader of JSON gives negative numbers as text.
+def bound(value) {
+    value.toString().toBigDecimal()
+}
+
+// What a property takes, in words.
+def expectation(property) {
+    if (property['enum']) {
+        return "one of ${property['enum'].join(', ')}"
+    }
+    if (property.errorMessage) {
+        return property.errorMessage
+    }
+    if (property.type == 'array') {
+        return "${expectation(property.items).replaceFirst('a number', 'numbers')}, separated by commas"
+    }
+    def words = [boolean: 'true or false', integer: 'a whole number', number: 'a number', string: 'text'][property.type]
+    def bounds = [
+        property.minimum == null ? null : "from ${property.minimum}",
+        property.exclusiveMinimum == null ? null : "above ${property.exclusiveMinimum}",
+        property.maximum == null ? null : "to ${property.maximum}",
+        property.unit == null ? null : "(${property.unit})",
+    ]
+    ([words] + bounds.findAll { part -> part != null }).join(' ')
+}
+
+// The known name that takes the fewest changes to reach.
+def nearest(name, known) {
+    def plain = name.replace('-', '_').toLowerCase()
+    known.min { candidate -> edit_distance(plain, candidate) }
+}
+
+def edit_distance(first, second) {
+    def start = (0..second.size()).toList()
+    first.toList().inject(start) { above, letter ->
+        second.toList().withIndex().inject([above[0] + 1]) { row, other ->
+            def replaced = above[other[1]] + (letter == other[0] ? 0 : 1)
+            row + [[row[-1] + 1, above[other[1] + 1] + 1, replaced].min()]
+        }
+    }[-1]
+}
+
+// The parameters that a process consumes, as JSON for its standard input. Another process's
+// parameter is not in it, so changing that one leaves this process's cached tasks valid.
+def stage_params(process_name, given, schema) {
+    def consumed = schema_properties(schema)
+        .findAll { _name, property -> process_name in (property.stages ?: []) }
+        .collectEntries { name, property -> [name, typed(given[name], property)] }
+    to_json(new TreeMap(consumed))
+}
+
+// What the report tells about the run, as JSON: parameters, and the time of each task.
+def run_json(rows, given, schema) {
+    def shown = schema_properties(schema)
+        .findAll { name, _property -> !(name in ['help', 'overwrite']) }
+        .collectEntries { name, property -> [name, typed(given[name], property)] }
+    to_json([
+        nextflow: workflow.nextflow.version.toString(),
+        params: shown,
+        tasks: rows.collect { process_name, tag, seconds ->
+            [process: process_name.tokenize(':')[-1], tag: tag, seconds: seconds.toInteger()]
+        },
+    ])
+}
+
+def help_text(schema, columns) {
+    def width = [[columns?.isInteger() ? columns.toInteger() : 100, 72].max(), 110].min()
+    def names = schema_properties(schema).keySet()
+    def indent = names*.size().max() + 6
+    def groups = schema['$defs'].values().collect { group ->
+        def lines = group.properties.collect { name, property ->
+            def note = [
+                property.description,
+                property['enum'] ? "One of ${property['enum'].join(', ')}." : '',
+                "[${[property.type, property.unit].findAll { part -> part }.join(', ')}${default_text(property)}]",
+            ].findAll { part -> part }.join(' ')
+            "  --${name}".padRight(indent) + wrap(note, width - indent).join('\n' + ' ' * indent)
+        }
+        "${group.title}: ${group.description}\n" + lines.join('\n')
+    }
+    """|${schema.title}: ${schema.description}
+       |
+       |  linum_nextflow.py run main.nf --input FOLDER --output FOLDER [-profile gpu] [-resume]
+       |
+       |""".stripMargin() + groups.join('\n\n') + '\n'
+}
+
+def default_text(property) {
+    if (property['default'] == null) {
+        return ''
+    }
+    "; default: ${property['default'] instanceof List ? property['default'].join(',') : property['default']}"
+}
+
+// Words of a text in lines of at most the given width.
+def wrap(text, width) {
+    text.split(' ').inject(['']) { lines, word ->
+        def longer = (lines[-1] + ' ' + word).trim()
+        longer.size() <= width || lines[-1] == '' ? lines[0..<-1] + [longer] : lines + [word]
+    }
+}
+
+def lower_first(text) {
+    text[0].toLowerCase() + text.substring(1)
+}
+
+def to_json(value) {
+    if (value instanceof Map) {
+        return '{' + value.collect { key, item -> "${to_json(key)}: ${to_json(item)}" }.join(', ') + '}'
+    }
+    if (value instanceof List) {
+        return '[' + value.collect { item -> to_json(item) }.join(', ') + ']'
+    }
+    if (value == null || value instanceof Number || value instanceof Boolean) {
+        return "${value}".toString()
+    }
+    def escaped = value.toString().replace('\\', '\\\\').replace('"', '\\"')
+    '"' + escaped.replaceAll('[\\x00-\\x1f]') { letter -> String.format('\\u%04x', letter.codePointAt(0)) } + '"'
+}

@@ -1,0 +1,27 @@
+// Chained mode: agarose to 0, most tissue between 0 and 1.
+process normalize_intensities_per_slice {
+    tag "z${slice_id}"
+    label 'slice'
+
+    input:
+    tuple val(slice_id), path(slice_in)
+    stdin
+
+    output:
+    tuple val(slice_id), path("slices/slice_z${slice_id}.ome.zarr"), emit: slice
+    path "models/z${slice_id}/normalize_intensities_per_slice.json", emit: models
+    tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_normalize_intensities_per_slice.py ${slice_in} slices/slice_z${slice_id}.ome.zarr \\
+        --output_model models/z${slice_id}/normalize_intensities_per_slice.json --params - ${gpu}
+    """
+
+    stub:
+    """
+    mkdir -p slices/slice_z${slice_id}.ome.zarr models/z${slice_id}
+    touch models/z${slice_id}/normalize_intensities_per_slice.json
+    """
+}

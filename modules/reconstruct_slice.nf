@@ -1,0 +1,35 @@
+// One slice, whole: from its mosaic grid to a stitched, cropped, normalised volume.
+process reconstruct_slice {
+    tag "z${slice_id}"
+    label 'slice'
+
+    input:
+    tuple val(slice_id), path(grid), val(digest)
+    path models, stageAs: 'learned/*'
+    stdin
+
+    output:
+    tuple val(slice_id), path("slices/slice_z${slice_id}.ome.zarr"), emit: slice
+    path "models/z${slice_id}/*.json", emit: models
+    path "aips/aip_z${slice_id}.png", emit: aip
+    path "previews/slice_z${slice_id}.png", emit: preview
+    tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_reconstruct_slice.py ${grid} slices/slice_z${slice_id}.ome.zarr \\
+        --models learned --output_models models/z${slice_id} \\
+        --aip aips/aip_z${slice_id}.png --preview previews/slice_z${slice_id}.png \\
+        --params - ${gpu}
+    """
+
+    stub:
+    """
+    mkdir -p slices/slice_z${slice_id}.ome.zarr models/z${slice_id} aips previews
+    touch models/z${slice_id}/register_tiles.json
+    touch models/z${slice_id}/crop_3d_mosaic_below_interface.json
+    touch models/z${slice_id}/normalize_intensities_per_slice.json
+    touch aips/aip_z${slice_id}.png previews/slice_z${slice_id}.png
+    """
+}

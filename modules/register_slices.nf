@@ -1,0 +1,28 @@
+// Where slices lie against each other, from the tissue that neighbours share.
+process register_slices {
+    tag 'all slices'
+    label 'brain'
+
+    input:
+    path slices, stageAs: 'slices/*'
+    path shifts, stageAs: 'shifts_xy.csv'
+    path config, stageAs: 'slice_config.csv'
+    stdin
+
+    output:
+    path 'models/register_slices.json', emit: registration
+    tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_register_slices.py slices shifts_xy.csv models/register_slices.json \\
+        --slice_config slice_config.csv --params - ${gpu}
+    """
+
+    stub:
+    """
+    mkdir models
+    touch models/register_slices.json
+    """
+}

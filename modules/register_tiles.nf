@@ -1,0 +1,25 @@
+// Chained mode: where each tile lies.
+process register_tiles {
+    tag "z${slice_id}"
+    label 'slice'
+
+    input:
+    tuple val(slice_id), path(grid)
+    stdin
+
+    output:
+    tuple val(slice_id), path("models/z${slice_id}/register_tiles.json"), emit: positions
+    tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json --params - ${gpu}
+    """
+
+    stub:
+    """
+    mkdir -p models/z${slice_id}
+    touch models/z${slice_id}/register_tiles.json
+    """
+}

@@ -1,0 +1,38 @@
+// All slices in one volume, with its pyramid.
+process stack_slices_motor {
+    tag "${subject}"
+    label 'brain'
+
+    input:
+    val subject
+    path slices, stageAs: 'slices/*'
+    path shifts, stageAs: 'shifts_xy.csv'
+    path config, stageAs: 'slice_config.csv'
+    path registration
+    val already_aligned
+    stdin
+
+    output:
+    path "${subject}.ome.zarr", emit: brain
+    path 'models/stack_slices_motor.json', emit: models
+    path 'z_matches.csv', emit: matches
+    path "previews/${subject}.png", emit: preview
+    tuple val("${task.process}"), val("${subject}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    def lateral = already_aligned ? '--no_xy_shift' : ''
+    """
+    linum_stack_slices_motor.py slices shifts_xy.csv ${subject}.ome.zarr \\
+        --registration ${registration} --slice_config slice_config.csv ${lateral} \\
+        --output_model models/stack_slices_motor.json --z_matches z_matches.csv \\
+        --preview previews/${subject}.png --params - ${gpu}
+    """
+
+    stub:
+    """
+    mkdir -p ${subject}.ome.zarr models previews
+    touch models/stack_slices_motor.json previews/${subject}.png
+    echo fixed_id,moving_id,overlap_voxels,moving_z_start > z_matches.csv
+    """
+}

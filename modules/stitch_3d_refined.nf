@@ -1,0 +1,25 @@
+// Chained mode: tiles put together into one volume.
+process stitch_3d_refined {
+    tag "z${slice_id}"
+    label 'slice'
+
+    input:
+    tuple val(slice_id), path(grid), path(positions)
+    stdin
+
+    output:
+    tuple val(slice_id), path("stitched_z${slice_id}.ome.zarr"), emit: slice
+    tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
+
+    script:
+    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    """
+    linum_stitch_3d_refined.py ${grid} stitched_z${slice_id}.ome.zarr \\
+        --positions ${positions} --params - ${gpu}
+    """
+
+    stub:
+    """
+    mkdir stitched_z${slice_id}.ome.zarr
+    """
+}

@@ -1,0 +1,45 @@
+#!/usr/bin/env python
+"""Write one slice on the canvas that all slices of a brain share."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        (
+            "Write one slice on the canvas that all slices of a brain share.\n\n"
+            "The slice is moved by its registered offset, to a fraction of a pixel."
+        ),
+        gpu=True,
+    )
+    parser.add_argument("input", type=Path, help="slice volume to move (*.ome.zarr)")
+    parser.add_argument("output", type=Path, help="moved volume to write")
+    parser.add_argument("--registration", type=Path, required=True, help="register_slices.json")
+    parser.add_argument("--slices", type=Path, required=True, help="folder of all slices")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Move the slice."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.mosaic.brain import align_slice
+
+    align_slice(
+        args.input,
+        args.slices,
+        args.registration,
+        args.output,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

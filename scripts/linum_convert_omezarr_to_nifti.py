@@ -1,0 +1,55 @@
+#!/usr/bin/env python
+"""Export an OME-Zarr volume to NIfTI."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import configure_logging, make_parser, run
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        "Export an OME-Zarr volume to NIfTI.\n\n"
+        "A pyramid level with the voxel size asked for is written as it is, otherwise the volume\n"
+        "is resampled from the nearest finer level. NIfTI axes are (axis 2, axis 1, depth), in\n"
+        "millimetres of the volume's own coordinates."
+    )
+    parser.add_argument("input", type=Path, help="OME-Zarr volume")
+    parser.add_argument("output", type=Path, help=".nii or .nii.gz to write")
+    parser.add_argument(
+        "-r",
+        "--resolution",
+        type=float,
+        metavar="UM",
+        help="voxel side in micrometres; the finest level when not given",
+    )
+    parser.add_argument(
+        "--assume_unit",
+        choices=("micrometer", "millimeter", "nanometer", "centimeter", "meter"),
+        help="unit to take where the volume's metadata has none",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Export the volume."""
+    args = build_parser().parse_args(argv)
+    configure_logging(args.verbose)
+
+    from linumpy.io.nifti import convert_omezarr_to_nifti
+
+    voxel_um = convert_omezarr_to_nifti(
+        args.input,
+        args.output,
+        args.resolution,
+        assume_unit=args.assume_unit,
+        overwrite=args.overwrite,
+    )
+    size = " x ".join(f"{v:g}" for v in voxel_um)
+    print(f"{args.output}: voxels of {size} um (z, axis 1, axis 2)")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,52 @@
+#!/usr/bin/env python
+"""Take the focal curvature off a mosaic grid."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_arguments, read_params
+from linumpy.slices.tile_stages import FocalParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        (
+            "Take the focal curvature off a mosaic grid.\n\n"
+            "A-lines are moved along depth by a surface learned from the tiles."
+        ),
+        gpu=True,
+    )
+    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
+    parser.add_argument("output", type=Path, help="flattened grid to write")
+    parser.add_argument(
+        "--models",
+        type=Path,
+        help="folder of linum_learn_models.py; without it the model is learned from this grid "
+        "alone and saved beside the output",
+    )
+    add_arguments(parser, FocalParams)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Take the focal curvature off a mosaic grid."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.slices.single_stages import flatten_grid
+
+    flatten_grid(
+        args.input,
+        args.output,
+        read_params(args),
+        models=args.models,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,43 @@
+#!/usr/bin/env python
+"""Write the shifts between slices that the stage positions tell."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import configure_logging, make_parser, run
+
+DESCRIPTION = """Write shifts_xy.csv: how far the stage moved from each slice to the next.
+
+Only stage positions are used, no pictures."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the script's command line."""
+    parser = make_parser(DESCRIPTION)
+    parser.add_argument("source", type=Path, help="folder of raw tiles or of mosaic grids")
+    parser.add_argument("output", type=Path, help="table to write, *.csv")
+    parser.add_argument(
+        "--stage_to_array", default="+x,+y", metavar="AXES",
+        help="signed stage axes along the A-lines and the B-scans of raw tiles; grids know theirs",
+    )  # fmt: skip
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the script."""
+    args = build_parser().parse_args(argv)
+    configure_logging(args.verbose)
+    from linumpy.io.atomic import refuse_existing
+    from linumpy.io.tables import write_shifts
+    from linumpy.mosaic.shifts import estimate_xy_shift_from_metadata, read_extents
+
+    refuse_existing(args.output, args.overwrite)
+    shifts = estimate_xy_shift_from_metadata(read_extents(args.source, args.stage_to_array))
+    write_shifts(args.output, shifts, overwrite=args.overwrite)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,62 @@
+#!/usr/bin/env python
+"""Write the table that says which slices go into the brain."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import configure_logging, make_parser, run
+
+DESCRIPTION = """Write slice_config.csv: one row a slice, saying whether it goes into the brain.
+
+Edit the column `use` by hand where needed."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the script's command line."""
+    parser = make_parser(DESCRIPTION)
+    parser.add_argument(
+        "source", type=Path, help="folder of raw tiles or of mosaic grids, or a shifts_xy.csv"
+    )
+    parser.add_argument("output", type=Path, help="table to write, *.csv")
+    parser.add_argument(
+        "--exclude", default="", metavar="IDS", help="slices not to use, such as 7,9-12"
+    )
+    parser.add_argument(
+        "--exclude_first", type=int, default=0, metavar="N",
+        help="number of slices from the first on that were for calibration",
+    )  # fmt: skip
+    parser.add_argument(
+        "--detect_galvo", action=argparse.BooleanOptionalAction, default=False,
+        help="for raw tiles: look for the fly-back band of each slice too",
+    )  # fmt: skip
+    parser.add_argument(
+        "--galvo_threshold", type=float, default=0.6, metavar="C",
+        help="confidence (0 to 1) from which the place of the band is believed",
+    )  # fmt: skip
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the script."""
+    args = build_parser().parse_args(argv)
+    configure_logging(args.verbose)
+    from linumpy.io.atomic import refuse_existing
+    from linumpy.io.tables import parse_ids, write_slice_config
+    from linumpy.mosaic.slice_config import generate_slice_config
+
+    refuse_existing(args.output, args.overwrite)
+    rows = generate_slice_config(
+        args.source,
+        exclude=parse_ids(args.exclude),
+        exclude_first=args.exclude_first,
+        detect_galvo=args.detect_galvo,
+        galvo_threshold=args.galvo_threshold,
+    )
+    write_slice_config(args.output, rows, overwrite=args.overwrite)
+
+
+if __name__ == "__main__":
+    run(main)

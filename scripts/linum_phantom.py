@@ -1,0 +1,48 @@
+#!/usr/bin/env python
+"""Simulate a serial-section OCT acquisition of a known brain, in the raw format of the microscope.
+
+OUTPUT/raw holds the tiles, OUTPUT/truth everything that a reconstruction should find.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import configure_logging, make_parser, progress, run
+from linumpy.phantom.params import PRESETS, add_flags, from_flags
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="folder for raw/ and truth/")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="small", help="starting point")
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
+    parser.add_argument("--threads", type=int, help="tiles at once (default: one a processor)")
+    add_flags(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the command line and simulate."""
+    arguments = build_parser().parse_args(argv)
+    configure_logging(arguments.verbose)
+    params = from_flags(arguments, arguments.preset)
+    from linumpy.phantom.simulate import simulate
+
+    output = simulate(
+        arguments.output,
+        params,
+        arguments.seed,
+        overwrite=arguments.overwrite,
+        threads=arguments.threads,
+        progress=progress,
+    )
+    sys.stdout.write(f"{output / 'raw'}\n{output / 'truth'}\n")
+
+
+if __name__ == "__main__":
+    run(main)

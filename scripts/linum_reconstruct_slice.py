@@ -1,0 +1,62 @@
+#!/usr/bin/env python
+"""Reconstruct one slice: from its mosaic grid to a stitched, cropped, normalised volume."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_arguments, read_params
+from linumpy.slices.reconstruct_slice import SliceParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        (
+            "Reconstruct one slice: from its mosaic grid to a normalised volume.\n\n"
+            "Resamples, flattens, evens out, registers, stitches, crops and normalises;\n"
+            "the single scripts chained give the same bits."
+        ),
+        gpu=True,
+    )
+    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
+    parser.add_argument("output", type=Path, help="slice volume to write (*.ome.zarr)")
+    parser.add_argument(
+        "--models", type=Path, required=True, help="folder of linum_learn_models.py"
+    )
+    parser.add_argument(
+        "--output_models", type=Path, help="folder for tile positions, interface and normalisation"
+    )
+    parser.add_argument("--aip", type=Path, help="16-bit PNG of the corrected tiles' projections")
+    parser.add_argument("--preview", type=Path, help="PNG of the slice")
+    parser.add_argument(
+        "--keep_intermediates", type=Path, help="folder for the corrected grid and stitched slice"
+    )
+    add_arguments(parser, *SliceParams.KINDS)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Reconstruct the slice."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.slices.reconstruct_slice import reconstruct_to_files
+
+    reconstruct_to_files(
+        args.input,
+        args.output,
+        read_params(args),
+        models=args.models,
+        output_models=args.output_models,
+        aip=args.aip,
+        preview=args.preview,
+        intermediates=args.keep_intermediates,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

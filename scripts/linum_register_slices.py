@@ -1,0 +1,52 @@
+#!/usr/bin/env python
+"""Find where the slices of a brain lie against each other."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_arguments, read_params
+from linumpy.registration.register_slices import RegisterParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        (
+            "Find where the slices of a brain lie against each other.\n\n"
+            "Translations between slices that share tissue, all solved together."
+        ),
+        gpu=True,
+    )
+    parser.add_argument("slices", type=Path, help="folder of slice_z*.ome.zarr")
+    parser.add_argument("shifts", type=Path, help="shifts_xy.csv")
+    parser.add_argument("output", type=Path, help="JSON file to write")
+    parser.add_argument(
+        "--slice_config", type=Path, help="slice_config.csv; slices with use=false stay out"
+    )
+    add_arguments(parser, RegisterParams)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Register the slices."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.io.atomic import refuse_existing
+    from linumpy.mosaic.brain import register_folder
+
+    refuse_existing(args.output, args.overwrite)
+    register_folder(
+        args.slices,
+        args.shifts,
+        args.output,
+        read_params(args),
+        config=args.slice_config,
+        device=resolve(args.use_gpu),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

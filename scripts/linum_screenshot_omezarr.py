@@ -1,0 +1,43 @@
+#!/usr/bin/env python
+"""Picture the three central planes of an OME-Zarr volume."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import configure_logging, make_parser, run
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        "Picture the three central planes of an OME-Zarr volume, to scale, with a scale bar.\n\n"
+        "Only the pyramid level that fits the picture is read."
+    )
+    parser.add_argument("input", type=Path, help="OME-Zarr volume")
+    parser.add_argument("output", type=Path, help="PNG to write")
+    parser.add_argument("--cmap", default="gray", help="matplotlib colour map")
+    parser.add_argument(
+        "--max_size", type=int, default=1400, metavar="PX", help="longest side read, voxels"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the picture."""
+    args = build_parser().parse_args(argv)
+    configure_logging(args.verbose)
+
+    from linumpy.io.previews import brain_preview
+
+    brain_preview(
+        args.input,
+        args.output,
+        cmap=args.cmap,
+        overwrite=args.overwrite,
+        max_side_px=args.max_size,
+    )
+
+
+if __name__ == "__main__":
+    run(main)

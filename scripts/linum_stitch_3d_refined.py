@@ -1,0 +1,51 @@
+#!/usr/bin/env python
+"""Stitch a corrected mosaic grid into a slice volume."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_arguments, read_params
+from linumpy.slices.block_stages import StitchParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        (
+            "Stitch a corrected mosaic grid into a slice volume.\n\n"
+            "Tiles are placed at registered positions, to a fraction of a pixel, and blended."
+        ),
+        gpu=True,
+    )
+    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
+    parser.add_argument("output", type=Path, help="slice volume to write")
+    parser.add_argument(
+        "--positions",
+        type=Path,
+        help="JSON of linum_register_tiles.py; without it tiles are registered",
+    )
+    add_arguments(parser, StitchParams)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Stitch a corrected mosaic grid into a slice volume."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.slices.single_stages import stitch_grid
+
+    stitch_grid(
+        args.input,
+        args.output,
+        read_params(args),
+        positions=args.positions,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,164 @@
+"""The fly-back band: found exactly wherever it lies, and cut out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linumpy.geometry.galvo import (
+    GalvoShift,
+    band_confidence,
+    detect_galvo_shift,
+    detect_slice_galvo_shift,
+    fix_galvo_shift,
+    sampled_tiles,
+    slice_galvo_shift,
+)
+from linumpy.io.raw import discover_tiles, read_aip
+from linumpy.phantom.params import preset
+from linumpy.phantom.simulate import simulate
+
+
+def scan(nx: int, n_extra: int, n_bscans: int = 40, *, seed: int = 0) -> np.ndarray:
+    """Return an AIP without drift: uneven light, a brain's edge, speckle; the band comes last."""
+    rng = np.random.default_rng(seed)
+    along = np.linspace(-1, 1, nx)[:, None]
+    light = 100 * (1 - 0.3 * (along - 0.2) ** 2) * np.ones((1, n_bscans))
+    light[nx // 3 : nx // 2] *= 1.8
+    kept = light * rng.uniform(0.9, 1.1, (nx, n_bscans))
+    band = 15 * rng.uniform(0.9, 1.1, (n_extra, n_bscans))
+    return np.concatenate([kept, band]).astype(np.float32)
+
+
+@pytest.mark.parametrize(("nx", "n_extra"), [(80, 20), (100, 40), (61, 7), (150, 30)])
+def test_every_drift_is_found_exactly(nx: int, n_extra: int) -> None:
+    n = nx + n_extra
+    aip = scan(nx, n_extra)
+    for shift in range(n):
+        found = detect_galvo_shift(np.roll(aip, -shift, axis=0), n_extra)
+        assert found.shift_px == shift
+        assert found.confidence == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def phantom(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    params = preset("tiny", n_slices=2, tiles_x=2, tiles_y=2, galvo_drift_max_px=80)
+    return simulate(tmp_path_factory.mktemp("galvo") / "phantom", params, seed=5)
+
+
+def test_the_phantoms_drift_is_found_exactly(phantom: Path) -> None:
+    truth = json.loads((phantom / "truth/truth.json").read_text())
+    drifts = []
+    for item in truth["slices"]:
+        tiles = discover_tiles(phantom / "raw")[item["slice_id"]]
+        info = tiles[0].read_info()
+        aips = [read_aip(tile, info) for tile in tiles]
+        true = item["galvo_shift_px"]
+        drifts.append(true)
+        found = detect_slice_galvo_shift(lambda i, a=aips: a[i], len(aips), info.n_extra)
+        assert found.shift_px == true and found.confidence > 0.9
+        # The same tiles under every other drift, those that wrap around included.
+        for aip in aips:
+            for more in range(0, info.n_alines):
+                rolled = detect_galvo_shift(np.roll(aip, -more, axis=0), info.n_extra)
+                assert rolled.shift_px == (true + more) % info.n_alines
+    assert any(drifts)
+
+
+@given(st.integers(1, 30), st.integers(0, 12), st.integers(-100, 100), st.integers(1, 3))
+@settings(deadline=None)
+def test_repair_undoes_the_drift(nx: int, n_extra: int, shift: int, nz: int) -> None:
+    volume = np.random.default_rng(nx).normal(size=(nz, nx + n_extra, 2)).astype(np.float32)
+    fixed = fix_galvo_shift(np.roll(volume, -shift, axis=1), shift, n_extra)
+    np.testing.assert_array_equal(fixed, volume[:, :nx])
+    assert fixed.flags.c_contiguous and fixed.dtype == np.float32
+
+
+def slow_confidence(aip: np.ndarray, start: int, n_extra: int) -> float:
+    """Return the confidence of a band away from all borders, B-scan by B-scan."""
+    margin = max(10, n_extra // 2)
+    n = darker = clear = 0
+    ratios = 0.0
+    for b in sorted({int(round(v)) for v in np.linspace(0, aip.shape[1] - 1, 20)}):
+        line = aip[:, b].astype(float)
+        band = line[start : start + n_extra].mean()
+        before = line[start - 2 * margin : start].mean()
+        after = line[start + n_extra : start + n_extra + 2 * margin].mean()
+        surround = (before + after) / 2
+        if surround < 10:
+            continue
+        n += 1
+        ratio = (surround - band) / surround if band < surround else 0.0
+        darker += band < surround
+        clear += ratio > 0.10
+        ratios += ratio
+    if n == 0:
+        return 0.0
+    if darker / n < 0.5:
+        return 0.3 * darker / n
+    return 0.4 * darker / n + 0.35 * clear / n + 0.25 * min(ratios / darker / 0.3, 1)
+
+
+@given(st.integers(0, 10**6), st.floats(0.6, 1.2), st.floats(5, 40))
+@settings(deadline=None, max_examples=60)
+def test_confidence_is_that_of_the_equations(seed: int, contrast: float, light: float) -> None:
+    rng = np.random.default_rng(seed)
+    aip = light * rng.uniform(0.5, 1.5, (160, 33))
+    aip[70:90] *= contrast
+    assert band_confidence(aip, 70, 20) == pytest.approx(slow_confidence(aip, 70, 20), abs=1e-9)
+
+
+def test_confidence_does_not_depend_on_where_the_band_lies() -> None:
+    aip = scan(100, 20)
+    values = [band_confidence(np.roll(aip, -s, axis=0), (100 - s) % 120, 20) for s in range(120)]
+    assert max(values) - min(values) < 1e-12
+
+
+def test_what_is_no_band_is_not_trusted() -> None:
+    flat = np.random.default_rng(0).uniform(90, 110, (120, 40)).astype(np.float32)
+    assert detect_galvo_shift(flat, 20).confidence < 0.6
+    bright = np.roll(scan(100, 20), -30, axis=0)
+    assert band_confidence(300 - bright, 70, 20) == 0.0
+    assert detect_galvo_shift(scan(100, 20) * 0.05, 20).confidence == 0.0  # too dark to tell
+    assert detect_galvo_shift(flat, 0) == GalvoShift(0, 0.0)
+    assert detect_galvo_shift(flat[:21], 20) == GalvoShift(0, 0.0)
+    assert band_confidence(flat, 10, 4) == 0.0
+
+
+def test_a_few_middle_tiles_are_looked_at() -> None:
+    assert sampled_tiles(1) == [0]
+    assert sampled_tiles(9) == [2, 3, 4, 5, 6]
+    assert sampled_tiles(101) == [20, 35, 50, 65, 80]
+    for n in range(1, 300):
+        chosen = sampled_tiles(n)
+        assert 1 <= len(chosen) <= 5 and chosen[0] >= 0 and chosen[-1] < n
+
+
+def test_only_the_sampled_aips_are_read_and_dark_ones_do_not_count() -> None:
+    good = np.roll(scan(100, 20), -33, axis=0)
+    read: list[int] = []
+
+    def read_aip_of(index: int) -> np.ndarray:
+        read.append(index)
+        return np.zeros_like(good) + 19 if index == 50 else good
+
+    found = detect_slice_galvo_shift(read_aip_of, 101, 20)
+    assert read == [20, 35, 50, 65, 80]
+    assert found == GalvoShift(33, pytest.approx(1.0))
+    assert detect_slice_galvo_shift(lambda _: np.zeros_like(good), 9, 20) == GalvoShift(0, 0.0)
+
+
+def test_the_most_trusted_tile_decides_and_doubt_lowers_the_trust() -> None:
+    shifts = [GalvoShift(2, 0.9), GalvoShift(118, 0.7), GalvoShift(7, 0.6), GalvoShift(60, 0.8)]
+    # 118 and 7 lie within five A-lines of 2 on the circle of 120; 60 does not.
+    found = slice_galvo_shift(shifts, 120, 20)
+    assert found == GalvoShift(2, pytest.approx(0.9 * np.sqrt(3 / 4)))
+    assert slice_galvo_shift([GalvoShift(2, 0.9), GalvoShift(8, 0.1)], 120, 20).confidence < 0.7
+    wide = slice_galvo_shift([GalvoShift(2, 0.9), GalvoShift(12, 0.1)], 140, 40)
+    assert wide.confidence == pytest.approx(0.9)
+    assert slice_galvo_shift([], 0, 20) == GalvoShift(0, 0.0)
