@@ -117,7 +117,7 @@ workflow learn {
     learn_models(ordered, stage_params('learn_models', params, schema))
 
     emit:
-    models = learn_models.out.models
+    models = learn_models.out.models.collect().ifEmpty([]) // none where both corrections are off
     files = learn_models.out.models.flatten().map { path -> placed(path) }
     times = learn_models.out.time
 }

@@ -1,4 +1,6 @@
-// Chained mode: the average intensity projection of a slice as a picture.
+// Chained mode: the average intensity projection of corrected tiles as a picture.
+//
+// Tiles stand side by side with their overlap, so that a wrong flat field is seen at the edges.
 process aip_png {
     tag "z${slice_id}"
     label 'slice'

@@ -1,4 +1,6 @@
 // Chained mode: one slice on the canvas that all slices share.
+//
+// Takes the slice, the registration, and all slices, whose extents make the canvas.
 process align_mosaics_3d_from_shifts {
     tag "z${slice_id}"
     label 'slice'
@@ -16,7 +18,9 @@ process align_mosaics_3d_from_shifts {
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_align_mosaics_3d_from_shifts.py ${slice_in} aligned/slice_z${slice_id}.ome.zarr \\
-        --registration ${registration} --slices all ${gpu}
+        --registration ${registration} \\
+        --slices all \\
+        ${gpu}
     """
 
     stub:

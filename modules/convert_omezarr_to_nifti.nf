@@ -1,4 +1,6 @@
 // The brain as NIfTI, for programs that read no OME-Zarr.
+//
+// Runs where nifti_resolution is given.
 process convert_omezarr_to_nifti {
     tag "${subject}"
     label 'brain'

@@ -1,4 +1,6 @@
 // Chained mode: what lies below the tissue's surface, to a given depth.
+//
+// Gives the cropped volume, and where the surface was found.
 process crop_3d_mosaic_below_interface {
     tag "z${slice_id}"
     label 'slice'
@@ -16,7 +18,9 @@ process crop_3d_mosaic_below_interface {
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_crop_3d_mosaic_below_interface.py ${slice_in} cropped_z${slice_id}.ome.zarr \\
-        --output_model models/z${slice_id}/crop_3d_mosaic_below_interface.json --params - ${gpu}
+        --output_model models/z${slice_id}/crop_3d_mosaic_below_interface.json \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

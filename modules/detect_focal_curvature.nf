@@ -1,4 +1,6 @@
-// Chained mode: the acquisition's focal surface taken off.
+// Chained mode: the acquisition's focal surface taken off every tile.
+//
+// Takes the models of learn_models; does not learn from this slice alone.
 process detect_focal_curvature {
     tag "z${slice_id}"
     label 'slice'
@@ -16,7 +18,9 @@ process detect_focal_curvature {
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_detect_focal_curvature.py ${grid} focal_z${slice_id}.ome.zarr \\
-        --models learned --params - ${gpu}
+        --models learned \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

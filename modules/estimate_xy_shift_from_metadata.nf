@@ -1,4 +1,7 @@
 // How far each slice lies from the one before, from the stage positions in the metadata.
+//
+// Takes raw tiles or mosaic grids as one folder, all slices of it, be they used or not: a slice
+// that is left out still passes on its shift.
 process estimate_xy_shift_from_metadata {
     tag 'all slices'
     label 'light'

@@ -1,7 +1,10 @@
 // The result against the phantom's truth.
+//
+// Takes the results so far, staged under numbers, and the place of each in the output folder: the
+// script finds them laid out as they will be published. (Nextflow keeps the name evaluate to itself.)
+
 include { lay_out } from './local/output'
 
-// (Nextflow keeps the name evaluate for itself.)
 process evaluate_run {
     tag 'accuracy'
     label 'brain'

@@ -1,4 +1,6 @@
 // Chained mode: tiles divided by the acquisition's flat field.
+//
+// Takes the models of learn_models; does not learn from this slice alone.
 process fix_illumination_3d {
     tag "z${slice_id}"
     label 'slice'
@@ -16,7 +18,9 @@ process fix_illumination_3d {
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_fix_illumination_3d.py ${grid} illumination_z${slice_id}.ome.zarr \\
-        --models learned --params - ${gpu}
+        --models learned \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

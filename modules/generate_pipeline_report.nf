@@ -1,4 +1,8 @@
 // One page that shows the run to a person.
+//
+// Takes all results, staged under numbers, and the place of each in the output folder; parameters
+// and the time of each task come on standard input.
+
 include { lay_out } from './local/output'
 
 process generate_pipeline_report {

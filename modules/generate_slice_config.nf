@@ -1,4 +1,6 @@
 // The table that says which slices are used.
+//
+// Takes raw tiles or mosaic grids as one folder. Params: exclude_first_slices.
 process generate_slice_config {
     tag 'all slices'
     label 'light'

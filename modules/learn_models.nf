@@ -1,4 +1,7 @@
 // Focal surface and flat field of the microscope, learned once from tiles of all slices.
+//
+// Takes the grids with their digests, first slice first, and its parameters on standard input.
+// A correction that is switched off leaves no model; one that is on leaves JSON and NPZ.
 process learn_models {
     tag 'all slices'
     label 'slice'
@@ -8,13 +11,16 @@ process learn_models {
     stdin
 
     output:
-    path 'models/*', emit: models
+    path 'models/*', emit: models, optional: true
     tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
 
     script:
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
-    linum_learn_models.py grids/* --output models --params - ${gpu}
+    linum_learn_models.py grids/* \\
+        --output models \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

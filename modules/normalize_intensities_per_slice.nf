@@ -1,4 +1,6 @@
 // Chained mode: agarose to 0, most tissue between 0 and 1.
+//
+// Gives the finished slice, the same as that of reconstruct_slice to the bit.
 process normalize_intensities_per_slice {
     tag "z${slice_id}"
     label 'slice'
@@ -16,7 +18,9 @@ process normalize_intensities_per_slice {
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_normalize_intensities_per_slice.py ${slice_in} slices/slice_z${slice_id}.ome.zarr \\
-        --output_model models/z${slice_id}/normalize_intensities_per_slice.json --params - ${gpu}
+        --output_model models/z${slice_id}/normalize_intensities_per_slice.json \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

@@ -1,4 +1,7 @@
 // One slice, whole: from its mosaic grid to a stitched, cropped, normalised volume.
+//
+// Takes the models of learn_models, and the parameters of all its stages on standard input.
+// Gives the volume, what the slice taught (tile positions, interface, normalisation), and pictures.
 process reconstruct_slice {
     tag "z${slice_id}"
     label 'slice'
@@ -19,9 +22,12 @@ process reconstruct_slice {
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_reconstruct_slice.py ${grid} slices/slice_z${slice_id}.ome.zarr \\
-        --models learned --output_models models/z${slice_id} \\
-        --aip aips/aip_z${slice_id}.png --preview previews/slice_z${slice_id}.png \\
-        --params - ${gpu}
+        --models learned \\
+        --output_models models/z${slice_id} \\
+        --aip aips/aip_z${slice_id}.png \\
+        --preview previews/slice_z${slice_id}.png \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

@@ -1,4 +1,6 @@
 // Where slices lie against each other, from the tissue that neighbours share.
+//
+// Takes all slices as one folder, and both tables; all pairs are solved together.
 process register_slices {
     tag 'all slices'
     label 'brain'
@@ -17,7 +19,9 @@ process register_slices {
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_register_slices.py slices shifts_xy.csv models/register_slices.json \\
-        --slice_config slice_config.csv --params - ${gpu}
+        --slice_config slice_config.csv \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

@@ -1,4 +1,6 @@
-// Chained mode: where each tile lies.
+// Chained mode: where each tile lies, from what it shares with its neighbours.
+//
+// Tiles that hold no tissue stay where the stage put them.
 process register_tiles {
     tag "z${slice_id}"
     label 'slice'
@@ -14,7 +16,9 @@ process register_tiles {
     script:
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
-    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json --params - ${gpu}
+    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

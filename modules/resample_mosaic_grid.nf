@@ -1,4 +1,6 @@
 // Chained mode: tiles at the working resolution.
+//
+// Takes a native grid. The first stage of the chain; fused runs have all of it in one task.
 process resample_mosaic_grid {
     tag "z${slice_id}"
     label 'slice'
@@ -14,7 +16,9 @@ process resample_mosaic_grid {
     script:
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
-    linum_resample_mosaic_grid.py ${grid} resampled_z${slice_id}.ome.zarr --params - ${gpu}
+    linum_resample_mosaic_grid.py ${grid} resampled_z${slice_id}.ome.zarr \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

@@ -1,4 +1,6 @@
-// All slices in one volume, with its pyramid.
+// All slices in one volume, with its pyramid: the brain.
+//
+// Takes slices where the stage left them, or, in chained mode, already on their common canvas.
 process stack_slices_motor {
     tag "${subject}"
     label 'brain'
@@ -24,9 +26,13 @@ process stack_slices_motor {
     def lateral = already_aligned ? '--no_xy_shift' : ''
     """
     linum_stack_slices_motor.py slices shifts_xy.csv ${subject}.ome.zarr \\
-        --registration ${registration} --slice_config slice_config.csv ${lateral} \\
-        --output_model models/stack_slices_motor.json --z_matches z_matches.csv \\
-        --preview previews/${subject}.png --params - ${gpu}
+        --registration ${registration} \\
+        --slice_config slice_config.csv \\
+        --output_model models/stack_slices_motor.json \\
+        --z_matches z_matches.csv \\
+        --preview previews/${subject}.png \\
+        --params - \\
+        ${gpu} ${lateral}
     """
 
     stub:

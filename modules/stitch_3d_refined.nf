@@ -1,4 +1,6 @@
-// Chained mode: tiles put together into one volume.
+// Chained mode: corrected tiles put together into one volume.
+//
+// Takes the positions of register_tiles.
 process stitch_3d_refined {
     tag "z${slice_id}"
     label 'slice'
@@ -15,7 +17,9 @@ process stitch_3d_refined {
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_stitch_3d_refined.py ${grid} stitched_z${slice_id}.ome.zarr \\
-        --positions ${positions} --params - ${gpu}
+        --positions ${positions} \\
+        --params - \\
+        ${gpu}
     """
 
     stub:

@@ -160,13 +160,14 @@ def draw_scale_bar(picture: np.ndarray, pixel_um: float) -> np.ndarray:
     draw.rectangle(
         (right - length - 1, bottom - thick - 1, right + 1, bottom + 1), fill=255, outline=0
     )
+    # In mm whatever the length: the font that comes with Pillow has no letter mu.
     draw.text(
-        (right - length / 2, bottom - thick - 3),
-        length_label(length_um),
+        (right, bottom - thick - 3),
+        f"{length_um / 1000:g} mm",
         fill=255,
         stroke_fill=0,
         stroke_width=max(1, size // 9),
-        anchor="mb",
+        anchor="rb",
         font=ImageFont.load_default(size),
     )
     return np.asarray(canvas)

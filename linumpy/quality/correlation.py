@@ -66,10 +66,11 @@ class SliceScore:
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
     """Return the Pearson correlation of two flat arrays, NaN when one of them is constant."""
+    if a.size == 0 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
     a = np.asarray(a, dtype=float) - np.mean(a, dtype=float)
     b = np.asarray(b, dtype=float) - np.mean(b, dtype=float)
-    scale = float(np.sqrt(np.dot(a, a) * np.dot(b, b)))
-    return float(np.dot(a, b)) / scale if scale > 0 else float("nan")
+    return float(np.dot(a, b) / np.sqrt(np.dot(a, a) * np.dot(b, b)))
 
 
 def sharpness(volume: np.ndarray, mask: np.ndarray) -> float:

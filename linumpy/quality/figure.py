@@ -49,6 +49,12 @@ class Figure:
             return self.value <= self.target
         return self.value >= self.target
 
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Figure:
+        """Read what `to_json` returned."""
+        names = ("value", "unit", "target", "n", "comparison", "details")
+        return cls(**{name: entry[name] for name in names})
+
     def to_json(self) -> dict[str, Any]:
         """Return the figure as plain JSON; numbers that are not finite become null."""
         return {

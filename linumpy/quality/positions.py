@@ -108,7 +108,9 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, Figure]:
         }
     return {
         "tile_positions_px": _rms_figure(np.concatenate(joined), TILE_TARGET_PX, per_slice),
-        "prior_only_tiles_px": _rms_figure(np.concatenate(alone), None, None),
+        "prior_only_tiles_px": _rms_figure(np.concatenate(alone), None, None)
+        if any(len(each) for each in alone)
+        else not_measured("every tile is held by its neighbours", "px"),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from linumpy.device import Array, namespace, ndimage_of, to_host
 
-ACCEPT_Z_SCORE = 6.0
+ACCEPT_Z_SCORE = 5.0
 """Peaks that stand this far above the rest of their surface are taken for real."""
 
 _NOISE_Z_SCORE = 3.0

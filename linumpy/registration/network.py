@@ -88,7 +88,10 @@ def solve_network(
     if terms is not None:
         design = scipy.sparse.hstack([design, design @ terms]).tocsr()
         prior = np.concatenate([prior, np.full(n_terms, 1 / term_sigma**2)])
-    weight = np.ones(len(pairs))
+    # Begin with what the reported positions make likely: an outlier that gets in first can push
+    # good pairs out.
+    centred = errors - np.median(errors, axis=0)
+    weight = 1 / (1 + (np.linalg.norm(centred, axis=1) / (3 * prior_sigma)) ** 4)
     pair_sigma = 4 * min_pair_sigma
     unknown = np.zeros((n_items + n_terms, k))
     residual = errors

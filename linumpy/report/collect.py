@@ -151,6 +151,8 @@ def _slice_record(
     registration = run.slice_registration
     attributes = _volume_attributes(run.slice_paths.get(slice_id))
     reasons = [config.get(key, "") for key in ("exclude_reason", "auto_exclude_reason")]
+    missing = tuple((int(a), int(b)) for a, b in attributes.get("missing_tiles", ()))
+    holes = {f"{a},{b}" for a, b in missing}
     use, excluded = config.get("use") or "true", config.get("auto_excluded") or ""
     return SliceRecord(
         slice_id=slice_id,
@@ -161,10 +163,11 @@ def _slice_record(
         offset_um=None if registration is None else registration.offset_um.get(slice_id),
         n_tiles=None if tiles is None else len(tiles.tiles),
         prior_only=0 if tiles is None else sum(t.component == PRIOR_ONLY for t in tiles.tiles),
-        missing_tiles=tuple((int(a), int(b)) for a, b in attributes.get("missing_tiles", ())),
+        missing_tiles=missing,
         flags=tuple(
             (str(tile), tuple(str(word) for word in words))
             for tile, words in sorted(dict(attributes.get("flags", {})).items())
+            if tile not in holes
         ),
         pairs_accepted=0 if tiles is None else sum(p.accepted for p in tiles.pairs),
         pairs_total=0 if tiles is None else len(tiles.pairs),

@@ -134,6 +134,9 @@ def _slice_pairs(run: Run) -> list[Finding]:
         elif confidence < LOW_CONFIDENCE:
             text = f"Slices match with low confidence ({confidence:.2f})."
             found.append(Finding(ATTENTION, where, text))
+        elif pair.get("z_measured") is False:
+            text = "Their distance in depth was not clear: the slicing interval is used."
+            found.append(Finding(NOTE, where, text))
     return found
 
 

@@ -85,8 +85,16 @@ class Stage:
 
 
 def default_workers(device: Device) -> int:
-    """Return how many threads work on tiles: one a core on the CPU, one on a GPU."""
-    return 1 if device.is_gpu else len(os.sched_getaffinity(0))
+    """Return how many threads work on tiles: one a core on the CPU, one on a GPU.
+
+    ``OMP_NUM_THREADS``, by which batch systems and the pipeline say how many cores a task has,
+    is kept to.
+    """
+    if device.is_gpu:
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(granted)) if granted.isdigit() and int(granted) > 0 else cores
 
 
 def run(

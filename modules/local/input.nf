@@ -132,19 +132,19 @@ def digest_of(root, files) {
         .sort().join('\n').sha256()
 }
 
-// The slices named in text such as 7,9-12; all where there is none.
+// The slices named in text such as 7,9-12; all where there is none. A range may have gaps.
 def chosen(slices, text) {
     if (text == null) {
         return slices
     }
+    def there = slices.collect { slice -> slice[0].toInteger() }
     def wanted = text.toString().split(',').collectMany { part ->
         def ends = part.split('-')*.toInteger()
-        (ends[0]..ends[-1]).toList()
-    }
-    def there = slices.collect { slice -> slice[0].toInteger() }
-    def lacking = wanted.findAll { number -> !(number in there) }
-    if (lacking) {
-        error("--slices ${text}: the input has no slice ${lacking.join(', ')}; it has ${there.join(', ')}")
+        def found = there.findAll { number -> number >= ends[0] && number <= ends[-1] }
+        if (!found) {
+            error("--slices ${text}: the input has no slice ${part}; it has ${there.join(', ')}")
+        }
+        found
     }
     slices.findAll { slice -> slice[0].toInteger() in wanted }
 }

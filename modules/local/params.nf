@@ -140,11 +140,9 @@ def help_text(schema, columns) {
         }
         "${group.title}: ${group.description}\n" + lines.join('\n')
     }
-    """|${schema.title}: ${schema.description}
-       |
-       |  linum_nextflow.py run main.nf --input FOLDER --output FOLDER [-profile gpu] [-resume]
-       |
-       |""".stripMargin() + groups.join('\n\n') + '\n'
+    def title = wrap("${schema.title}: ${schema.description}", width).join('\n')
+    def usage = '  linum_nextflow.py run main.nf --input FOLDER --output FOLDER [-resume]'
+    ([title, usage] + groups).join('\n\n') + '\n'
 }
 
 def default_text(property) {

@@ -5,6 +5,7 @@
 import nextflow.config.control.ConfigParser
 import nextflow.script.control.ParanoidWarning
 import nextflow.script.control.ScriptParser
+import org.codehaus.groovy.control.messages.ExceptionMessage
 import org.codehaus.groovy.control.messages.SyntaxErrorMessage
 import org.codehaus.groovy.control.messages.WarningMessage
 
@@ -20,7 +21,7 @@ def check(parser, List<String> paths) {
         errors.collect { message ->
             message instanceof SyntaxErrorMessage
                 ? "${where}:${message.cause.startLine}: ${message.cause.originalMessage}"
-                : "${where}: ${message}"
+                : "${where}: ${message instanceof ExceptionMessage ? message.cause.message : message}"
         } + warnings.collect { message ->
             def context = message instanceof WarningMessage ? message.context : null
             "${where}:${context?.startLine ?: '?'}: warning: ${message.message}"

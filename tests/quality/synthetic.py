@@ -291,10 +291,12 @@ def write_brain(path: Path, truth_path: Path, *, reference: int = 1, name: str =
     )
     depth = known["face_um"] + crop["first_plane"] * VOXEL_UM - known["gap_um"] - RAW_UM[0] / 2
     valid = np.ones(fine.shape, "u1")
-    write_volume(path / f"{name}.ome.zarr", fine, VOXEL_UM, (0.0, *corner), valid, {"kind": "brain"})
+    write_volume(
+        path / f"{name}.ome.zarr", fine, VOXEL_UM, (0.0, *corner), valid, {"kind": "brain"}
+    )
     stack = {
         "voxel_um": [VOXEL_UM] * 3,
-        # The reference slice's first plane is whole planes below the brain's corner.
+        # Says that brain z is block depth: the reference slice's first plane lies at its own.
         "origin_um": [depth - round(depth / VOXEL_UM) * VOXEL_UM, *corner],
         "slices": [
             {
@@ -308,6 +310,4 @@ def write_brain(path: Path, truth_path: Path, *, reference: int = 1, name: str =
             for i in IDS
         ],
     }
-    # Brain z and block depth agree, so that the volume begins at the corner of both.
-    stack["origin_um"][0] = depth - round(depth / VOXEL_UM) * VOXEL_UM
     (path / "models" / "stack_slices_motor.json").write_text(json.dumps(stack))

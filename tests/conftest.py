@@ -1,0 +1,94 @@
+"""What all tests share: array modules, scripts, a small acquisition."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+def _has_gpu() -> bool:
+    try:
+        import cupy
+
+        return cupy.cuda.runtime.getDeviceCount() > 0
+    except Exception:
+        return False
+
+
+HAS_GPU = _has_gpu()
+
+
+@pytest.fixture(params=["numpy", "cupy"] if HAS_GPU else ["numpy"])
+def xp(request):
+    """NumPy, and CuPy where there is a GPU: one test body for both."""
+    if request.param == "numpy":
+        return np
+    import cupy
+
+    return cupy
+
+
+@pytest.fixture(params=["cpu", "cuda"] if HAS_GPU else ["cpu"])
+def device(request):
+    """Each device that this machine has."""
+    from linumpy.device import Device
+
+    return Device(request.param)
+
+
+@pytest.fixture
+def rng(request):
+    """A generator that differs from test to test and stays the same from run to run."""
+    from zlib import crc32
+
+    return np.random.default_rng(crc32(request.node.nodeid.encode()))
+
+
+def run_script(name, *arguments, stdin=None, check=True):
+    """Run ``scripts/linum_<name>.py`` as a user would; answers the finished process."""
+    paths = [str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / f"linum_{name}.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        env=environment,
+        timeout=600,
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="session")
+def script():
+    """The function that runs a script."""
+    return run_script
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A tiny simulated acquisition with its truth: folder with ``raw`` and ``truth``."""
+    folder = tmp_path_factory.mktemp("tiny")
+    run_script("phantom", folder / "acquisition", "--preset", "tiny", "--seed", 20261)
+    return folder / "acquisition"
+
+
+@pytest.fixture(scope="session")
+def tiny_grids(tiny, tmp_path_factory):
+    """The mosaic grids of `tiny`, in order."""
+    from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
+
+    folder = tmp_path_factory.mktemp("grids")
+    paths = []
+    for slice_id in range(3):
+        path = folder / f"mosaic_grid_3d_z{slice_id:02d}.ome.zarr"
+        create_mosaic_grid_3d(tiny / "raw", slice_id, path)
+        paths.append(path)
+    return paths

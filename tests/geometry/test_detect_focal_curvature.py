@@ -1,0 +1,43 @@
+import numpy as np
+from scipy.ndimage import map_coordinates
+
+from linumpy.device import to_host
+from linumpy.geometry.detect_focal_curvature import detect_focal_curvature
+
+
+def test_moves_a_lines_like_scipy_inside_and_masks_outside(xp, rng):
+    tile = rng.random((40, 12, 15), dtype=np.float32)
+    surface = rng.uniform(-5, 5, (12, 15)).astype(np.float32)
+    moved, valid = (to_host(a) for a in detect_focal_curvature(xp.asarray(tile), surface))
+    z, i, j = np.mgrid[:40, :12, :15].astype(float)
+    depth = z + surface
+    inside = (depth >= 0) & (depth <= 39)
+    expected = map_coordinates(tile, [depth, i, j], order=1, mode="nearest")
+    np.testing.assert_array_equal(valid, inside)
+    np.testing.assert_allclose(moved[inside], expected[inside], atol=1e-5)
+    assert (moved[~inside] == 0).all()
+
+
+def test_no_voxel_wraps_round(xp):
+    tile = np.zeros((30, 3, 3), np.float32)
+    tile[0] = 100
+    moved, _ = detect_focal_curvature(xp.asarray(tile), np.full((3, 3), 4.0, np.float32))
+    assert float(moved.max()) == 0
+
+
+def test_takes_a_mask_along(xp, rng):
+    tile = rng.random((20, 4, 4), dtype=np.float32)
+    mask = np.ones(tile.shape, np.uint8)
+    mask[8] = 0
+    _, valid = detect_focal_curvature(
+        xp.asarray(tile), np.full((4, 4), 1.5, np.float32), xp.asarray(mask)
+    )
+    gone = np.flatnonzero(to_host(valid)[:, 0, 0] == 0)
+    np.testing.assert_array_equal(gone, [6, 7, 18, 19])
+
+
+def test_whole_shift_keeps_values_to_the_bit(xp, rng):
+    tile = rng.random((20, 4, 4), dtype=np.float32)
+    moved, valid = detect_focal_curvature(xp.asarray(tile), np.full((4, 4), 3.0, np.float32))
+    np.testing.assert_array_equal(to_host(moved)[:17], tile[3:])
+    assert to_host(valid)[:17].all() and not to_host(valid)[17:].any()

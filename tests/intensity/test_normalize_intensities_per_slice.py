@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from linumpy.device import to_host
+from linumpy.intensity.normalize_intensities_per_slice import (
+    depth_mean,
+    find_agarose,
+    normalize_intensities_per_slice,
+    solve_normalization,
+)
+from linumpy.intensity.quantiles import float_histogram
+
+
+@pytest.fixture
+def scene(rng):
+    """A disc of tissue (100) in agarose (20), darker with depth, with a hole in the data."""
+    i, j = np.mgrid[:80, :90]
+    tissue = np.hypot(i - 40, j - 45) < 25
+    decay = np.exp(-np.arange(12) * 0.05)[:, None, None]
+    volume = np.where(tissue, 100, 20) * decay * rng.uniform(0.9, 1.1, (12, 80, 90))
+    valid = np.ones(volume.shape, np.uint8)
+    valid[:, :5] = 0
+    return (volume * valid).astype(np.float32), valid, tissue
+
+
+def test_agarose_goes_to_zero_and_tissue_below_one(xp, scene):
+    volume, valid, tissue = scene
+    data, mask = xp.asarray(volume), xp.asarray(valid)
+    agarose = find_agarose(to_host(depth_mean(data, mask)), 1.0)
+    known = valid[0] > 0
+    wrong = (agarose.mask != ~tissue)[known].mean()
+    assert wrong < 0.02
+    flat = data.reshape(12, -1)
+    chosen = mask.reshape(12, -1) > 0
+    model = solve_normalization(
+        4,
+        float_histogram(flat, chosen),
+        float_histogram(flat, chosen & xp.asarray(agarose.mask.reshape(1, -1))),
+        agarose.agarose_fraction,
+        99.9,
+    )
+    planes = volume[:, agarose.mask]
+    np.testing.assert_allclose(model.floor, np.median(planes, axis=1), rtol=0.01)
+    cap = np.percentile(volume[:, known], 99.9, axis=1)
+    np.testing.assert_allclose(model.cap, cap, rtol=0.01)
+    assert model.scale == pytest.approx(np.quantile(cap - np.array(model.floor), 0.9), rel=0.01)
+    out = to_host(normalize_intensities_per_slice(data, mask, model))
+    assert out.dtype == np.float32
+    assert out.min() == 0 and out.max() < 1.2
+    assert np.median(out[:, ~tissue & known]) < 1e-3
+    assert np.median(out[0, tissue]) > 0.7
+    assert (out[valid == 0] == 0).all()
+
+
+def test_depth_mean_of_masked_columns(xp):
+    volume = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    valid = np.ones(volume.shape, np.uint8)
+    valid[2:, 0, 0] = 0
+    valid[:, 1, 2] = 0
+    mean = to_host(depth_mean(xp.asarray(volume), xp.asarray(valid)))
+    assert mean[0, 0] == volume[:2, 0, 0].mean()
+    assert np.isnan(mean[1, 2])
+    assert mean[0, 1] == volume[:, 0, 1].mean()

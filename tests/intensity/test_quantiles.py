@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from skimage.filters import threshold_otsu
+
+from linumpy.intensity.quantiles import float_histogram, histogram_quantile, otsu_threshold
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 0.9, 0.999, 1.0])
+def test_quantiles_within_a_bin_of_numpys(xp, rng, fraction):
+    values = rng.lognormal(2, 1.5, (3, 20_000)).astype(np.float32)
+    counts = float_histogram(xp.asarray(values), xp.ones(values.shape, bool))
+    ours = histogram_quantile(counts, fraction)
+    np.testing.assert_allclose(ours, np.quantile(values, fraction, axis=1), rtol=0.008)
+
+
+@given(
+    hnp.arrays(np.float32, (2, 40), elements=st.floats(0, 1e6, width=32)),
+    hnp.arrays(bool, (2, 40)),
+    st.integers(1, 39),
+)
+def test_counts_add_up_over_any_split(values, chosen, split):
+    whole = float_histogram(values, chosen)
+    parts = float_histogram(values[:, :split].copy(), chosen[:, :split]) + float_histogram(
+        values[:, split:].copy(), chosen[:, split:]
+    )
+    np.testing.assert_array_equal(whole, parts)
+    np.testing.assert_array_equal(whole.sum(axis=1), chosen.sum(axis=1))
+
+
+def test_empty_plane_has_no_quantile():
+    counts = float_histogram(np.ones((2, 4), np.float32), np.array([[True] * 4, [False] * 4]))
+    answer = histogram_quantile(counts, 0.5)
+    assert answer[0] == pytest.approx(1, rel=0.008)
+    assert np.isnan(answer[1])
+
+
+def test_otsu_is_scikit_images(rng):
+    values = np.concatenate([rng.normal(3, 0.5, 4000), rng.normal(9, 1.5, 2500)])
+    assert otsu_threshold(values) == pytest.approx(threshold_otsu(values, nbins=256), abs=0.06)

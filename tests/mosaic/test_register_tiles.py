@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from linumpy.mosaic.register_tiles import (
+    correlate_pair,
+    find_pairs,
+    overlap_means,
+    solve_positions,
+    tile_evidence,
+)
+
+from ..registration.speckle import FINE, fixed_field, image
+
+TILE = (64, 72)
+
+
+@pytest.fixture
+def acquisition(rng):
+    """A grid of 3 by 3 tiles with 25 % overlap, the stage off by up to 3 px; one tile is dark."""
+    nominal = np.array([(8 + i * 48, 8 + j * 54) for i in range(3) for j in range(3)], float)
+    jitter = np.rint(np.clip(rng.normal(0, 2, (9, 2)), -3, 3) * FINE) / FINE
+    field = fixed_field(rng, 16, (180, 200))
+    tiles = [image(rng, field, p, TILE, 0.5) for p in nominal + jitter]
+    tiles[8] = image(rng, fixed_field(rng, 16, (70, 80)), (0, 0), TILE, 0.5) * 0.01
+    return nominal, nominal + jitter, tiles
+
+
+def test_tiles_within_a_quarter_of_a_pixel_and_dark_ones_where_the_stage_put_them(xp, acquisition):
+    nominal, true, tiles = acquisition
+    evidence = [tile_evidence(xp.asarray(tile)) for tile in tiles]
+    pairs = find_pairs(nominal, TILE)
+    assert len(pairs) == 12
+    results = [correlate_pair(evidence[p.a], evidence[p.b], p) for p in pairs]
+    solution = solve_positions(nominal, results)
+    assert solution.component.tolist() == [0] * 8 + [-1]
+    error = (solution.position_px - true)[:8]
+    error -= error.mean(axis=0)
+    assert np.sqrt((error**2).mean(axis=0)).max() < 0.25
+    held = solution.position_px[8] - nominal[8]
+    assert np.abs(held).max() < 1.0
+    assert sum(r.accepted for r in results) >= 9
+
+
+def test_an_outlier_pair_is_rejected(xp, acquisition):
+    nominal, true, tiles = acquisition
+    evidence = [tile_evidence(xp.asarray(tile)) for tile in tiles]
+    results = [correlate_pair(evidence[p.a], evidence[p.b], p) for p in find_pairs(nominal, TILE)]
+    spoiled = next(r for r in results if (r.pair.a, r.pair.b) == (0, 1))
+    spoiled.peak = type(spoiled.peak)((0.0, 0.0), 0.9, 50.0)
+    solution = solve_positions(nominal, results)
+    error = (solution.position_px - true)[:8]
+    error -= error.mean(axis=0)
+    assert np.sqrt((error**2).mean(axis=0)).max() < 0.25
+
+
+def test_pairs_share_a_side():
+    stage = np.array([[0, 0], [0, 80], [80, 0], [80, 80], [0, 160]], float)
+    pairs = {(p.a, p.b) for p in find_pairs(stage, (100, 100))}
+    assert pairs == {(0, 1), (0, 2), (1, 3), (2, 3), (1, 4)}
+
+
+def test_overlap_means_compare_the_same_tissue(rng):
+    scene = rng.random((60, 60))
+    first, second = scene[:40, :40], scene[12:52, 5:45] * 2
+    second = second.copy()
+    second[0, 0] = np.nan
+    mean_a, mean_b = overlap_means(first, second, (12.2, 4.8))
+    assert mean_b == pytest.approx(2 * mean_a)
+    assert overlap_means(first, second, (100, 0)) is None
+
+
+def test_no_pair_at_all_leaves_the_stage_positions():
+    stage = np.array([[0.0, 0.0], [500.0, 0.0]])
+    solution = solve_positions(stage, [])
+    np.testing.assert_array_equal(solution.position_px, stage)
+    assert solution.component.tolist() == [-1, -1]

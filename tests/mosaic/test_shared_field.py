@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter, map_coordinates
+
+from linumpy.errors import InputError
+from linumpy.mosaic.shared_field import TileMap, basis, bin_map, fit_shared_field, term_degrees
+
+TILE = (60, 72)
+CELL = 2
+
+
+def truth():
+    t1, t2 = np.mgrid[: TILE[0], : TILE[1]] / np.array(TILE)[:, None, None] - 0.5
+    field = 0.2 * t1 - 0.8 * t1**2 - 0.5 * t2**2 + 0.3 * t1 * t2 + 0.4 * t1**3 - 0.5 * t2**4
+    return field - field.mean()
+
+
+def acquisition(rng, noise, outliers=0):
+    """Tiles of a structured tissue, twice as strong as the field, with 20 % overlap."""
+    tissue = gaussian_filter(rng.normal(size=(330, 400)), 12) * 30
+    x, y = np.meshgrid(np.arange(TILE[0]), np.arange(TILE[1]), indexing="ij")
+    maps = []
+    for i in range(5):
+        for j in range(5):
+            corner = (
+                4 + i * 0.8 * TILE[0] + rng.normal(0, 1.5),
+                4 + j * 0.8 * TILE[1] + rng.normal(0, 1.5),
+            )
+            seen = map_coordinates(tissue, [x + corner[0], y + corner[1]], order=1)
+            image = truth() + seen + rng.normal(0, noise, TILE)
+            if len(maps) < outliers:
+                image += rng.normal(0, 3, TILE)
+            maps.append(TileMap(bin_map(image, CELL), 0, corner))
+    return maps
+
+
+def test_field_is_told_from_tissue_through_the_overlaps(rng):
+    field = fit_shared_field(acquisition(rng, 0.05), TILE, cell=CELL)
+    error = (field.values - truth()).std()
+    assert error < 0.03 * truth().std() + 0.005
+    assert (field.n_tiles, field.n_pairs) == (25, 72)
+    assert field.values.mean() == pytest.approx(0, abs=1e-12)
+
+
+def test_bad_tiles_do_not_spoil_it(rng):
+    field = fit_shared_field(acquisition(rng, 0.05, outliers=4), TILE, cell=CELL)
+    assert (field.values - truth()).std() < 0.1 * truth().std()
+
+
+def test_without_overlaps_the_mean_over_tiles_is_left(rng):
+    maps = [
+        TileMap(bin_map(truth() + rng.normal(0, 0.05, TILE), CELL), group, (0.0, 0.0))
+        for group in range(12)
+    ]
+    field = fit_shared_field(maps, TILE, cell=CELL)
+    assert field.n_pairs == 0
+    assert (field.values - truth()).std() < 0.05 * truth().std()
+
+
+def test_one_tile_is_not_enough(rng):
+    maps = acquisition(rng, 0.05)[:1]
+    maps.append(TileMap(np.full_like(maps[0].values, np.nan), 0, (0, 50)))
+    with pytest.raises(InputError, match="1 of 2 tiles"):
+        fit_shared_field(maps, TILE, cell=CELL)
+
+
+def test_basis_is_orthogonal_and_without_constant():
+    u1, u2 = np.meshgrid(np.arange(200.0), np.arange(220.0), indexing="ij")
+    terms = basis((200, 220), u1, u2, 4).reshape(-1, len(term_degrees(4)))
+    gram = terms.T @ terms / len(terms)
+    off = gram - np.diag(np.diag(gram))
+    assert np.abs(off).max() < 1e-3
+    assert np.abs(terms.mean(axis=0)).max() < 1e-3
+
+
+def test_bin_map_takes_medians_and_passes_gaps_on():
+    image = np.arange(36.0).reshape(6, 6)
+    image[0, 0] = 1e9
+    image[2:4, 2:4] = np.nan
+    cells = bin_map(image, 2)
+    assert cells.shape == (3, 3)
+    assert cells[0, 0] == np.median([1e9, 1, 6, 7])
+    assert np.isnan(cells[1, 1])
+    assert cells[2, 2] == np.median([28, 29, 34, 35])

@@ -1,0 +1,164 @@
+"""The workflow without the work: what runs, what is published, and what is refused."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Launch, Launcher, make_raw, read_trace
+
+FUSED = {
+    "estimate_xy_shift_from_metadata (all slices)",
+    "generate_slice_config (all slices)",
+    "create_mosaic_grid_3d (z00)",
+    "create_mosaic_grid_3d (z02)",
+    "create_mosaic_grid_3d (z110)",
+    "learn_models (all slices)",
+    "reconstruct_slice (z00)",
+    "reconstruct_slice (z02)",
+    "reconstruct_slice (z110)",
+    "register_slices (all slices)",
+    "stack_slices_motor (raw_tiles)",
+    "convert_omezarr_to_nifti (raw_tiles)",
+    "evaluate_run (accuracy)",
+    "generate_pipeline_report (report)",
+}
+PUBLISHED = {
+    "raw_tiles.ome.zarr",
+    "raw_tiles.nii.gz",
+    "report.html",
+    "accuracy.json",
+    "shifts_xy.csv",
+    "slice_config.csv",
+    "z_matches.csv",
+    "previews/raw_tiles.png",
+    "models/detect_focal_curvature.json",
+    "models/detect_focal_curvature.npz",
+    "models/fix_illumination_3d.json",
+    "models/fix_illumination_3d.npz",
+    "models/register_slices.json",
+    "models/stack_slices_motor.json",
+} | {
+    name
+    for z in ("z00", "z02", "z110")
+    for name in (
+        f"mosaic_grids/mosaic_grid_3d_{z}.ome.zarr",
+        f"slices/slice_{z}.ome.zarr",
+        f"aips/aip_{z}.png",
+        f"previews/slice_{z}.png",
+        f"models/{z}/register_tiles.json",
+        f"models/{z}/crop_3d_mosaic_below_interface.json",
+        f"models/{z}/normalize_intensities_per_slice.json",
+    )
+}
+
+
+class Stubs:
+    """A launch folder with an input that has gaps in its slice ids."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.launcher = launcher
+        self.output = launcher.folder / "output"
+        # Folders of a name that the shell would take apart.
+        self.raw = make_raw(launcher.folder / "raw tiles", [0, 2, 110])
+        self.truth = launcher.folder / "truth"
+        self.truth.mkdir()
+        self.first = self.run("--truth", self.truth, "--nifti_resolution", "25")
+
+    def run(self, *more: str | Path) -> Launch:
+        places = ("--input", self.raw, "--output", self.output)
+        return self.launcher.run(*places, "-stub-run", *more)
+
+
+@pytest.fixture(scope="module")
+def stubs(
+    make_launcher: Callable[[str, Path], Launcher], tmp_path_factory: pytest.TempPathFactory
+) -> Stubs:
+    # An empty folder: a stub run needs no script at all.
+    return Stubs(make_launcher("stubs", tmp_path_factory.mktemp("none")))
+
+
+def files_of(output: Path) -> set[str]:
+    found = {
+        str(p.relative_to(output)) for p in output.rglob("*") if p.is_file() or p.suffix == ".zarr"
+    }
+    return {name for name in found if not name.startswith(("pipeline_info", "."))}
+
+
+def test_every_process_runs_once_a_slice(stubs: Stubs) -> None:
+    assert stubs.first.status == 0, stubs.first.text
+    assert read_trace(stubs.output) == dict.fromkeys(FUSED, "COMPLETED")
+
+
+def test_output_has_its_layout(stubs: Stubs) -> None:
+    assert files_of(stubs.output) == PUBLISHED
+    records = {path.name.split("_")[0] for path in (stubs.output / "pipeline_info").iterdir()}
+    assert records == {"trace", "report", "timeline", "dag"}
+    assert f"Brain:  {stubs.output}/raw_tiles.ome.zarr" in stubs.first.text
+
+
+def test_finished_results_are_not_replaced_unasked(stubs: Stubs) -> None:
+    before = {p: p.stat().st_mtime_ns for p in stubs.output.rglob("*") if p.is_file()}
+    launch = stubs.run()
+    assert launch.status == 1
+    session = (stubs.output / ".linumpy.lock").read_text(encoding="utf-8").strip()
+    assert f"raw_tiles.ome.zarr: exists already; continue that run with -resume {session}" in (
+        launch.text
+    )
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_one_launch_at_a_time(stubs: Stubs) -> None:
+    with (stubs.output / ".linumpy.lock").open("r+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        launch = stubs.run("--overwrite")
+    assert launch.status == 1
+    assert f"--output {stubs.output}: another run is writing there" in launch.text
+    assert "Submitted process" not in launch.text
+
+
+def test_chained_mode_from_published_grids(stubs: Stubs) -> None:
+    """Grids in, one slice left out by its table, two chosen: a task a stage and slice."""
+    grids = stubs.output / "mosaic_grids"
+    for slice_id in ("00", "02", "110"):
+        (grids / f"mosaic_grid_3d_z{slice_id}.ome.zarr" / "zarr.json").write_text("{}")
+    (grids / "shifts_xy.csv").write_text("fixed_id,moving_id\n", encoding="utf-8")
+    (grids / "slice_config.csv").write_text(
+        "slice_id,use\n00,true\n2.0,no\n110,\n", encoding="utf-8"
+    )
+    output = stubs.launcher.folder / "chained"
+    launch = stubs.launcher.run(
+        *("--input", stubs.output, "--output", output, "--fused", "false", "-stub-run"),
+        *("--subject_name", "sub-1", "--slices", "0-2,110"),
+    )
+    assert launch.status == 0, launch.text
+    stages = (
+        "resample_mosaic_grid",
+        "detect_focal_curvature",
+        "fix_illumination_3d",
+        "aip_png",
+        "register_tiles",
+        "stitch_3d_refined",
+        "crop_3d_mosaic_below_interface",
+        "normalize_intensities_per_slice",
+        "align_mosaics_3d_from_shifts",
+    )
+    expected = {f"{stage} (z{z})" for stage in stages for z in ("00", "110")} | {
+        "learn_models (all slices)",
+        "register_slices (all slices)",
+        "stack_slices_motor (sub-1)",
+        "generate_pipeline_report (report)",
+    }
+    assert read_trace(output) == dict.fromkeys(expected, "COMPLETED")
+    fused_only = {"accuracy.json", "shifts_xy.csv", "slice_config.csv"}
+    same = {
+        name.replace("raw_tiles", "sub-1")
+        for name in PUBLISHED - fused_only
+        if "z02" not in name
+        and not name.startswith(("mosaic_grids", "previews/slice"))
+        and not name.endswith(".nii.gz")
+    }
+    assert files_of(output) == same

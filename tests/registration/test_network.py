@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linumpy.registration.network import connected_components, solve_network
+
+
+def grid_pairs(n):
+    index = np.arange(n * n).reshape(n, n)
+    across = np.stack([index[:, :-1].ravel(), index[:, 1:].ravel()], axis=1)
+    down = np.stack([index[:-1].ravel(), index[1:].ravel()], axis=1)
+    return [tuple(map(int, pair)) for pair in np.concatenate([across, down])]
+
+
+def test_agrees_with_dense_least_squares(rng):
+    pairs = grid_pairs(3)
+    errors = rng.normal(0, 1, (len(pairs), 2))
+    ours = solve_network(9, pairs, errors, prior_sigma=2.0, min_pair_sigma=50.0)
+    # With so large a least spread all weights are equal: plain ridge regression.
+    design = np.zeros((len(pairs), 9))
+    for row, (a, b) in enumerate(pairs):
+        design[row, [a, b]] = -1, 1
+    weight = 1 / ours.pair_sigma**2
+    cauchy = 1 / (1 + (np.linalg.norm(ours.residual, axis=1) / (3 * ours.pair_sigma)) ** 2)
+    left = design.T * (cauchy * weight)
+    dense = np.linalg.solve(left @ design + np.eye(9) / 4, left @ errors)
+    np.testing.assert_allclose(ours.deviation, dense, atol=1e-6)
+
+
+def test_outliers_and_stage_errors_are_told_apart(rng):
+    pairs = grid_pairs(6)
+    true = rng.normal(0, 3, (36, 2))
+    errors = np.array([true[b] - true[a] for a, b in pairs]) + rng.normal(0, 0.05, (60, 2))
+    errors[[5, 23, 41]] += [[12, -9], [-15, 4], [8, 20]]
+    solved = solve_network(36, pairs, errors, prior_sigma=3.0, min_pair_sigma=0.05)
+    difference = solved.deviation - true
+    difference -= difference.mean(axis=0)
+    assert np.sqrt((difference**2).mean()) < 0.08
+
+
+def test_a_linear_term_reaches_items_without_pairs(rng):
+    positions = rng.uniform(-1, 1, (30, 2))
+    linear = np.array([[0.5, -0.2], [0.3, 0.4]])
+    true = positions @ linear
+    pairs = [(a, a + 1) for a in range(24)]
+    errors = np.array([true[b] - true[a] for a, b in pairs])
+    solved = solve_network(
+        30, pairs, errors, prior_sigma=0.02, min_pair_sigma=0.01, terms=positions, term_sigma=5.0
+    )
+    np.testing.assert_allclose(solved.linear, linear, atol=0.02)
+    np.testing.assert_allclose(solved.deviation[25:], true[25:], atol=0.03)
+
+
+def test_no_pairs_means_no_deviation():
+    solved = solve_network(4, [], np.zeros((0, 3)), prior_sigma=1.0, min_pair_sigma=0.1)
+    assert solved.deviation.shape == (4, 3) and not solved.deviation.any()
+
+
+@given(st.integers(2, 12), st.data())
+def test_components_are_those_of_a_flood_fill(n, data):
+    item = st.integers(0, n - 1)
+    pairs = data.draw(
+        st.lists(st.tuples(item, item).filter(lambda pair: pair[0] != pair[1]), max_size=10)
+    )
+    number = connected_components(n, pairs)
+    reach = np.eye(n, dtype=bool)
+    for _ in range(n):
+        for a, b in pairs:
+            reach[a] |= reach[b]
+            reach[b] |= reach[a]
+    for a in range(n):
+        if reach[a].sum() == 1:
+            assert number[a] == -1
+        else:
+            np.testing.assert_array_equal(number == number[a], reach[a])
+
+
+def test_reports_residuals_of_the_solution(rng):
+    pairs = grid_pairs(3)
+    errors = rng.normal(0, 1, (len(pairs), 1))
+    solved = solve_network(9, pairs, errors, prior_sigma=1.0, min_pair_sigma=0.1)
+    for (a, b), error, residual in zip(pairs, errors, solved.residual, strict=True):
+        step = solved.deviation[b] - solved.deviation[a]
+        assert residual[0] == pytest.approx(error[0] - step[0])

@@ -1,0 +1,118 @@
+"""Fixtures: a run folder with every part that the report shows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+TRACE = """\
+task_id\tname\tstatus\texit\tsubmit\tduration\trealtime\tpeak_rss
+1\tprepare:create_mosaic_grid_3d (z00)\tCOMPLETED\t0\t2025-01-05 10:00:00.000\t6.5s\t5s\t300 MB
+2\tcreate_mosaic_grid_3d (z01)\tCACHED\t0\t2025-01-04 10:00:00.000\t6s\t5.5s\t310.5 MB
+3\tlearn:learn_models (all)\tCOMPLETED\t0\t2025-01-05 10:00:10.500\t1m 40s\t1m 38s\t1.5 GB
+4\tstack_slices_motor (brain)\tFAILED\t1\t2025-01-05 10:02:00.000\t1h 2m 3s\t1h 2m\t-
+5\tcut sh
+"""
+
+
+def _synthetic() -> ModuleType:
+    name = "linumpy_tests_synthetic"
+    if name not in sys.modules:
+        path = Path(__file__).parents[1] / "quality" / "synthetic.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@pytest.fixture
+def full_run(pristine_run: Path, tmp_path: Path) -> Path:
+    """A run of three slices with a remark of every kind, to be changed at will."""
+    shutil.copytree(pristine_run.parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "run"
+
+
+@pytest.fixture(scope="session")
+def pristine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, not to be changed; its truth lies beside it."""
+    synthetic = _synthetic()
+    folder = tmp_path_factory.mktemp("report")
+    truth, run = folder / "truth", folder / "run"
+    synthetic.make_truth(truth, volumes=True)
+    synthetic.make_run(run, truth)
+    synthetic.write_brain(run, truth)
+    for slice_id in (0, 2):
+        attributes = {
+            "kind": "slice",
+            "slice_id": slice_id,
+            "stage_to_array": "-y,+x",
+            "missing_tiles": [[1, 2]] if slice_id == 2 else [],
+            "flags": {"0,1": ["nan:12"], "1,2": ["nominal_position"]} if slice_id == 2 else {},
+        }
+        volume = np.random.default_rng(slice_id).uniform(0, 1, (4, 80, 90)).astype("f4")
+        path = run / "slices" / f"slice_z{slice_id:02d}.ome.zarr"
+        synthetic.write_volume(path, volume, 12.5, (0.0, 0.0, 0.0), attributes=attributes)
+
+    def spoil(record: dict) -> None:
+        record["tiles"][8]["component"] = -1
+        record["pairs"][3].update(accepted=False, displacement_um=None, residual_um=None)
+
+    synthetic.edit_json(run / "models/z02/register_tiles.json", spoil)
+
+    def doubt(record: dict) -> None:
+        record["pairs"][1].update(accepted=False, confidence=0.1)
+        record["pairs"][0].update(z_measured=False)
+
+    synthetic.edit_json(run / "models/register_slices.json", doubt)
+    (run / "shifts_xy.csv").write_text(
+        "fixed_id,moving_id,x_shift,y_shift,x_shift_mm,y_shift_mm,reliable\n"
+        "0.0,1.0,1,2,0.01,-0.02,1\n1.0,2.0,1,2,0.03,0.04,0\n"
+    )
+    (run / "slice_config.csv").write_text(
+        "slice_id,use,exclude_reason,notes\n00,true,,\n01,,,\n02,true,,\n03,false,torn slice,\n"
+    )
+    (run / "z_matches.csv").write_text(
+        "fixed_id,moving_id,overlap_voxels,blend_overlap_voxels,moving_z_start,correlation,"
+        "correlation_fallback_used\n0,1,4,4,16,0.7,false\n1,2,4,4,32,0.2,true\n"
+    )
+    accuracy = {
+        "tile_positions_px": _figure(0.1, "px", 0.25, "<="),
+        "correlation": _figure(0.91, "of ideal", 0.95, ">="),
+        "seams": {**_figure(None, "", 0.02, "<="), "details": {"reason": "no pairs at all"}},
+        "sharpness": _figure(0.97, "of ideal", None, ">="),
+    }
+    (run / "accuracy.json").write_text(json.dumps(accuracy))
+    (run / "pipeline_info").mkdir()
+    (run / "pipeline_info" / "trace_2025.tsv").write_text(TRACE)
+    info = {
+        "nextflow": "24.10.0",
+        "params": {"resolution": 10, "use_gpu": False, "pyramid_resolutions": [10, 25]},
+        "command_line": "linum_nextflow.py run main.nf --input raw --output out",
+        "tasks": [{"process": "learn_models", "tag": "all", "seconds": 98}],
+    }
+    (run / "pipeline_info" / "run.json").write_text(json.dumps(info))
+    return run
+
+
+def _figure(value: float | None, unit: str, target: float | None, sign: str) -> dict:
+    passed = None
+    if value is not None and target is not None:
+        passed = value <= target if sign == "<=" else value >= target
+    return {
+        "value": value,
+        "unit": unit,
+        "target": target,
+        "n": 12345,
+        "passed": passed,
+        "comparison": sign,
+        "details": {},
+    }

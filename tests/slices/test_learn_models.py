@@ -1,0 +1,65 @@
+import json
+
+import numpy as np
+import pytest
+
+from linumpy.errors import InputError
+from linumpy.geometry.resample import apply_axis_weights, axis_weights
+from linumpy.slices.learn_models import LearnParams, learn_models
+from linumpy.slices.reconstruct_slice import SliceParams
+
+PARAMS = SliceParams.from_values({})
+
+
+def learn(grids, device, **changes):
+    values = {"resample": PARAMS.resample, "focal": PARAMS.focal}
+    values |= {"illumination": PARAMS.illumination, "learn": LearnParams()}
+    return learn_models(grids, **{**values, **changes}, device=device)
+
+
+def truth_on_grid(tiny, name):
+    """The phantom's field on the resampled tiles, averaged about voxel centres."""
+    record = json.loads((tiny / "truth/truth.json").read_text())
+    field = np.load(tiny / "truth/fields.npz")[name].astype(float)
+    step = 10.0 / record["voxel_um"][1]
+    n = int(field.shape[0] / step)
+    matrix = axis_weights(field.shape[0], n, step)
+    return apply_axis_weights(field[None], [None, matrix, matrix])[0]
+
+
+def test_surface_and_flat_field_match_the_phantoms(tiny_grids, tiny, device):
+    models = learn(tiny_grids, device)
+    surface = models.focal.surface_um - truth_on_grid(tiny, "focal_um")
+    i, j = np.mgrid[: surface.shape[0], : surface.shape[1]]
+    plane = np.stack([np.ones(surface.size), i.ravel(), j.ravel()], axis=1)
+    rest = surface.ravel() - plane @ np.linalg.lstsq(plane, surface.ravel(), rcond=None)[0]
+    assert np.sqrt((rest**2).mean()) < 2.0
+    flat = truth_on_grid(tiny, "flat_field")
+    ratio = models.flat.flat_field / models.flat.flat_field.mean() / (flat / flat.mean())
+    assert np.sqrt(((ratio - 1) ** 2).mean()) < 0.02
+    assert models.focal.n_tiles == models.flat.n_tiles == 27
+
+
+def test_fewer_tiles_come_from_evenly_spaced_slices(tiny_grids, device):
+    from linumpy.slices.learn_models import _choose, open_grid
+
+    grids = [open_grid(path) for path in tiny_grids]
+    assert [g.info.slice_id for g in _choose(grids, 9)] == [1]
+    assert [g.info.slice_id for g in _choose(grids, 18)] == [0, 2]
+    assert [g.info.slice_id for g in _choose(grids, 27)] == [0, 1, 2]
+    assert learn(tiny_grids, device, learn=LearnParams(9)).focal.n_tiles == 9
+
+
+def test_what_is_switched_off_is_not_learned(tiny_grids, device):
+    off = SliceParams.from_values({"fix_curvature_enabled": False})
+    models = learn(tiny_grids[:1], device, focal=off.focal)
+    assert models.focal is None and models.flat is not None
+
+
+def test_grids_of_different_tiles_are_refused(tiny_grids, tmp_path, device):
+    from linumpy.slices.single_stages import resample_grid
+
+    other = tmp_path / "mosaic_grid_3d_z09.ome.zarr"
+    resample_grid(tiny_grids[0], other, {"resolution": 20.0}, overwrite=False, device=device)
+    with pytest.raises(InputError, match="differ in tile shape"):
+        learn([*tiny_grids, other], device)

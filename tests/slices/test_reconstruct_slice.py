@@ -1,0 +1,139 @@
+"""The fused slice: the same bits as the chain of single stages, spilled or not, on any device."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linumpy.io.omezarr import open_image
+from linumpy.slices import single_stages as single
+from linumpy.slices.learn_models import AcquisitionModels, LearnParams, learn_models
+from linumpy.slices.reconstruct_slice import SliceParams, reconstruct_slice
+
+PARAMS = SliceParams.from_values({})
+STEMS = ("register_tiles", "crop_3d_mosaic_below_interface", "normalize_intensities_per_slice")
+
+
+@pytest.fixture(scope="module")
+def models(tiny_grids, tmp_path_factory):
+    learned = learn_models(
+        tiny_grids,
+        resample=PARAMS.resample,
+        focal=PARAMS.focal,
+        illumination=PARAMS.illumination,
+        learn=LearnParams(),
+    )
+    folder = tmp_path_factory.mktemp("models")
+    learned.save(folder)
+    return folder, AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination)
+
+
+def volume(path):
+    image = open_image(path)
+    return np.asarray(image.array), np.asarray(image.valid), image.translation_um
+
+
+def fused(grid, folder, models, device, **options):
+    out = folder / "slice.ome.zarr"
+    reconstruct_slice(
+        grid, out, models[1], PARAMS, output_models=folder / "z", device=device, **options
+    )
+    return out
+
+
+def chained(grid, folder, models, device):
+    options = {"overwrite": False, "device": device}
+    steps = [folder / f"{n}.ome.zarr" for n in range(6)]
+    single.resample_grid(grid, steps[0], {}, **options)
+    single.flatten_grid(steps[0], steps[1], {}, models=models[0], **options)
+    single.illuminate_grid(steps[1], steps[2], {}, models=models[0], **options)
+    single.register_grid(steps[2], folder / "z/register_tiles.json", device)
+    single.stitch_grid(
+        steps[2], steps[3], {}, positions=folder / "z/register_tiles.json", **options
+    )
+    for number, stem, step in (
+        (4, STEMS[1], single.crop_slice),
+        (5, STEMS[2], single.normalize_slice),
+    ):
+        model = folder / f"z/{stem}.json"
+        step(steps[number - 1], steps[number], {}, output_model=model, **options)
+    return steps[5]
+
+
+def test_fused_equals_chained_to_the_bit(tiny_grids, models, device, tmp_path):
+    one = fused(tiny_grids[1], tmp_path / "fused", models, device)
+    many = chained(tiny_grids[1], tmp_path / "chained", models, device)
+    for a, b in zip(volume(one), volume(many), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for stem in STEMS:
+        texts = [
+            json.loads((tmp_path / way / "z" / f"{stem}.json").read_text())
+            for way in ("fused", "chained")
+        ]
+        assert texts[0] == texts[1]
+
+
+def test_a_spilled_slice_is_the_same_to_the_bit(tiny_grids, models, device, tmp_path):
+    whole = fused(tiny_grids[0], tmp_path / "whole", models, device)
+    tight = fused(tiny_grids[0], tmp_path / "tight", models, device, budget_bytes=1_500_000)
+    for a, b in zip(volume(whole), volume(tight), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_two_runs_are_the_same_to_the_bit(tiny_grids, models, device, tmp_path):
+    runs = [fused(tiny_grids[2], tmp_path / str(n), models, device) for n in range(2)]
+    for a, b in zip(volume(runs[0]), volume(runs[1]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_devices_agree(tiny_grids, models, tmp_path, device):
+    """Within 1e-4 of the reference's 99.9th percentile; trivially so where there is one device."""
+    from linumpy.device import CPU
+
+    reference, valid, _ = volume(fused(tiny_grids[1], tmp_path / "cpu", models, CPU))
+    other, other_valid, _ = volume(fused(tiny_grids[1], tmp_path / "other", models, device))
+    bound = 1e-4 * np.percentile(np.abs(reference), 99.9)
+    assert (valid != other_valid).mean() < 1e-4
+    both = (valid > 0) & (other_valid > 0)
+    assert np.abs(reference - other)[both].max() <= bound
+
+
+def test_what_the_slice_says_of_itself(tiny_grids, tiny, models, device, tmp_path):
+    out = fused(tiny_grids[1], tmp_path, models, device)
+    image = open_image(out)
+    truth = json.loads((tiny / "truth/truth.json").read_text())
+    known = truth["slices"][1]
+    assert image.voxel_um == (10, 10, 10)
+    assert image.attributes["slice_id"] == 1
+    assert abs(image.attributes["interface_um"] - known["gap_um"]) < 10
+    record = json.loads((tmp_path / "z/register_tiles.json").read_text())
+    true = {(t["ix"], t["iy"]): t["true_corner_um"] for t in known["tiles"]}
+    error = np.array(
+        [np.subtract(t["corner_um"], true[t["ix"], t["iy"]]) for t in record["tiles"]]
+    )
+    error -= error.mean(axis=0)
+    assert np.sqrt((error**2).mean(axis=0)).max() < 2.5
+    data, valid = np.asarray(image.array), np.asarray(image.valid)
+    assert (data[valid == 0] == 0).all()
+    assert np.isfinite(data).all() and data.max() < 2
+    assert valid.mean() > 0.9
+
+
+def test_models_of_another_resolution_are_refused(tiny_grids, models, tmp_path):
+    from linumpy.errors import InputError
+
+    params = SliceParams.from_values({"resolution": 16.0})
+    with pytest.raises(InputError, match="learn it at this resolution"):
+        reconstruct_slice(tiny_grids[0], tmp_path / "s.ome.zarr", models[1], params)
+    assert not list(Path(tmp_path).iterdir())
+
+
+def test_existing_slices_are_kept(tiny_grids, models, tmp_path):
+    from linumpy.errors import OutputExistsError
+
+    out = tmp_path / "s.ome.zarr"
+    out.mkdir()
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        reconstruct_slice(tiny_grids[0], out, models[1], PARAMS)
+    assert not list(out.iterdir())
