@@ -1,9 +1,10 @@
 # make demo: a small simulated acquisition through the whole pipeline, held against its truth.
 # make test: all checks and tests that need no GPU and no root.
-# Both make the environment (.venv) first. PYTHON chooses the interpreter (3.11 or newer).
+# Both make the environment (.venv) first. PYTHON chooses the interpreter (3.11 or newer),
+# SEED the acquisition that the demo simulates.
 
 PYTHON ?= python3
-SEED ?= 1
+SEED ?= $(shell date +%j%H%M)
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
@@ -22,8 +23,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(wildcard scripts/*.py)
 		--editable '.[nextflow,demo,test]'
 	touch $@
 
+# A new seed each time: the accuracy is that of an acquisition nobody has seen before.
 demo: env
-	@$(BIN)/python -m linumpy.demo --folder $(DEMO) --seed $(SEED)
+	@echo "Simulating an acquisition, seed $(SEED) ..."
+	@$(BIN)/linum_phantom.py $(DEMO)/acquisition --preset small --seed $(SEED) --overwrite
+	@$(BIN)/linum_nextflow.py run main.nf -profile test -ansi-log false \
+		--input $(DEMO)/acquisition/raw --truth $(DEMO)/acquisition/truth \
+		--output $(DEMO)/results --subject_name demo --overwrite
+	@echo
+	@$(BIN)/linum_summarize_run.py $(DEMO)/results
 
 check: env
 	$(BIN)/ruff check .

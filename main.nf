@@ -245,6 +245,7 @@ workflow describe {
             evaluated.map { rows -> rows.collect { row -> row[0] } },
             evaluated.map { rows -> rows.collect { row -> row[1] } },
             with_digest('--truth', params.truth),
+            stage_params('evaluate', params, schema),
         )
         files = files.mix(evaluate_run.out.accuracy.map { path -> placed(path) })
         times = times.mix(evaluate_run.out.time)

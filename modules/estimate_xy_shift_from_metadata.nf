@@ -1,5 +1,7 @@
 // How far each slice lies from the one before, from the stage positions in the metadata.
 //
+// Params: stage_to_array.
+//
 // Takes raw tiles or mosaic grids as one folder, all slices of it, be they used or not: a slice
 // that is left out still passes on its shift.
 process estimate_xy_shift_from_metadata {
@@ -15,7 +17,8 @@ process estimate_xy_shift_from_metadata {
 
     script:
     """
-    linum_estimate_xy_shift_from_metadata.py source shifts_xy.csv
+    linum_estimate_xy_shift_from_metadata.py source shifts_xy.csv \\
+        --stage_to_array=${params.stage_to_array}
     """
 
     stub:

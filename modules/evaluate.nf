@@ -1,7 +1,8 @@
 // The result against the phantom's truth.
 //
 // Takes the results so far, staged under numbers, and the place of each in the output folder: the
-// script finds them laid out as they will be published. (Nextflow keeps the name evaluate to itself.)
+// script finds them laid out as they will be published. Params: those of reconstruct_slice and
+// stack_slices_motor, for the ideal run beside this one. (Nextflow keeps the name evaluate to itself.)
 
 include { lay_out } from './local/output'
 
@@ -13,6 +14,7 @@ process evaluate_run {
     val places
     path items, stageAs: 'staged/?/item'
     tuple path(truth, stageAs: 'truth'), val(digest)
+    stdin
 
     output:
     path 'accuracy.json', emit: accuracy
@@ -21,7 +23,7 @@ process evaluate_run {
     script:
     """
     ${lay_out('run', places)}
-    linum_evaluate.py run truth accuracy.json --grids run/mosaic_grids
+    linum_evaluate.py run truth accuracy.json --grids run/mosaic_grids --params -
     """
 
     stub:
