@@ -4,7 +4,7 @@
 
 include { help_text; param_problems; read_schema; run_json; stage_params } from './modules/local/params'
 include { find_input; is_used; with_digest } from './modules/local/input'
-include { claim_output; in_order; placed; tell_result } from './modules/local/output'
+include { check_space; claim_output; in_order; placed; tell_result } from './modules/local/output'
 
 include { create_mosaic_grid_3d } from './modules/create_mosaic_grid_3d'
 include { estimate_xy_shift_from_metadata } from './modules/estimate_xy_shift_from_metadata'
@@ -39,6 +39,7 @@ workflow {
     }
     def source = find_input(params)
     def lock = claim_output(params, source.subject)
+    check_space(params, source)
 
     prepare(source)
     learn(prepare.out.grids, schema)
@@ -157,7 +158,7 @@ workflow reconstruct_chained {
         detect_focal_curvature.out.grid, models, stage_params('fix_illumination_3d', params, schema)
     )
     aip_png(fix_illumination_3d.out.grid)
-    register_tiles(fix_illumination_3d.out.grid, stage_params('register_tiles', params, schema))
+    register_tiles(fix_illumination_3d.out.grid)
     stitch_3d_refined(
         fix_illumination_3d.out.grid.join(register_tiles.out.positions),
         stage_params('stitch_3d_refined', params, schema),

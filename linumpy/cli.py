@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("linumpy")
 
+_SECONDS_BETWEEN_LINES = 10
+
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Show defaults where they say something, and keep the description's paragraphs."""
@@ -60,9 +62,9 @@ def make_parser(
 
 
 def configure_logging(verbose: bool) -> None:
-    """Log to standard error: warnings always, every step with `verbose`."""
+    """Log to standard error: warnings and the progress of long steps; all steps with `verbose`."""
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
-    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -92,8 +94,8 @@ def run(main: Callable[[], None]) -> None:
 def progress(iterable: Iterable[T], total: int, label: str) -> Iterator[T]:
     """Yield from `iterable`, showing how far it is.
 
-    A bar on a terminal; elsewhere a log line at most every ten seconds, so that the logs of
-    batch systems stay short.
+    A bar on a terminal; elsewhere a log line every ten seconds, so that the logs of batch systems
+    stay short and short steps stay silent.
     """
     terminal = sys.stderr.isatty()
     start = last = time.monotonic()
@@ -106,6 +108,6 @@ def progress(iterable: Iterable[T], total: int, label: str) -> Iterator[T]:
             end = "\n" if done == total else ""
             sys.stderr.write(f"\r{label} {bar} {done}/{total} {now - start:.0f} s{end}")
             sys.stderr.flush()
-        elif now - last >= 10 or done == total:
+        elif now - last >= _SECONDS_BETWEEN_LINES:
             logger.info("%s: %d of %d (%.0f s)", label, done, total, now - start)
             last = now

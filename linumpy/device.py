@@ -7,7 +7,6 @@ kind; they find their array module with `namespace` and SciPy's twin with `ndima
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,10 +112,3 @@ def to_device(array: Array, device: Device) -> Array:
 def like(array: Array, reference: Array) -> Array:
     """Return `array` on the device where `reference` lives."""
     return to_device(array, Device("cuda") if is_device_array(reference) else CPU)
-
-
-def quiet_division(array: Array) -> AbstractContextManager[Any]:
-    """Silence NumPy's divide warnings where a zero divisor is masked afterwards."""
-    if is_device_array(array):
-        return nullcontext()
-    return np.errstate(divide="ignore", invalid="ignore")

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from linumpy.cli import make_parser
 from linumpy.errors import InputError
 
 P = TypeVar("P")
@@ -51,6 +52,32 @@ def param(
             "choices": choices,
         },
     )
+
+
+def make_stage_parser(
+    description: str,
+    source: str,
+    result: str,
+    *kinds: type[Any],
+    short: Mapping[str, str] | None = None,
+) -> argparse.ArgumentParser:
+    """Return the parser of a script that runs one stage from a file to a file.
+
+    Parameters
+    ----------
+    description
+        First lines of ``--help``.
+    source, result
+        Help of the positionals ``input`` and ``output``.
+    kinds, short
+        As in `add_arguments`.
+    """
+    parser = make_parser(description, gpu=True)
+    parser.add_argument("input", type=Path, help=source)
+    parser.add_argument("output", type=Path, help=result)
+    if kinds:
+        add_arguments(parser, *kinds, short=short)
+    return parser
 
 
 def add_arguments(

@@ -97,12 +97,6 @@ def stream(
                 future_write.cancel()
 
 
-def drain(items: Iterable[Any]) -> None:
-    """Run a stream to its end for its writes alone."""
-    for _ in items:
-        pass
-
-
 def _step(key: object, step: str, function: Callable[..., R], *arguments: Any) -> R:
     try:
         return function(*arguments)

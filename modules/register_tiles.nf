@@ -7,7 +7,6 @@ process register_tiles {
 
     input:
     tuple val(slice_id), path(grid)
-    stdin
 
     output:
     tuple val(slice_id), path("models/z${slice_id}/register_tiles.json"), emit: positions
@@ -16,9 +15,7 @@ process register_tiles {
     script:
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
-    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json \\
-        --params - \\
-        ${gpu}
+    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json ${gpu}
     """
 
     stub:

@@ -3,23 +3,19 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from linumpy.cli import make_parser, parse, run
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = make_parser(
-        (
-            "Write the average intensity projection of a mosaic grid as OME-Zarr.\n\n"
-            "The mean over depth of each tile, tiles side by side, overlap kept."
-        ),
-        gpu=True,
+    return make_stage_parser(
+        "Write the average intensity projection of a mosaic grid as OME-Zarr.\n\n"
+        "The mean over depth of each tile, tiles side by side, overlap kept.",
+        "mosaic grid (*.ome.zarr)",
+        "projection to write (*.ome.zarr)",
     )
-    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
-    parser.add_argument("output", type=Path, help="projection to write (*.ome.zarr)")
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -5,21 +5,20 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import make_parser, parse, run
-from linumpy.params import add_arguments, read_params
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
 from linumpy.slices.block_stages import CropParams
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = make_parser(
+    parser = make_stage_parser(
         "Cut a stitched slice flat at its interface.",
-        gpu=True,
+        "slice volume (*.ome.zarr)",
+        "cropped volume to write",
+        CropParams,
     )
-    parser.add_argument("input", type=Path, help="slice volume (*.ome.zarr)")
-    parser.add_argument("output", type=Path, help="cropped volume to write")
     parser.add_argument("--output_model", type=Path, help="JSON file for what was found")
-    add_arguments(parser, CropParams)
     return parser
 
 

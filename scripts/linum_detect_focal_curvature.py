@@ -5,29 +5,26 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import make_parser, parse, run
-from linumpy.params import add_arguments, read_params
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
 from linumpy.slices.tile_stages import FocalParams
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = make_parser(
-        (
-            "Take the focal curvature off a mosaic grid.\n\n"
-            "A-lines are moved along depth by a surface learned from the tiles."
-        ),
-        gpu=True,
+    parser = make_stage_parser(
+        "Take the focal curvature off a mosaic grid.\n\n"
+        "A-lines are moved along depth by a surface learned from the tiles.",
+        "mosaic grid (*.ome.zarr)",
+        "flattened grid to write",
+        FocalParams,
     )
-    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
-    parser.add_argument("output", type=Path, help="flattened grid to write")
     parser.add_argument(
         "--models",
         type=Path,
         help="folder of linum_learn_models.py; without it the model is learned from this grid "
         "alone and saved beside the output",
     )
-    add_arguments(parser, FocalParams)
     return parser
 
 

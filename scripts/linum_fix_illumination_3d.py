@@ -5,29 +5,26 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import make_parser, parse, run
-from linumpy.params import add_arguments, read_params
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
 from linumpy.slices.tile_stages import IlluminationParams
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = make_parser(
-        (
-            "Take uneven illumination off a mosaic grid.\n\n"
-            "Tiles are divided by a flat field learned from their overlaps."
-        ),
-        gpu=True,
+    parser = make_stage_parser(
+        "Take uneven illumination off a mosaic grid.\n\n"
+        "Tiles are divided by a flat field learned from their overlaps.",
+        "mosaic grid (*.ome.zarr)",
+        "corrected grid to write",
+        IlluminationParams,
     )
-    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
-    parser.add_argument("output", type=Path, help="corrected grid to write")
     parser.add_argument(
         "--models",
         type=Path,
         help="folder of linum_learn_models.py; without it the model is learned from this grid "
         "alone and saved beside the output",
     )
-    add_arguments(parser, IlluminationParams)
     return parser
 
 

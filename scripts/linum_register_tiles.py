@@ -3,26 +3,19 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from linumpy.cli import make_parser, parse, run
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = make_parser(
-        (
-            "Find where each tile of a corrected mosaic grid really lies.\n\n"
-            "Writes positions in stage micrometres and every pair of tiles that they rest on."
-        ),
-        gpu=True,
+    return make_stage_parser(
+        "Find where each tile of a corrected mosaic grid really lies.\n\n"
+        "Writes positions in stage micrometres and every pair of tiles that they rest on.",
+        "mosaic grid (*.ome.zarr)",
+        "JSON file to write",
     )
-    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
-    parser.add_argument("output", type=Path, help="JSON file to write")
-    parser.add_argument(
-        "--params", metavar="JSON", help="taken for uniformity; registration has none"
-    )
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:

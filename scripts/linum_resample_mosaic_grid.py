@@ -3,26 +3,22 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from linumpy.cli import make_parser, parse, run
-from linumpy.params import add_arguments, read_params
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
 from linumpy.slices.tile_stages import ResampleParams
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = make_parser(
-        (
-            "Bring a mosaic grid to the working resolution.\n\n"
-            "Voxel centres are mapped onto voxel centres; the step is exactly the resolution."
-        ),
-        gpu=True,
+    return make_stage_parser(
+        "Bring a mosaic grid to the working resolution.\n\n"
+        "Voxel centres are mapped onto voxel centres; the step is exactly the resolution.",
+        "mosaic grid (*.ome.zarr)",
+        "resampled grid to write",
+        ResampleParams,
+        short={"resolution": "-r"},
     )
-    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
-    parser.add_argument("output", type=Path, help="resampled grid to write")
-    add_arguments(parser, ResampleParams, short={"resolution": "-r"})
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -5,28 +5,25 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import make_parser, parse, run
-from linumpy.params import add_arguments, read_params
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
 from linumpy.slices.block_stages import StitchParams
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = make_parser(
-        (
-            "Stitch a corrected mosaic grid into a slice volume.\n\n"
-            "Tiles are placed at registered positions, to a fraction of a pixel, and blended."
-        ),
-        gpu=True,
+    parser = make_stage_parser(
+        "Stitch a corrected mosaic grid into a slice volume.\n\n"
+        "Tiles are placed at registered positions, to a fraction of a pixel, and blended.",
+        "mosaic grid (*.ome.zarr)",
+        "slice volume to write",
+        StitchParams,
     )
-    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
-    parser.add_argument("output", type=Path, help="slice volume to write")
     parser.add_argument(
         "--positions",
         type=Path,
         help="JSON of linum_register_tiles.py; without it tiles are registered",
     )
-    add_arguments(parser, StitchParams)
     return parser
 
 

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from linumpy.errors import InputError
-from linumpy.stream import StreamError, drain, stream
+from linumpy.stream import StreamError, stream
 
 
 def test_results_come_in_order_and_are_all_written():
@@ -39,7 +39,7 @@ def test_no_more_items_in_flight_than_the_bounds_say():
         with lock:
             flying -= 1
 
-    drain(stream(range(60), read, lambda k, v: v, write, readers=4, depth=3))
+    list(stream(range(60), read, lambda k, v: v, write, readers=4, depth=3))
     assert flying == 0
     assert most <= 2 * 3 + 2
 
@@ -58,7 +58,7 @@ def test_a_failure_names_item_and_step_and_stops(step):
         return act
 
     with pytest.raises(StreamError, match=rf"5: {step} failed: ValueError: no luck"):
-        drain(
+        list(
             stream(
                 range(1000),
                 fail_at_five("read"),
@@ -76,7 +76,7 @@ def test_our_own_errors_pass_as_they_are():
         raise InputError("tile (1, 2): truncated")
 
     with pytest.raises(InputError, match=r"^tile \(1, 2\): truncated$"):
-        drain(stream(range(3), read, lambda k, v: v))
+        list(stream(range(3), read, lambda k, v: v))
 
 
 def test_a_consumer_that_leaves_stops_the_readers():

@@ -210,11 +210,6 @@ class Grid:
         self._array = array
         self._valid = valid
 
-    @property
-    def has_valid(self) -> bool:
-        """Whether the grid carries a mask."""
-        return self._valid is not None
-
     def read_tile(self, ix: int, iy: int) -> np.ndarray:
         """Return tile (ix, iy) as float32 (z, axis 1, axis 2).
 

@@ -74,7 +74,6 @@ class ImageWriter:
         self.attributes = dict(spec.attributes)
         self._group = zarr.create_group(path, zarr_format=3)
         self._levels: list[tuple[Triple, Triple]] = []
-        self._valid_levels = 0
         self.array = self.add_level(spec.shape, spec.voxel_um, spec.chunks, spec.shards)
         self.valid = None
         if with_valid:

@@ -13,7 +13,6 @@ import numpy as np
 from linumpy.errors import InputError
 from linumpy.io.models import read_json
 
-AGAROSE_CLASS = 1
 TISSUE_CLASS = 2
 
 

@@ -192,11 +192,19 @@ def register_pair(
 def _planes(
     volume: SliceVolume, start: int, count: int, window: tuple[slice, slice], factor: int = 1
 ) -> Array:
-    data, valid = volume.read(slice(start, start + count), window)
-    if factor > 1:
-        data = _bin(data, factor)
-        valid = None if valid is None else _bin(valid, factor) > 0.5
-    return flatten(data, valid)
+    if factor == 1:
+        return flatten(*volume.read(slice(start, start + count), window))
+    binned = []
+    for plane in range(start, start + count):
+        # One plane at a time: the whole of a large slice is needed here, but only coarsely.
+        data, valid = volume.read(slice(plane, plane + 1), window)
+        share = None if valid is None else _bin(valid, factor)
+        binned.append((_bin(data, factor), share))
+    xp = namespace(binned[0][0])
+    valid = None
+    if binned[0][1] is not None:
+        valid = xp.concatenate([share for _, share in binned]) > 0.5
+    return flatten(xp.concatenate([data for data, _ in binned]), valid)
 
 
 def _bin(planes: Array, factor: int) -> Array:

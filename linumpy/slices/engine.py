@@ -284,5 +284,5 @@ def _solve(learners: Sequence[Stage]) -> None:
 def _with_progress(
     results: Iterator[tuple[Key, tuple[Tile, list[Any]]]], total: int, label: str
 ) -> Iterator[tuple[Key, tuple[Tile, list[Any]]]]:
-    logger.info("%s: %d tiles", label, total)
+    logger.debug("%s: %d tiles", label, total)
     return progress(results, total, label)

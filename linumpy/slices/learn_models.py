@@ -103,7 +103,7 @@ def learn_models(
         When the grids differ in tile shape, or too few tiles show signal.
     """
     chosen = _choose([open_grid(path) for path in grids], learn.max_tiles)
-    logger.info("learning from slices %s", ", ".join(f"z{g.info.slice_id:02d}" for g in chosen))
+    logger.debug("learning from slices %s", ", ".join(f"z{g.info.slice_id:02d}" for g in chosen))
     sources = [GridSource(grid) for grid in chosen]
     chain: list[Stage] = [ResampleMosaicGrid(resample)]
     learners: list[FieldStage] = []

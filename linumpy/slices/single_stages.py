@@ -30,6 +30,7 @@ from linumpy.slices.tile_stages import (
     Aip,
     AipMosaic,
     DetectFocalCurvature,
+    FieldStage,
     FixIllumination3d,
     FlatField,
     FocalCurvature,
@@ -74,12 +75,8 @@ def flatten_grid(
 ) -> None:
     """Take the focal curvature off a grid, learned before or, without `models`, from this grid."""
     params = build(FocalParams, values)
-    stage = DetectFocalCurvature(params)
-    if params.enabled and models is not None:
-        stage.model = load_model(models, stage.name, FocalCurvature)
-    _grid_to_grid([stage] if params.enabled else [], grid, output, overwrite, device)
-    if params.enabled and models is None:
-        save_model(output.parent, f"{_stem(output)}_{stage.name}", stage.model)
+    stage = DetectFocalCurvature(params) if params.enabled else None
+    _correct_grid(stage, FocalCurvature, grid, output, models, overwrite, device)
 
 
 def illuminate_grid(
@@ -92,12 +89,27 @@ def illuminate_grid(
     device: Device,
 ) -> None:
     """Take the flat field off a grid, learned before or, without `models`, from this grid."""
-    params = build(IlluminationParams, values)
-    stage = FixIllumination3d()
-    if params.enabled and models is not None:
-        stage.model = load_model(models, stage.name, FlatField)
-    _grid_to_grid([stage] if params.enabled else [], grid, output, overwrite, device)
-    if params.enabled and models is None:
+    stage = FixIllumination3d() if build(IlluminationParams, values).enabled else None
+    _correct_grid(stage, FlatField, grid, output, models, overwrite, device)
+
+
+def _correct_grid(
+    stage: FieldStage | None,
+    kind: type[Any],
+    grid: Path,
+    output: Path,
+    models: Path | None,
+    overwrite: bool,
+    device: Device,
+) -> None:
+    """Apply a field to a grid, or copy the grid when the correction is switched off."""
+    if stage is None:
+        _grid_to_grid([], grid, output, overwrite, device)
+        return
+    if models is not None:
+        stage.model = load_model(models, stage.name, kind)
+    _grid_to_grid([stage], grid, output, overwrite, device)
+    if models is None:
         save_model(output.parent, f"{_stem(output)}_{stage.name}", stage.model)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from linumpy.device import CPU, Device, to_device, to_host
 from linumpy.slices.tile import Key, Tile
 
-DEFAULT_BUDGET_BYTES = 4 << 30
+DEFAULT_BUDGET_BYTES = 3 << 29
 
 
 class TileStore:

@@ -22,6 +22,7 @@ def find_input(given) {
         subject: given.subject_name ? given.subject_name.toString() : subject_of(root),
         shifts_xy: given_table('shifts_xy', given, grids),
         slice_config: given_table('slice_config', given, grids),
+        bytes: size_of(grids ?: tiles),
         digest: slices.collect { slice -> slice[2] }.join(' ').sha256(),
         slices: chosen(slices, given.slices),
     ]
@@ -123,6 +124,11 @@ def folders_between(root, folder) {
 
 def all_files(folder) {
     children(folder).collectMany { path -> path.isDirectory() ? all_files(path) : [path] }
+}
+
+// Bytes of all files in the given folders.
+def size_of(folders) {
+    folders.collect { folder -> all_files(folder).collect { path -> path.size() }.sum() ?: 0 }.sum()
 }
 
 // Changes with the name, size or time of any file. Nextflow looks no deeper than a folder's own

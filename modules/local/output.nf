@@ -29,6 +29,32 @@ def claim_output(given, subject) {
     lock
 }
 
+// Refuse to start what the disk cannot hold. Raw tiles are written once as grids, and once more
+// where grids are published as copies; single stages write a few grids more. A resumed run has
+// done part of it already and is not asked.
+def check_space(given, source) {
+    if (workflow.resume || workflow.stubRun) {
+        return
+    }
+    def grids = source.kind == 'raw' ? 1 : 0
+    def published = given.keep_mosaic_grids && given.publish_mode == 'copy' ? grids : 0
+    def worked = grids + (given.fused ? 0.5 : 3)
+    def output = java.nio.file.Files.getFileStore(file(given.output.toString()))
+    workflow.workDir.mkdirs()
+    def work = java.nio.file.Files.getFileStore(workflow.workDir)
+    def shared = output == work
+    enough_space("--output ${given.output}", output, (shared ? published + worked : published) * source.bytes)
+    enough_space("the work folder ${workflow.workDir} (-work-dir)", work, worked * source.bytes)
+}
+
+def enough_space(what, store, bytes) {
+    if (store.usableSpace < bytes) {
+        def wanted = String.format('%.1f', bytes / 1e9)
+        def there = String.format('%.1f', store.usableSpace / 1e9)
+        error("${what}: about ${wanted} GB will be written, ${there} GB are free")
+    }
+}
+
 // A file of a finished task with its place in the output folder. Task folders are two names
 // below the work folder, and laid out like the output.
 def placed(path) {

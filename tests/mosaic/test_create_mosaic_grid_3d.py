@@ -39,7 +39,7 @@ def test_tiles_stand_in_the_grid_as_they_were_scanned(
     assert info.overlap_fraction == 0.2
     assert info.slice_interval_um == pytest.approx(200)
     assert info.galvo_shift_px == drift and info.galvo_confidence == pytest.approx(1)
-    assert not grid.has_valid
+    assert grid.read_valid(0, 0) is None
     at = (1.0, 2.0) if slice_id == 0 else (1.03, 1.98)
     for tile in info.tiles:
         assert tile.present and tile.flags == ()

@@ -134,3 +134,17 @@ def test_report_is_told_of_the_run(failed: Failed) -> None:
     assert ("reconstruct_slice", "z01") in ran
     assert len(ran) == 9
     assert all(isinstance(task["seconds"], int) for task in told["tasks"])
+
+
+def test_a_run_that_the_disk_cannot_hold_is_refused_before_it_starts(
+    make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path
+) -> None:
+    launcher = make_launcher("space", fake_scripts)
+    raw = make_raw(launcher.folder / "raw", [0])
+    huge = next(raw.rglob("image_*.bin"))
+    with huge.open("r+b") as file:
+        file.truncate(4 << 40)
+    launch = launcher.run("--input", raw, "--output", launcher.folder / "out")
+    assert launch.status == 1
+    assert "GB will be written" in launch.text and "GB are free" in launch.text
+    assert not (launcher.folder / "out" / "mosaic_grids").exists()
