@@ -144,7 +144,7 @@ def _report_flags(info: GridInfo, tiles: dict[Key, RawTile]) -> None:
             path = tiles[tile.ix, tile.iy].path
             logger.warning("%s: flagged %s", path, ", ".join(odd))
     dark = sum("dark" in tile.flags for tile in info.tiles)
-    logger.info("slice z%02d: %d of %d tiles are dark", info.slice_id, dark, len(tiles))
+    logger.debug("slice z%02d: %d of %d tiles are dark", info.slice_id, dark, len(tiles))
 
 
 def _check_options(options: GridOptions) -> None:

@@ -395,9 +395,10 @@ def motor_registration(
 def _solve_axes(
     n_slices: int, number: dict[int, int], shifts: Sequence[PairShift], axes: slice
 ) -> np.ndarray:
-    errors = np.array([s.shift_um[axes] for s in shifts]).reshape(len(shifts), -1)
+    n_axes = len(range(*axes.indices(3)))
+    errors = np.array([s.shift_um[axes] for s in shifts]).reshape(len(shifts), n_axes)
     if not len(shifts):
-        return np.zeros((n_slices, len(range(*axes.indices(3)))))
+        return np.zeros((n_slices, n_axes))
     spread = max(robust_spread(errors), _MIN_MOTOR_SIGMA_UM)
     return solve_network(
         n_slices,

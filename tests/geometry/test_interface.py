@@ -46,9 +46,7 @@ def test_masked_ends_are_no_interface(xp, rng):
     volume[50:], valid[50:] = 0, 0
     volume[:6], valid[:6] = 0, 0
     valid[:, 0, 0] = 0
-    found = to_host(
-        find_tissue_interface(xp.asarray(volume), 3, valid=xp.asarray(valid), axis=0)
-    )
+    found = to_host(find_tissue_interface(xp.asarray(volume), 3, valid=xp.asarray(valid), axis=0))
     assert np.isnan(found[0, 0])
     np.testing.assert_allclose(found[4:, 4:], 30, atol=1e-3)
 

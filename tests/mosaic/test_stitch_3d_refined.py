@@ -42,9 +42,7 @@ def test_tiles_of_one_scene_give_the_scene_back(xp, rng, method):
     tiles = [scene(z, i + p[0], j + p[1]).astype(np.float32) for p in positions]
     data, valid, corner = stitch(xp, tiles, None, positions, method)
     z, i, j = np.nonzero(valid)
-    np.testing.assert_allclose(
-        data[z, i, j], scene(z, i + corner[0], j + corner[1]), atol=2e-4
-    )
+    np.testing.assert_allclose(data[z, i, j], scene(z, i + corner[0], j + corner[1]), atol=2e-4)
     assert valid.mean() > 0.9
 
 

@@ -109,9 +109,7 @@ def test_what_the_slice_says_of_itself(tiny_grids, tiny, models, device, tmp_pat
     assert abs(image.attributes["interface_um"] - known["gap_um"]) < 10
     record = json.loads((tmp_path / "z/register_tiles.json").read_text())
     true = {(t["ix"], t["iy"]): t["true_corner_um"] for t in known["tiles"]}
-    error = np.array(
-        [np.subtract(t["corner_um"], true[t["ix"], t["iy"]]) for t in record["tiles"]]
-    )
+    error = np.array([np.subtract(t["corner_um"], true[t["ix"], t["iy"]]) for t in record["tiles"]])
     error -= error.mean(axis=0)
     assert np.sqrt((error**2).mean(axis=0)).max() < 2.5
     data, valid = np.asarray(image.array), np.asarray(image.valid)
