@@ -91,7 +91,10 @@ class StitchedSource:
                 "slice_interval_um": grid.slice_interval_um,
                 "interface_um": None,
                 "stage_to_array": grid.stage_to_array,
-                "nominal_positions": any("nominal_position" in t.flags for t in grid.tiles),
+                # Holes have no stage position of their own; the imaged tiles decide.
+                "nominal_positions": all(
+                    "nominal_position" in t.flags for t in grid.tiles if t.present
+                ),
                 "flags": {f"{t.ix},{t.iy}": list(t.flags) for t in grid.tiles if t.flags},
                 "missing_tiles": [[t.ix, t.iy] for t in grid.tiles if not t.present],
             },
