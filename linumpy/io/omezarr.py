@@ -63,7 +63,10 @@ class ImageSpec:
 
 
 class ImageWriter:
-    """An image being written: `array` is level 0, `valid` its mask or None."""
+    """An image being written: `array` is level 0, `valid` its mask or None.
+
+    `arrays` and `valid_arrays` hold all levels; a mask has as many as its image.
+    """
 
     def __init__(self, path: Path, spec: ImageSpec, *, with_valid: bool, name: str) -> None:
         import zarr
@@ -74,13 +77,14 @@ class ImageWriter:
         self.attributes = dict(spec.attributes)
         self._group = zarr.create_group(path, zarr_format=3)
         self._levels: list[tuple[Triple, Triple]] = []
+        self._with_valid = with_valid
+        self.arrays: list[Any] = []
+        self.valid_arrays: list[Any] = []
         self.array = self.add_level(spec.shape, spec.voxel_um, spec.chunks, spec.shards)
-        self.valid = None
-        if with_valid:
-            self.valid = self._create("labels/valid/0", spec.shape, spec.chunks, spec.shards, "u1")
+        self.valid = self.valid_arrays[0] if with_valid else None
 
     def add_level(self, shape: Shape, voxel_um: Triple, chunks: Shape, shards: Shape) -> Any:
-        """Create the next pyramid level and return its zarr array.
+        """Create the next pyramid level, with its mask, and return its zarr array.
 
         All levels share the corner of level 0, so that a coarser level's first voxel centre lies
         half the difference of the voxel sizes further in.
@@ -89,21 +93,23 @@ class ImageWriter:
             t + (v - v0) / 2
             for t, v, v0 in zip(self.spec.translation_um, voxel_um, self.spec.voxel_um, strict=True)
         )
-        array = self._create(str(len(self._levels)), shape, chunks, shards, self.spec.dtype)
+        level = len(self._levels)
         self._levels.append((voxel_um, translation))  # type: ignore[arg-type]
-        return array
-
-    def _create(self, name: str, shape: Shape, chunks: Shape, shards: Shape, dtype: str) -> Any:
-        return create_array(self._group, name, shape, chunks, shards, dtype)
+        self.arrays.append(
+            create_array(self._group, str(level), shape, chunks, shards, self.spec.dtype)
+        )
+        if self._with_valid:
+            name = f"labels/valid/{level}"
+            self.valid_arrays.append(create_array(self._group, name, shape, chunks, shards, "u1"))
+        return self.arrays[-1]
 
     def finish(self) -> None:
         """Write the metadata that makes the folder an image."""
         if self.valid is not None:
-            voxel_um, translation_um = self._levels[0]
             image = self._group["labels/valid"]
             image.attrs["ome"] = {
                 "version": "0.5",
-                "multiscales": [_multiscale("valid", [(voxel_um, translation_um)])],
+                "multiscales": [_multiscale("valid", self._levels)],
                 "image-label": {"version": "0.5", "source": {"image": "../../"}},
             }
             self._group["labels"].attrs["ome"] = {"version": "0.5", "labels": ["valid"]}

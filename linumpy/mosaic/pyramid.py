@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def write_pyramid(
     Parameters
     ----------
     image
-        Its `array` is read a shard's worth at a time; memory stays the same however large it is.
+        Its level 0 is read a shard's worth at a time; memory stays the same however large it is.
     resolutions_um
         Voxel sizes wanted.
     """
@@ -49,7 +50,7 @@ def write_pyramid(
     for voxel_um in pyramid_levels(image.spec.voxel_um, resolutions_um):
         step = [target / base for target, base in zip(voxel_um, image.spec.voxel_um, strict=True)]
         size = tuple(max(1, int(n / s + 1e-6)) for n, s in zip(shape, step, strict=True))
-        level = image.add_level(
+        image.add_level(
             size,  # type: ignore[arg-type]
             voxel_um,
             image.spec.chunks,
@@ -60,26 +61,29 @@ def write_pyramid(
                 for j in range(0, size[2], SHARD_PX):
                     start = (z, i, j)
                     stop = tuple(min(s + SHARD_PX, n) for s, n in zip(start, size, strict=True))
-                    level[tuple(map(slice, start, stop))] = _shard(image, step, start, stop, device)
+                    window = tuple(map(slice, start, stop))
+                    image.arrays[-1][window] = _shard(image.array, step, start, stop, device)
+                    if image.valid is not None:
+                        share = _shard(image.valid, step, start, stop, device)
+                        image.valid_arrays[-1][window] = (share >= 0.5).astype(np.uint8)
 
 
 def _shard(
-    image: ImageWriter,
+    array: Any,
     step: Sequence[float],
     start: tuple[int, ...],
     stop: tuple[int, ...],
     device: Device,
 ) -> np.ndarray:
     """Resample one shard in layers of a chunk's height, which bounds what is read at once."""
-    shape = image.array.shape
     out = np.empty([b - a for a, b in zip(start, stop, strict=True)], np.float32)
-    lateral = [_needed(shape[a], start[a], stop[a], step[a]) for a in (1, 2)]
+    lateral = [_needed(array.shape[a], start[a], stop[a], step[a]) for a in (1, 2)]
     for z in range(start[0], stop[0], CHUNK_PX):
         end = min(z + CHUNK_PX, stop[0])
-        depth = _needed(shape[0], z, end, step[0])
+        depth = _needed(array.shape[0], z, end, step[0])
         windows = [depth[0], lateral[0][0], lateral[1][0]]
         matrices = [depth[1], lateral[0][1], lateral[1][1]]
-        block = to_device(np.asarray(image.array[tuple(windows)], np.float32), device)
+        block = to_device(np.asarray(array[tuple(windows)], np.float32), device)
         out[z - start[0] : end - start[0]] = to_host(apply_axis_weights(block, matrices))
     return out
 

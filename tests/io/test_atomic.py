@@ -1,0 +1,115 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from linumpy.errors import OutputExistsError
+from linumpy.io.atomic import atomic_path, write_json, write_text
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "deep" / "a.txt"
+    with pytest.raises(RuntimeError), atomic_path(path) as partial:
+        partial.write_text("half")
+        assert not path.exists()
+        raise RuntimeError
+    assert list(path.parent.iterdir()) == []
+    write_text(path, "whole")
+    assert path.read_text() == "whole"
+
+
+def test_existing_outputs_are_refused_before_anything_is_written(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("old")
+    with pytest.raises(OutputExistsError, match="--overwrite"), atomic_path(path):
+        pytest.fail("must not begin")
+    with pytest.raises(OutputExistsError):
+        write_text(path, "new", overwrite=False)
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("old", ["file", "folder"])
+@pytest.mark.parametrize("new", ["file", "folder"])
+def test_any_output_replaces_any_other_when_told_to(tmp_path, old, new):
+    path = tmp_path / "out"
+    if old == "file":
+        path.write_text("old")
+    else:
+        path.mkdir()
+        (path / "inner").write_text("old")
+    with atomic_path(path, overwrite=True, directory=new == "folder") as partial:
+        target = partial / "fresh" if new == "folder" else partial
+        target.write_text("new")
+    assert path.is_dir() == (new == "folder")
+    assert ((path / "fresh") if new == "folder" else path).read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_old_folder_comes_back_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    path.mkdir()
+    (path / "inner").write_text("old")
+    original = Path.rename
+
+    def rename(self, target):
+        if ".partial-" in self.name:
+            raise OSError("no")
+        return original(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with (
+        pytest.raises(OSError, match="no"),
+        atomic_path(path, overwrite=True, directory=True) as partial,
+    ):
+        (partial / "inner").write_text("new")
+    assert (path / "inner").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_every_file_and_folder_is_synchronised_before_the_rename(tmp_path, monkeypatch):
+    synced = []
+    original = os.fsync
+
+    def fsync(descriptor):
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with atomic_path(tmp_path / "out", directory=True) as partial:
+        (partial / "sub").mkdir()
+        (partial / "sub" / "a").write_text("1")
+        names = {str(partial), str(partial / "sub"), str(partial / "sub" / "a")}
+        assert not synced
+    assert names <= set(synced)
+    assert synced[-1] == str(tmp_path)
+
+
+def test_a_killed_writer_leaves_nothing_that_looks_finished(tmp_path):
+    code = (
+        "import sys, time\n"
+        "from linumpy.io.atomic import atomic_path\n"
+        "with atomic_path(sys.argv[1], directory=True) as partial:\n"
+        "    (partial / 'a').write_text('half')\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    path = tmp_path / "out.ome.zarr"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    time.sleep(0.05)
+    assert not path.exists()
+    assert all(p.name.startswith(".") for p in tmp_path.iterdir())
+
+
+def test_json_holds_no_nan(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", {"x": float("nan")})
+    assert list(tmp_path.iterdir()) == []

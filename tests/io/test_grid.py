@@ -1,0 +1,153 @@
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linumpy.errors import InputError
+from linumpy.io.grid import (
+    GridInfo,
+    GridTile,
+    create_grid,
+    inner_chunk,
+    open_grid,
+    parse_stage_to_array,
+)
+
+
+def grid_info(**changes):
+    tiles = tuple(GridTile(i, j, 1 + 0.3 * i, 2 + 0.4 * j, 0.2) for i in range(2) for j in range(3))
+    values = {
+        "slice_id": 3,
+        "tile_shape_px": (12, 40, 50),
+        "voxel_um": (5.0, 8.0, 8.0),
+        "overlap_fraction": 0.2,
+        "tiles": tiles,
+        "tile_fov_um": (320.0, 400.0),
+    }
+    return GridInfo(**{**values, **changes})
+
+
+@pytest.fixture
+def written(tmp_path, rng):
+    path = tmp_path / "mosaic_grid_3d_z03.ome.zarr"
+    tiles = {}
+    with create_grid(path, grid_info(), overwrite=False, with_valid=True) as writer:
+        for tile in grid_info().tiles:
+            data = rng.normal(size=(12, 40, 50)).astype(np.float32)
+            valid = (rng.random(data.shape) > 0.1).astype(np.uint8)
+            tiles[tile.ix, tile.iy] = data, valid
+            writer.write_tile(tile.ix, tile.iy, data, valid)
+        writer.update_tile(1, 2, flags=("dark",))
+    return path, tiles
+
+
+def test_tiles_come_back_with_masks_flags_and_positions(written):
+    path, tiles = written
+    grid = open_grid(path)
+    for key, (data, valid) in tiles.items():
+        np.testing.assert_array_equal(grid.read_tile(*key), data)
+        np.testing.assert_array_equal(grid.read_valid(*key), valid)
+    assert [t.flags for t in grid.info.tiles] == [()] * 5 + [("dark",)]
+    expected = [(1000 + 300 * t.ix - 160, 2000 + 400 * t.iy - 200) for t in grid.info.tiles]
+    np.testing.assert_allclose(grid.info.corner_um(), expected)
+
+
+def test_a_tile_is_a_shard(written):
+    array = zarr.open_array(written[0] / "0")
+    assert array.shards == (12, 40, 50)
+    assert array.chunks == (12, 40, 50)
+    assert len(list((written[0] / "0/c").rglob("*"))) >= 6
+
+
+def test_a_spoiled_tile_is_named(written):
+    path, _ = written
+    shard = path / "0/c/0/1/2"
+    raw = bytearray(shard.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    shard.write_bytes(raw)
+    with pytest.raises(InputError, match=r"mosaic_grid_3d_z03.*tile \(1, 2\)"):
+        open_grid(path).read_tile(1, 2)
+
+
+@given(
+    st.sampled_from("+-"), st.sampled_from("+-"), st.booleans(), st.floats(-9, 9), st.floats(-9, 9)
+)
+def test_stage_axes_are_mapped_with_their_signs(first, second, swapped, x_mm, y_mm):
+    letters = "yx" if swapped else "xy"
+    text = f"{first}{letters[0]},{second}{letters[1]}"
+    info = grid_info(tiles=(GridTile(0, 0, x_mm, y_mm),), stage_to_array=text)
+    stage = {"x": x_mm * 1e3, "y": y_mm * 1e3}
+    signs = {"+": 1, "-": -1}
+    expected = [
+        signs[first] * stage[letters[0]] - 160,
+        signs[second] * stage[letters[1]] - 200,
+    ]
+    np.testing.assert_allclose(info.corner_um()[0], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("text", ["", "x,y", "+x", "+x,+x", "+x,+z", "+x,+y,+x", "+xx,+y", "*x,+y"])
+def test_other_stage_maps_are_refused(text):
+    with pytest.raises(InputError, match="signed stage axes"):
+        parse_stage_to_array(text)
+
+
+@given(st.integers(1, 2000))
+def test_inner_chunks_divide_the_side_and_are_near_64(side):
+    chunk = inner_chunk(side)
+    assert side % chunk == 0
+    allowed = [d for d in range(32, 129) if side % d == 0]
+    if allowed:
+        assert abs(chunk - 64) == min(abs(d - 64) for d in allowed)
+    else:
+        assert chunk == side
+
+
+def test_grids_of_others_are_read_with_nominal_positions(tmp_path):
+    path = tmp_path / "mosaic_grid_z07.ome.zarr"
+    group = zarr.create_group(path, zarr_format=3)
+    array = group.create_array("s0", shape=(5, 20, 30), chunks=(5, 10, 10), dtype="f4")
+    array[:] = np.arange(3000).reshape(5, 20, 30)
+    scale = {"type": "scale", "scale": [0.01, 0.02, 0.02]}
+    names = [{"name": n, "type": "space", "unit": "millimeter"} for n in "zyx"]
+    group.attrs["ome"] = {
+        "version": "0.5",
+        "multiscales": [
+            {"axes": names, "datasets": [{"path": "s0", "coordinateTransformations": [scale]}]}
+        ],
+    }
+    grid = open_grid(path)
+    assert (grid.info.slice_id, grid.info.grid_shape) == (7, (2, 3))
+    assert all("nominal_position" in t.flags for t in grid.info.tiles)
+    np.testing.assert_allclose(np.ptp(grid.info.corner_um(), axis=0), (160, 320))
+    np.testing.assert_array_equal(grid.read_tile(1, 2), array[:, 10:20, 20:30])
+
+
+def test_metadata_that_does_not_fit_the_array_is_refused(written):
+    group = zarr.open_group(written[0], mode="r+")
+    attributes = dict(group.attrs["linumpy"])
+    group.attrs["linumpy"] = {**attributes, "tile_shape_px": [12, 40, 40]}
+    with pytest.raises(InputError, match="but its tiles make"):
+        open_grid(written[0])
+    del attributes["tiles"]
+    group.attrs["linumpy"] = attributes
+    with pytest.raises(InputError, match="'tiles'"):
+        open_grid(written[0])
+    group.attrs["linumpy"] = {"kind": "slice"}
+    with pytest.raises(InputError, match="expected a mosaic grid"):
+        open_grid(written[0])
+
+
+def test_wrong_tiles_are_not_written(tmp_path):
+    path = tmp_path / "mosaic_grid_3d_z03.ome.zarr"
+    with (
+        pytest.raises(InputError, match=r"tile \(0, 1\): shape"),
+        create_grid(path, grid_info(), overwrite=False) as writer,
+    ):
+        writer.write_tile(0, 1, np.zeros((12, 40, 49), np.float32))
+    with (
+        pytest.raises(InputError, match="begun without"),
+        create_grid(path, grid_info(), overwrite=False) as writer,
+    ):
+        writer.write_tile(0, 1, np.zeros((12, 40, 50), np.float32), np.ones((12, 40, 50), np.uint8))
+    assert not path.exists()

@@ -1,0 +1,193 @@
+"""From slices on disk to a brain: a known scene, cut, shifted, registered, stacked."""
+
+import json
+
+import numpy as np
+import pytest
+import zarr
+from ome_zarr_models import open_ome_zarr
+from scipy.ndimage import gaussian_filter, map_coordinates
+
+from linumpy.errors import InputError
+from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config
+from linumpy.mosaic.brain import align_slice, find_slices, register_folder, stack_folder
+from linumpy.mosaic.stack_slices_motor import open_slices
+from linumpy.slices.layout import volume_spec
+
+VOXEL = (10.0, 10.0, 10.0)
+INTERVAL_UM = 200.0
+IDS = (0, 1, 3, 4)
+HIDDEN = {0: (0.0, 0.0), 1: (13.0, -21.0), 3: (-8.0, 17.0), 4: (24.0, 6.0)}
+DEPTH_ERROR_PX = {0: 0, 1: 1, 3: -1, 4: 2}
+
+
+@pytest.fixture(scope="module")
+def scene():
+    rng = np.random.default_rng(7)
+    return (gaussian_filter(rng.normal(size=(150, 180, 190)), (1, 1.2, 1.2)) * 2 + 3).clip(0.1)
+
+
+def write_slice(folder, scene, slice_id, **attributes):
+    """A slice whose stage position hides `HIDDEN` and whose depth is off by `DEPTH_ERROR_PX`."""
+    corner = np.array([200.0 + 30 * slice_id, 150.0 + 20 * slice_id])
+    shape = (60, 120, 130)
+    top = slice_id * 20 + DEPTH_ERROR_PX[slice_id]
+    z, i, j = np.mgrid[: shape[0], : shape[1], : shape[2]].astype(float)
+    origin = (corner + HIDDEN[slice_id]) / 10
+    data = map_coordinates(scene, [z + top, i + origin[0], j + origin[1]], order=1)
+    valid = np.ones(shape, np.uint8)
+    valid[:, :3] = 0
+    described = {
+        "kind": "slice",
+        "slice_id": slice_id,
+        "slice_interval_um": INTERVAL_UM,
+        "interface_um": 130.0,
+        "stage_to_array": "+x,+y",
+        "nominal_positions": False,
+        **attributes,
+    }
+    spec = volume_spec(shape, VOXEL, (130.0, *corner), described)
+    path = folder / f"slice_z{slice_id:02d}.ome.zarr"
+    with create_image(path, spec, overwrite=False, with_valid=True) as image:
+        image.array[:] = data * valid
+        image.valid[:] = valid
+    return path
+
+
+@pytest.fixture(scope="module")
+def slices(scene, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("brain") / "slices"
+    for slice_id in IDS:
+        write_slice(folder, scene, slice_id)
+    write_shifts(
+        folder.parent / "shifts_xy.csv", [XYShift(k, k + 1, 0, 0, 0, 0, True) for k in range(4)]
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def registration(slices):
+    path = slices.parent / "register_slices.json"
+    register_folder(slices, slices.parent / "shifts_xy.csv", path, {})
+    return path
+
+
+def test_hidden_shifts_are_found_in_all_three_axes(slices, registration, device, tmp_path):
+    path = tmp_path / "register_slices.json"
+    model = register_folder(slices, None, path, {}, device=device)
+    offsets = model.offsets_um()
+    for k in IDS:
+        lateral = np.subtract(HIDDEN[k], HIDDEN[model.reference_id])
+        np.testing.assert_allclose(offsets[k][1:], lateral, atol=2.0)
+        assert abs(offsets[k][0] - 10 * DEPTH_ERROR_PX[k]) < 4.0
+    assert model.reference_id == 3
+    assert all(pair["accepted"] for pair in model.pairs)
+    on_cpu = json.loads(registration.read_text())
+    for one, other in zip(on_cpu["slices"], model.slices, strict=True):
+        np.testing.assert_allclose(one["offset_um"], other["offset_um"], atol=0.1)
+
+
+def test_the_brain_is_the_scene(scene, slices, registration, device, tmp_path):
+    out = tmp_path / "brain.ome.zarr"
+    stack_folder(
+        slices,
+        slices.parent / "shifts_xy.csv",
+        out,
+        {"pyramid_resolutions": [10, 25]},
+        registration=registration,
+        output_model=tmp_path / "stack.json",
+        matches=tmp_path / "z_matches.csv",
+        device=device,
+    )
+    image = open_image(out)
+    assert type(open_ome_zarr(zarr.open_group(out, mode="r"))).__name__ == "Image"
+    # 60 planes; slice 4 begins 82 planes down, that of the missing slice 2 included.
+    assert image.array.shape[0] == 82 + 60
+    places = json.loads((tmp_path / "stack.json").read_text())["slices"]
+    assert [p["z_start_px"] for p in places] == [0, 21, 59, 82]
+    assert (tmp_path / "z_matches.csv").read_text().splitlines()[1] == "0,1,35,21"
+    data, valid = np.asarray(image.array), np.asarray(image.valid)
+    corner = (np.array(image.translation_um) - 5) / 10
+    hidden = np.divide(HIDDEN[3], 10)
+    z, i, j = np.nonzero(valid)
+    truth = map_coordinates(
+        scene, [z, i + corner[1] + hidden[0], j + corner[2] + hidden[1]], order=1
+    )
+    seen = data[z, i, j]
+    assert np.corrcoef(truth, seen)[0, 1] > 0.97
+    assert abs(np.median(seen / truth) - 1) < 0.02
+    assert (data[valid == 0] == 0).all()
+
+
+def test_aligned_first_or_while_stacking_gives_the_same_bits(
+    slices, registration, device, tmp_path
+):
+    shifts = slices.parent / "shifts_xy.csv"
+    options = {"registration": registration, "device": device}
+    stack_folder(slices, shifts, tmp_path / "one.ome.zarr", {}, **options)
+    for path in find_slices(slices):
+        align_slice(path, slices, registration, tmp_path / "all" / path.name, device=device)
+    stack_folder(tmp_path / "all", shifts, tmp_path / "two.ome.zarr", {}, aligned=True, **options)
+    one, two = (open_image(tmp_path / f"{n}.ome.zarr") for n in ("one", "two"))
+    np.testing.assert_array_equal(np.asarray(one.array), np.asarray(two.array))
+    np.testing.assert_array_equal(np.asarray(one.valid), np.asarray(two.valid))
+    np.testing.assert_allclose(one.translation_um, two.translation_um)
+
+
+def test_nominal_slices_are_placed_by_the_table_of_shifts(scene, tmp_path):
+    folder = tmp_path / "slices"
+    for k in (0, 1):
+        write_slice(folder, scene, k, nominal_positions=True, stage_to_array="-y,+x")
+    write_shifts(tmp_path / "s.csv", [XYShift(0, 1, 1, 1, 0.07, 0.04, True)])
+    out = tmp_path / "b.ome.zarr"
+    stack_folder(folder, tmp_path / "s.csv", out, {}, output_model=tmp_path / "m.json")
+    places = json.loads((tmp_path / "m.json").read_text())["slices"]
+    step = np.subtract(places[1]["canvas_origin_px"], places[0]["canvas_origin_px"])
+    # Offset of slice 1 is minus the shift: x −70, y −40 µm; axis 1 is −y, axis 2 is x.
+    np.testing.assert_allclose(step, (4, -7), atol=1e-6)
+
+
+def test_tables_and_slices_that_do_not_fit_are_named(scene, slices, registration, tmp_path):
+    shifts = tmp_path / "s.csv"
+    write_shifts(shifts, [XYShift(0, 1, 0, 0, 0, 0, True)])
+    with pytest.raises(InputError, match=r"s\.csv: no shift for slice z03, z04"):
+        stack_folder(slices, shifts, tmp_path / "b.ome.zarr", {})
+    config = tmp_path / "c.csv"
+    write_slice_config(config, [SliceConfig(k, use=False) for k in range(5)])
+    with pytest.raises(InputError, match="leaves out every slice"):
+        find_slices(slices, config)
+    with pytest.raises(InputError, match="no slice_z"):
+        find_slices(tmp_path)
+    record = json.loads(registration.read_text())
+    record["slices"].pop()
+    (tmp_path / "r.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match="lacks slice z04"):
+        stack_folder(
+            slices,
+            slices.parent / "shifts_xy.csv",
+            tmp_path / "b.ome.zarr",
+            {},
+            registration=tmp_path / "r.json",
+        )
+    twice = write_slice(tmp_path / "again", scene, 1)
+    with pytest.raises(InputError, match="both hold slice z01"):
+        open_slices([*find_slices(slices), twice])
+    assert not (tmp_path / "b.ome.zarr").exists()
+
+
+def test_left_out_slices_leave_their_room(slices, registration, tmp_path):
+    config = tmp_path / "c.csv"
+    rows = [SliceConfig(k, use=k != 1, exclude_reason="test" if k == 1 else "") for k in range(5)]
+    write_slice_config(config, rows)
+    stack_folder(
+        slices,
+        slices.parent / "shifts_xy.csv",
+        tmp_path / "b.ome.zarr",
+        {},
+        registration=registration,
+        config=config,
+        output_model=tmp_path / "m.json",
+    )
+    places = json.loads((tmp_path / "m.json").read_text())["slices"]
+    assert [(p["slice_id"], p["z_start_px"]) for p in places] == [(0, 0), (3, 59), (4, 82)]
