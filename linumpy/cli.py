@@ -21,8 +21,12 @@ logger = logging.getLogger("linumpy")
 _SECONDS_BETWEEN_LINES = 10
 
 
-class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Show defaults where they say something, and keep the description's paragraphs."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(part, width, indent) for part in text.split("\n\n"))
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, False, argparse.SUPPRESS) or not action.option_strings:

@@ -120,6 +120,15 @@ def add_arguments(
             )
 
 
+def add_assume_unit(parser: argparse.ArgumentParser) -> None:
+    """Add ``--assume_unit`` to a script that may read volumes without a unit."""
+    parser.add_argument(
+        "--assume_unit",
+        metavar="UNIT",
+        help="unit of volumes whose metadata has none, such as millimeter",
+    )
+
+
 def read_params(args: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters that the command line gives: ``--params``, then single flags.
 

@@ -1,6 +1,6 @@
 // How far each slice lies from the one before, from the stage positions in the metadata.
 //
-// Params: stage_to_array.
+// Params: stage_to_array, assume_unit.
 //
 // Takes raw tiles or mosaic grids as one folder, all slices of it, be they used or not: a slice
 // that is left out still passes on its shift.
@@ -18,7 +18,7 @@ process estimate_xy_shift_from_metadata {
     script:
     """
     linum_estimate_xy_shift_from_metadata.py source shifts_xy.csv \\
-        --stage_to_array=${params.stage_to_array}
+        --stage_to_array=${params.stage_to_array} --assume_unit=${params.assume_unit}
     """
 
     stub:

@@ -1,6 +1,6 @@
 // The table that says which slices are used.
 //
-// Takes raw tiles or mosaic grids as one folder. Params: exclude_first_slices.
+// Takes raw tiles or mosaic grids as one folder. Params: exclude_first_slices, assume_unit.
 process generate_slice_config {
     tag 'all slices'
     label 'light'
@@ -15,7 +15,7 @@ process generate_slice_config {
     script:
     """
     linum_generate_slice_config.py source slice_config.csv \\
-        --exclude_first ${params.exclude_first_slices}
+        --exclude_first ${params.exclude_first_slices} --assume_unit=${params.assume_unit}
     """
 
     stub:

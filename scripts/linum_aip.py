@@ -5,17 +5,19 @@ import argparse
 from collections.abc import Sequence
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser
+from linumpy.params import add_assume_unit, make_stage_parser
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    return make_stage_parser(
+    parser = make_stage_parser(
         "Write the average intensity projection of a mosaic grid as OME-Zarr.\n\n"
         "The mean over depth of each tile, tiles side by side, overlap kept.",
         "mosaic grid (*.ome.zarr)",
         "projection to write (*.ome.zarr)",
     )
+    add_assume_unit(parser)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -25,7 +27,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.device import resolve
     from linumpy.slices.aip_output import write_aip_image
 
-    write_aip_image(args.input, args.output, overwrite=args.overwrite, device=resolve(args.use_gpu))
+    write_aip_image(
+        args.input,
+        args.output,
+        assume_unit=args.assume_unit,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu),
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import configure_logging, make_parser, run
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_assume_unit
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -25,18 +26,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="UM",
         help="voxel side in micrometres; the finest level when not given",
     )
-    parser.add_argument(
-        "--assume_unit",
-        choices=("micrometer", "millimeter", "nanometer", "centimeter", "meter"),
-        help="unit to take where the volume's metadata has none",
-    )
+    add_assume_unit(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Export the volume."""
-    args = build_parser().parse_args(argv)
-    configure_logging(args.verbose)
+    args = parse(build_parser(), argv)
 
     from linumpy.io.nifti import convert_omezarr_to_nifti
 

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import configure_logging, make_parser, progress, run
+from linumpy.cli import make_parser, parse, progress, run
 
 DESCRIPTION = """Turn the raw tiles of one slice into a mosaic grid (OME-Zarr).
 
@@ -56,8 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
-    args = build_parser().parse_args(argv)
-    configure_logging(args.verbose)
+    args = parse(build_parser(), argv)
     from linumpy.device import resolve
     from linumpy.mosaic.create_mosaic_grid_3d import GridOptions, create_mosaic_grid_3d
 

@@ -7,7 +7,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import configure_logging, make_parser, run
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_assume_unit
 
 DESCRIPTION = """Write shifts_xy.csv: how far the stage moved from each slice to the next.
 
@@ -23,19 +24,21 @@ def build_parser() -> argparse.ArgumentParser:
         "--stage_to_array", default="+x,+y", metavar="AXES",
         help="signed stage axes along the A-lines and the B-scans of raw tiles; grids know theirs",
     )  # fmt: skip
+    add_assume_unit(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
-    args = build_parser().parse_args(argv)
-    configure_logging(args.verbose)
+    args = parse(build_parser(), argv)
     from linumpy.io.atomic import refuse_existing
     from linumpy.io.tables import write_shifts
     from linumpy.mosaic.shifts import estimate_xy_shift_from_metadata, read_extents
 
     refuse_existing(args.output, args.overwrite)
-    shifts = estimate_xy_shift_from_metadata(read_extents(args.source, args.stage_to_array))
+    shifts = estimate_xy_shift_from_metadata(
+        read_extents(args.source, args.stage_to_array, assume_unit=args.assume_unit)
+    )
     write_shifts(args.output, shifts, overwrite=args.overwrite)
 
 

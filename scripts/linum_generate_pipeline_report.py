@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import configure_logging, make_parser, run
+from linumpy.cli import make_parser, parse, run
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -27,8 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the report."""
-    args = build_parser().parse_args(argv)
-    configure_logging(args.verbose)
+    args = parse(build_parser(), argv)
 
     from linumpy.io.atomic import refuse_existing, write_text
     from linumpy.report.build import build_report

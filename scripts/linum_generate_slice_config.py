@@ -7,7 +7,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import configure_logging, make_parser, run
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_assume_unit
 
 DESCRIPTION = """Write slice_config.csv: one row a slice, saying whether it goes into the brain.
 
@@ -36,13 +37,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--galvo_threshold", type=float, default=0.6, metavar="C",
         help="confidence (0 to 1) from which the place of the band is believed",
     )  # fmt: skip
+    add_assume_unit(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
-    args = build_parser().parse_args(argv)
-    configure_logging(args.verbose)
+    args = parse(build_parser(), argv)
     from linumpy.io.atomic import refuse_existing
     from linumpy.io.tables import parse_ids, write_slice_config
     from linumpy.mosaic.slice_config import generate_slice_config
@@ -54,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         exclude_first=args.exclude_first,
         detect_galvo=args.detect_galvo,
         galvo_threshold=args.galvo_threshold,
+        assume_unit=args.assume_unit,
     )
     write_slice_config(args.output, rows, overwrite=args.overwrite)
 

@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import configure_logging, make_parser, run
+from linumpy.cli import make_parser, parse, run
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -25,8 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the picture."""
-    args = build_parser().parse_args(argv)
-    configure_logging(args.verbose)
+    args = parse(build_parser(), argv)
 
     from linumpy.io.previews import brain_preview
 

@@ -226,7 +226,7 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
     path
         The image's folder.
     assume_unit
-        Unit to take where the metadata has none, such as ``micrometer``.
+        Unit to take where the metadata has none, such as ``micrometer``; None or empty for none.
 
     Raises
     ------

@@ -116,7 +116,9 @@ def _extent(
     )
 
 
-def read_extents(source: Path | str, stage_to_array: str = "+x,+y") -> tuple[SliceExtent, ...]:
+def read_extents(
+    source: Path | str, stage_to_array: str = "+x,+y", *, assume_unit: str | None = None
+) -> tuple[SliceExtent, ...]:
     """Return what each slice covers, from a folder of mosaic grids or of raw tiles.
 
     Parameters
@@ -132,7 +134,7 @@ def read_extents(source: Path | str, stage_to_array: str = "+x,+y") -> tuple[Sli
         When the folder holds neither, or a slice cannot be read.
     """
     if holds_grids(source):
-        return tuple(extent_of_grid(info) for info in read_grid_infos(source))
+        return tuple(extent_of_grid(info) for info in read_grid_infos(source, assume_unit))
     slices = discover_tiles(source)
     return tuple(
         extent_of_raw_slice(read_raw_slice(slices, slice_id, source), stage_to_array)
@@ -146,7 +148,7 @@ def holds_grids(folder: Path | str) -> bool:
     return folder.is_dir() and any(_GRID_NAME.fullmatch(path.name) for path in folder.iterdir())
 
 
-def read_grid_infos(folder: Path | str) -> tuple[GridInfo, ...]:
+def read_grid_infos(folder: Path | str, assume_unit: str | None = None) -> tuple[GridInfo, ...]:
     """Return the geometry of all mosaic grids in a folder, in the order of their slice ids.
 
     Raises
@@ -158,7 +160,7 @@ def read_grid_infos(folder: Path | str) -> tuple[GridInfo, ...]:
     for path in sorted(Path(folder).iterdir()):
         if not _GRID_NAME.fullmatch(path.name):
             continue
-        info = open_grid(path).info
+        info = open_grid(path, assume_unit=assume_unit).info
         if info.slice_id in found:
             raise InputError(
                 f"{found[info.slice_id][0]} and {path}: two mosaic grids of slice "

@@ -23,6 +23,7 @@ def generate_slice_config(
     exclude_first: int = 0,
     detect_galvo: bool = False,
     galvo_threshold: float = 0.6,
+    assume_unit: str | None = None,
 ) -> tuple[SliceConfig, ...]:
     """List the slices of an acquisition and say which go into the brain.
 
@@ -39,13 +40,15 @@ def generate_slice_config(
         For raw tiles: look for the fly-back band of each slice too.
     galvo_threshold
         Confidence from which the band's place is believed.
+    assume_unit
+        Unit of grids whose metadata has none.
 
     Raises
     ------
     InputError
         When the source cannot be read, an excluded slice is not there, or none is left.
     """
-    rows = _list_slices(Path(source), detect_galvo, galvo_threshold)
+    rows = _list_slices(Path(source), detect_galvo, galvo_threshold, assume_unit)
     ids = [row.slice_id for row in rows]
     unknown = sorted(set(exclude) - set(ids))
     if unknown:
@@ -65,7 +68,9 @@ def generate_slice_config(
     return tuple(rows)
 
 
-def _list_slices(source: Path, detect_galvo: bool, galvo_threshold: float) -> list[SliceConfig]:
+def _list_slices(
+    source: Path, detect_galvo: bool, galvo_threshold: float, assume_unit: str | None
+) -> list[SliceConfig]:
     if source.is_file():
         shifts = read_shifts(source)
         if not shifts:
@@ -80,7 +85,7 @@ def _list_slices(source: Path, detect_galvo: bool, galvo_threshold: float) -> li
                 galvo_confidence=info.galvo_confidence,
                 galvo_fix=None if info.galvo_confidence is None else info.galvo_shift_px != 0,
             )
-            for info in read_grid_infos(source)
+            for info in read_grid_infos(source, assume_unit)
         ]
     slices = discover_tiles(source)
     rows = [SliceConfig(slice_id, use=True) for slice_id in slices]

@@ -14,12 +14,17 @@ from linumpy.slices.single_stages import project_grid
 
 
 def write_aip_image(
-    grid: Path, output: Path, *, overwrite: bool = False, device: Device = CPU
+    grid: Path,
+    output: Path,
+    *,
+    assume_unit: str | None = None,
+    overwrite: bool = False,
+    device: Device = CPU,
 ) -> None:
     """Write the projection as a mosaic grid one plane deep, 0 where there is no data."""
     refuse_existing(output, overwrite)
-    info = open_grid(grid).info
-    image = project_grid(grid, device).image
+    info = open_grid(grid, assume_unit=assume_unit).info
+    image = project_grid(grid, device, assume_unit=assume_unit).image
     depth_um = info.tile_shape_px[0] * info.voxel_um[0]
     flat = replace(
         info,
@@ -40,10 +45,15 @@ def write_aip_image(
 
 
 def write_aip_png(
-    grid: Path, output: Path, *, overwrite: bool = False, device: Device = CPU
+    grid: Path,
+    output: Path,
+    *,
+    assume_unit: str | None = None,
+    overwrite: bool = False,
+    device: Device = CPU,
 ) -> None:
     """Write the projection as a 16-bit PNG, one pixel a voxel."""
     from linumpy.io.previews import aip_png
 
     refuse_existing(output, overwrite)
-    aip_png(project_grid(grid, device).image, output, overwrite=overwrite)
+    aip_png(project_grid(grid, device, assume_unit=assume_unit).image, output, overwrite=overwrite)

@@ -28,14 +28,14 @@ class GridSource:
         self._keys = [(t.ix, t.iy) for t in grid.info.tiles if t.present]
         holes = len(grid.info.tiles) - len(self._keys)
         if holes:
-            logger.warning("%s: %d tiles were not imaged and stay empty", grid.path, holes)
+            logger.warning("%s: tiles that were not imaged and stay empty: %d", grid.path, holes)
         if not self._keys:
             raise InputError(f"{grid.path}: no tile was imaged")
 
     @classmethod
-    def open(cls, path: Path | str) -> GridSource:
-        """Open the grid at `path`."""
-        return cls(open_grid(path))
+    def open(cls, path: Path | str, *, assume_unit: str | None = None) -> GridSource:
+        """Open the grid at `path`; `assume_unit` as in `io.omezarr.open_image`."""
+        return cls(open_grid(path, assume_unit=assume_unit))
 
     def keys(self) -> Sequence[Key]:
         """All imaged tiles, row by row."""

@@ -102,7 +102,9 @@ def learn_models(
     InputError
         When the grids differ in tile shape, or too few tiles show signal.
     """
-    chosen = _choose([open_grid(path) for path in grids], learn.max_tiles)
+    chosen = _choose(
+        [open_grid(path, assume_unit=resample.assume_unit) for path in grids], learn.max_tiles
+    )
     logger.debug("learning from slices %s", ", ".join(f"z{g.info.slice_id:02d}" for g in chosen))
     sources = [GridSource(grid) for grid in chosen]
     chain: list[Stage] = [ResampleMosaicGrid(resample)]

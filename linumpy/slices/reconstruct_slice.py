@@ -145,7 +145,7 @@ def reconstruct_slice(
     -------
     Pictures of the slice.
     """
-    source = GridSource.open(grid)
+    source = GridSource.open(grid, assume_unit=params.resample.assume_unit)
     aip, register = Aip(), RegisterTiles()
     if positions is not None:
         register.model = positions

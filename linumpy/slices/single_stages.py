@@ -49,9 +49,15 @@ def model_place(path: Path) -> tuple[Path, str]:
 
 
 def _grid_to_grid(
-    stages: Sequence[Stage], grid: Path, output: Path, overwrite: bool, device: Device
+    stages: Sequence[Stage],
+    grid: Path,
+    output: Path,
+    overwrite: bool,
+    device: Device,
+    *,
+    assume_unit: str | None = None,
 ) -> None:
-    source = GridSource.open(grid)
+    source = GridSource.open(grid, assume_unit=assume_unit)
     with GridSink(output, overwrite=overwrite) as sink:
         run(stages, source, [sink], device=device)
 
@@ -60,8 +66,9 @@ def resample_grid(
     grid: Path, output: Path, values: Values, *, overwrite: bool, device: Device
 ) -> None:
     """Bring a mosaic grid to the working resolution."""
-    stage = ResampleMosaicGrid(build(ResampleParams, values))
-    _grid_to_grid([stage], grid, output, overwrite, device)
+    params = build(ResampleParams, values)
+    stage = ResampleMosaicGrid(params)
+    _grid_to_grid([stage], grid, output, overwrite, device, assume_unit=params.assume_unit)
 
 
 def flatten_grid(
@@ -117,10 +124,10 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".zarr").removesuffix(".ome")
 
 
-def project_grid(grid: Path, device: Device) -> AipMosaic:
+def project_grid(grid: Path, device: Device, *, assume_unit: str | None = None) -> AipMosaic:
     """Return the average intensity projections of a grid's tiles, side by side."""
     stage = Aip()
-    run([stage], GridSource.open(grid), device=device)
+    run([stage], GridSource.open(grid, assume_unit=assume_unit), device=device)
     mosaic: AipMosaic = stage.model
     return mosaic
 

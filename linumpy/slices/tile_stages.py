@@ -45,6 +45,9 @@ class ResampleParams:
     resolution_um: float = param(
         10.0, "resolution", "voxel size to work at, um; -1 keeps the grid's", minimum=-1
     )
+    assume_unit: str = param(
+        "", "assume_unit", "unit of grids whose metadata has none, such as millimeter"
+    )
 
 
 class ResampleMosaicGrid(Stage):

@@ -123,6 +123,23 @@ def test_grids_of_others_are_read_with_nominal_positions(tmp_path):
     np.testing.assert_array_equal(grid.read_tile(1, 2), array[:, 10:20, 20:30])
 
 
+def test_a_grid_without_unit_is_read_where_the_unit_is_named(tmp_path, script):
+    path = tmp_path / "mosaic_grid_z00.ome.zarr"
+    group = zarr.create_group(path, zarr_format=3)
+    array = group.create_array("0", shape=(20, 20, 30), chunks=(20, 10, 10), dtype="f4")
+    array[:] = 1
+    scale = {"type": "scale", "scale": [0.01, 0.02, 0.02]}
+    datasets = [{"path": "0", "coordinateTransformations": [scale]}]
+    names = [{"name": n, "type": "space"} for n in "zyx"]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": names, "datasets": datasets}]}
+    arguments = ("resample_mosaic_grid", path, tmp_path / "out.ome.zarr", "-r", 40)
+    refused = script(*arguments, check=False)
+    assert refused.returncode == 1 and "--assume_unit" in refused.stderr
+    script(*arguments, "--assume_unit", "millimeter")
+    info = open_grid(tmp_path / "out.ome.zarr").info
+    assert (info.voxel_um, info.tile_shape_px) == ((40, 40, 40), (5, 5, 5))
+
+
 def test_metadata_that_does_not_fit_the_array_is_refused(written):
     group = zarr.open_group(written[0], mode="r+")
     attributes = dict(group.attrs["linumpy"])

@@ -159,7 +159,7 @@ def test_chained_brain_is_the_fused_one_to_the_bit(runs: Runs, chained: Path) ->
     levels_and_mask = assert_same_arrays(
         runs.output / "phantom.ome.zarr", chained / "phantom.ome.zarr"
     )
-    assert levels_and_mask == 5
+    assert levels_and_mask == 8
 
 
 def test_chained_models_and_tables_are_the_fused_ones(runs: Runs, chained: Path) -> None:

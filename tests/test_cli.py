@@ -1,0 +1,95 @@
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from linumpy import cli
+from linumpy.errors import InputError
+
+from .conftest import SCRIPTS
+
+NAMES = sorted(path.stem for path in SCRIPTS.glob("linum_*.py"))
+HEAVY = ("cupy", "zarr", "SimpleITK", "matplotlib", "nibabel", "dask", "ome_zarr", "scipy")
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "linum_nextflow"])
+def test_help_is_there_and_loads_nothing_heavy(name, capsys, monkeypatch):
+    path = SCRIPTS / f"{name}.py"
+    assert os.access(path, os.X_OK)
+    assert path.read_text().startswith("#!/usr/bin/env python\n")
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = [{str(path)!r}, '--help']\n"
+        "try:\n"
+        f"    runpy.run_path({str(path)!r}, run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0\n"
+        f"heavy = [m for m in {HEAVY!r} if m in sys.modules]\n"
+        "sys.exit(f'heavy: {heavy}' if heavy else 0)\n"
+    )
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"usage: {name}.py" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    described = done.stdout.split("\n\n")[1]
+    assert described[0].isupper() and described.rstrip()[-1] in ".:"
+
+
+def run_main(main, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/linum_x.py"])
+    with pytest.raises(SystemExit) as end:
+        cli.run(main)
+    return end.value.code
+
+
+def test_expected_errors_are_one_line_and_status_1(monkeypatch, capsys):
+    def main():
+        raise InputError("tile (1, 2): truncated")
+
+    assert run_main(main, monkeypatch) == 1
+    assert capsys.readouterr().err == "linum_x.py: error: tile (1, 2): truncated\n"
+
+
+def test_an_interrupt_is_status_130(monkeypatch, capsys):
+    def main():
+        raise KeyboardInterrupt
+
+    assert run_main(main, monkeypatch) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_bugs_keep_their_traceback(monkeypatch):
+    def main():
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(sys, "argv", ["linum_x.py"])
+    with pytest.raises(ZeroDivisionError):
+        cli.run(main)
+
+
+def test_wrong_arguments_are_status_2(script):
+    done = script("aip", check=False)
+    assert done.returncode == 2
+    assert "required: input, output" in done.stderr
+
+
+def test_long_steps_log_and_short_ones_stay_silent(monkeypatch, caplog):
+    clock = iter(range(0, 1000, 4))
+    monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
+    with caplog.at_level(logging.INFO, "linumpy"):
+        assert list(cli.progress("abcdef", 6, "letters")) == list("abcdef")
+    assert [r.getMessage() for r in caplog.records] == [
+        "letters: 3 of 6 (12 s)",
+        "letters: 6 of 6 (24 s)",
+    ]
+
+
+def test_a_terminal_gets_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    list(cli.progress(range(3), 3, "tiles"))
+    assert "3/3" in capsys.readouterr().err
