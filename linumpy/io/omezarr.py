@@ -284,7 +284,7 @@ def _axis_units(path: Path, multiscale: dict[str, Any], assume_unit: str | None)
     factors = []
     for axis in axes:
         unit = (axis.get("unit") if isinstance(axis, dict) else None) or assume_unit
-        if unit is None:
+        if not unit:
             raise InputError(
                 f"{path}: axis {axis!r} has no unit; name it with --assume_unit "
                 f"({', '.join(MICROMETRES_PER_UNIT)})"

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import zarr
-from ome_zarr_models import open_ome_zarr
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.errors import InputError
@@ -101,7 +100,6 @@ def test_the_brain_is_the_scene(scene, slices, registration, device, tmp_path):
         device=device,
     )
     image = open_image(out)
-    assert type(open_ome_zarr(zarr.open_group(out, mode="r"))).__name__ == "Image"
     # 60 planes; slice 4 begins 82 planes down, that of the missing slice 2 included.
     assert image.array.shape[0] == 82 + 60
     places = json.loads((tmp_path / "stack.json").read_text())["slices"]
@@ -118,6 +116,16 @@ def test_the_brain_is_the_scene(scene, slices, registration, device, tmp_path):
     assert np.corrcoef(truth, seen)[0, 1] > 0.97
     assert abs(np.median(seen / truth) - 1) < 0.02
     assert (data[valid == 0] == 0).all()
+
+
+def test_an_independent_validator_takes_the_brain(slices, registration, tmp_path):
+    from ome_zarr_models import open_ome_zarr
+
+    out = tmp_path / "brain.ome.zarr"
+    stack_folder(slices, slices.parent / "shifts_xy.csv", out, {}, registration=registration)
+    assert type(open_ome_zarr(zarr.open_group(out, mode="r"))).__name__ == "Image"
+    label = zarr.open_group(out / "labels/valid", mode="r")
+    assert type(open_ome_zarr(label)).__name__ == "ImageLabel"
 
 
 def test_aligned_first_or_while_stacking_gives_the_same_bits(

@@ -1,0 +1,202 @@
+"""Offsets between slices, against hidden ones: by pairs, along depth, all together."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.ndimage import gaussian_filter1d
+
+from linumpy.registration import register_slices as module
+from linumpy.registration.correlation import ACCEPT_Z_SCORE
+from linumpy.registration.register_slices import (
+    RegisterParams,
+    SliceVolume,
+    expected_plane,
+    motor_registration,
+    register_pair,
+    register_slices,
+)
+
+from .speckle import FINE, fixed_field, image
+
+VOXEL_UM = (10.0, 10.0, 10.0)
+INTERVAL_UM = 80.0
+STEP = 8
+SHAPE = (30, 56, 62)
+CORNER_PX = np.array([20.0, 16.0])
+PARAMS = RegisterParams(first_plane=2, max_translation_px=14)
+
+
+@pytest.fixture(scope="module")
+def tissue():
+    """Fixed speckle of a block 64 planes deep, alike over a few planes as structure is."""
+    field = fixed_field(np.random.default_rng(11), 64, (96, 100))
+    field = gaussian_filter1d(field.real, 1.2, axis=0) + 1j * gaussian_filter1d(
+        field.imag, 1.2, axis=0
+    )
+    return field / np.sqrt((np.abs(field) ** 2).mean())
+
+
+def volume(xp, slice_id, data, *, corner_px=CORNER_PX, face_um=0.0, valid=None):
+    """A slice at `corner_px` as the stage reports it."""
+    data = xp.asarray(data)
+    valid = None if valid is None else xp.asarray(valid)
+
+    def read(planes, window):
+        part = (planes, *window)
+        return data[part], None if valid is None else valid[part]
+
+    corner = (float(corner_px[0] * 10), float(corner_px[1] * 10))
+    return SliceVolume(slice_id, tuple(data.shape), corner, face_um, read)
+
+
+def cut(rng, tissue, slice_id, hidden_px=(0, 0), deeper=0, share=0.7):
+    """What a slice shows that lies `hidden_px` off its reported corner, and `deeper` planes."""
+    top = slice_id * STEP + deeper
+    return image(rng, tissue[top : top + SHAPE[0]], CORNER_PX + hidden_px, SHAPE[1:], share)
+
+
+@pytest.mark.parametrize("hidden", [(0.0, 0.0), (2.25, -3.5), (-5.75, 4.0)])
+def test_a_pair_tells_the_hidden_shift_to_a_tenth_of_a_pixel(xp, rng, tissue, hidden):
+    fixed = volume(xp, 0, cut(rng, tissue, 0))
+    moving = volume(xp, 1, cut(rng, tissue, 1, hidden))
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
+    assert found.z_score > ACCEPT_Z_SCORE
+    np.testing.assert_allclose(found.shift_um[1:], np.multiply(hidden, 10), atol=1.0)
+    assert found.z_measured and abs(found.shift_um[0]) < 5
+
+
+def test_reported_positions_are_taken_off(xp, rng, tissue):
+    """The stage says that the slice moved by (6, -4) px; it moved by (5, -2)."""
+    fixed = volume(xp, 0, cut(rng, tissue, 0))
+    moving = volume(xp, 1, cut(rng, tissue, 1, (5, -2)), corner_px=CORNER_PX + [6, -4])
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
+    np.testing.assert_allclose(found.shift_um[1:], (-10, 20), atol=1.0)
+
+
+@pytest.mark.parametrize("deeper", [-3, 0, 2])
+def test_a_wrong_depth_is_measured(xp, rng, tissue, deeper):
+    fixed = volume(xp, 1, cut(rng, tissue, 1))
+    moving = volume(xp, 2, cut(rng, tissue, 2, (1, 1), deeper))
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
+    assert found.z_measured
+    assert abs(found.shift_um[0] - 10 * deeper) < 5
+    np.testing.assert_allclose(found.shift_um[1:], (10, 10), atol=1.0)
+    trusted = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, replace(PARAMS, expected_z=True))
+    assert not trusted.z_measured and trusted.shift_um[0] == 0
+
+
+def test_fractions_of_a_voxel_between_face_and_plane_count(xp, rng, tissue):
+    """Plane 0 lying 4 um below the face in one slice and 3 um above it in the other."""
+    fixed = volume(xp, 0, cut(rng, tissue, 0), face_um=4.0)
+    moving = volume(xp, 1, cut(rng, tissue, 1), face_um=-3.0)
+    level = register_pair(
+        volume(xp, 0, fixed.read(slice(0, 30), fixed.whole())[0]),
+        volume(xp, 1, moving.read(slice(0, 30), moving.whole())[0]),
+        VOXEL_UM,
+        INTERVAL_UM,
+        PARAMS,
+    )
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
+    assert found.shift_um[0] - level.shift_um[0] == pytest.approx(7.0)
+
+
+def test_slices_that_share_no_planes_are_no_pair(xp, rng, tissue):
+    fixed, moving = volume(xp, 0, cut(rng, tissue, 0)), volume(xp, 4, cut(rng, tissue, 4))
+    assert register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS) is None
+
+
+def test_other_tissue_is_no_match(xp, rng, tissue):
+    fixed = volume(xp, 0, cut(rng, tissue, 0))
+    matches = []
+    for n in range(4):
+        other = image(rng, fixed_field(rng, SHAPE[0], (96, 100)), CORNER_PX, SHAPE[1:], 0.7)
+        found = register_pair(fixed, volume(xp, 1 + n % 2, other), VOXEL_UM, INTERVAL_UM, PARAMS)
+        matches.append(found is not None and found.z_score >= ACCEPT_Z_SCORE)
+    assert not any(matches)
+
+
+def test_masked_pixels_do_not_draw_the_match(xp, rng, tissue):
+    """A bright band at one place of both arrays, which plain correlation would lock on."""
+    first, second = cut(rng, tissue, 0), cut(rng, tissue, 1, (3, 0))
+    valid = np.ones(SHAPE, np.uint8)
+    valid[:, :, 30:40] = 0
+    band = 50 * rng.random((56, 10), dtype=np.float32)
+    first[:, :, 30:40] = second[:, :, 30:40] = band
+    pair = (volume(xp, 0, first, valid=valid), volume(xp, 1, second, valid=valid))
+    found = register_pair(*pair, VOXEL_UM, INTERVAL_UM, PARAMS)
+    np.testing.assert_allclose(found.shift_um[1:], (30, 0), atol=1.0)
+
+
+def test_large_slices_are_searched_coarsely_with_the_same_answer(xp, rng, tissue, monkeypatch):
+    """Slices wider than the coarse side are binned first; the refinement is as fine as ever."""
+    fixed = volume(xp, 0, cut(rng, tissue, 0))
+    moving = volume(xp, 1, cut(rng, tissue, 1, (6.25, -4.5)))
+    monkeypatch.setattr(module, "MAX_COARSE_SIDE_PX", 40)
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
+    np.testing.assert_allclose(found.shift_um[1:], (62.5, -45), atol=2.0)
+
+
+def test_all_slices_are_solved_together(xp, rng, tissue):
+    """A chain with a missing id, every slice off in three axes, relative to the middle one."""
+    ids = (0, 1, 3)
+    hidden = {0: (2.0, -1.5), 1: (-1.25, 3.0), 3: (3.5, 1.0)}
+    deeper = {0: 0, 1: 2, 3: -1}
+    slices = [volume(xp, k, cut(rng, tissue, k, hidden[k], deeper[k])) for k in ids]
+    model = register_slices(slices, VOXEL_UM, INTERVAL_UM, PARAMS)
+    offsets = model.offsets_um()
+    assert model.reference_id == 1 and not offsets[1][1:].any() and offsets[0][0] == 0
+    for k in ids:
+        lateral = 10 * np.subtract(hidden[k], hidden[1])
+        np.testing.assert_allclose(offsets[k][1:], lateral, atol=2.0)
+        assert abs(offsets[k][0] - 10 * deeper[k]) <= 5
+    # Only neighbours and their next are compared; each pair says what the solution leaves of it.
+    assert [(p["fixed_id"], p["moving_id"]) for p in model.pairs] == [(0, 1), (1, 3)]
+    assert [s["n_pairs"] for s in model.slices] == [1, 2, 1]
+    for pair in model.pairs:
+        step = offsets[pair["moving_id"]] - offsets[pair["fixed_id"]]
+        residual = np.subtract(pair["shift_um"], step)
+        np.testing.assert_allclose(pair["residual_um"], residual, atol=1e-9)
+        assert pair["accepted"] and 0.5 < pair["confidence"] < 1
+
+
+def test_a_slice_without_a_match_stays_with_the_motor(xp, rng, tissue):
+    other = image(rng, fixed_field(rng, SHAPE[0], (96, 100)), CORNER_PX, SHAPE[1:], 0.7)
+    slices = [
+        volume(xp, 0, cut(rng, tissue, 0)),
+        volume(xp, 1, cut(rng, tissue, 1, (0.5, 0.25))),
+        volume(xp, 2, other),
+    ]
+    model = register_slices(slices, VOXEL_UM, INTERVAL_UM, PARAMS)
+    assert [s["n_pairs"] for s in model.slices] == [1, 1, 0]
+    for pair in model.pairs:
+        assert pair["accepted"] == (pair["moving_id"] == 1)
+        assert (pair["residual_um"] is None) == (pair["moving_id"] == 2)
+    assert np.abs(model.slices[2]["offset_um"]).max() < 10
+
+
+def test_one_slice_needs_no_partner(xp, rng, tissue):
+    one = [volume(xp, 5, cut(rng, tissue, 1))]
+    for model in (
+        register_slices(one, VOXEL_UM, INTERVAL_UM, PARAMS),
+        motor_registration(one, VOXEL_UM, INTERVAL_UM),
+    ):
+        assert model.reference_id == 5 and model.pairs == []
+        assert model.slices == [{"slice_id": 5, "offset_um": [0, 0, 0], "n_pairs": 0}]
+
+
+@given(st.integers(1, 60), st.floats(20, 400), st.floats(2, 20), st.integers(0, 10))
+def test_expected_planes_are_rounded_once(step, interval, axial, plane):
+    assert abs(expected_plane(step, interval, axial, plane) - plane - step * interval / axial) <= (
+        0.5 + 1e-9
+    )
+
+
+def test_the_speckle_helper_moves_by_what_it_says(rng, tissue):
+    """The truth of these tests: without fresh speckle, a whole-pixel move is a crop."""
+    one = image(rng, tissue[:2], (20, 16), (30, 30), 1.0)
+    other = image(rng, tissue[:2], (23, 14), (30, 30), 1.0)
+    np.testing.assert_allclose(one[:, 3:, :-2], other[:, :-3, 2:], rtol=1e-5)
+    assert FINE == 4
