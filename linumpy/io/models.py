@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import zipfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,7 +72,7 @@ def load_model(folder: Path | str, stem: str, kind: type[M]) -> M:
         try:
             with np.load(archive, allow_pickle=False) as arrays:
                 fields.update({name: arrays[name] for name in arrays.files})
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except Exception as error:
             raise InputError(f"{archive}: cannot be read as arrays ({error})") from error
     missing = sorted(set(names) - set(fields))
     if missing:
@@ -101,6 +100,8 @@ def read_json(path: Path | str) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not JSON ({error})") from error
     if not isinstance(value, dict):

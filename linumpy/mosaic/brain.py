@@ -50,11 +50,11 @@ def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of slices")
-    found = {
-        int(match.group(1)): path
-        for path in sorted(folder.iterdir())
-        if (match := _SLICE_NAME.fullmatch(path.name))
-    }
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        match = _SLICE_NAME.fullmatch(path.name)
+        if match and (other := found.setdefault(int(match.group(1)), path)) != path:
+            raise InputError(f"{other} and {path} are named for one slice; expected one")
     if not found:
         raise InputError(f"{folder}: no slice_z*.ome.zarr in it")
     ids: Sequence[int] = sorted(found)

@@ -159,17 +159,20 @@ def register_pair(
     if n_planes < 2:
         return None
     expected = (np.subtract(moving.corner_um, fixed.corner_um)) / lateral_um
-    coarse = _coarse_search(fixed, moving, start, n_planes, expected, params)
-    if coarse is None:
+    reach = 0 if params.expected_z else round(params.drift_mm * 1e3 / voxel_um[0])
+    guess, matched = None, 0
+    for matched in _nearest_first(reach, fixed.shape[0] - n_planes - start, -start):
+        guess = _coarse_search(fixed, moving, start + matched, n_planes, expected, params)
+        if guess is not None:
+            break
+    if guess is None:
         return None
-    guess = np.asarray(coarse)
     plane_shift, measured = 0.0, False
     if not params.expected_z:
-        reach = round(params.drift_mm * 1e3 / voxel_um[0])
         found = _search_depth(fixed, moving, start, n_planes, guess, params, reach)
         if found is not None:
             plane_shift, measured = found, True
-    centred = start + round(plane_shift)
+    centred = start + (round(plane_shift) if measured else matched)
     centred = int(np.clip(centred, 0, fixed.shape[0] - n_planes))
     fine = _fine_search(fixed, moving, centred, n_planes, guess, params)
     if fine is None:
@@ -187,6 +190,16 @@ def register_pair(
         fine.z_score,
         measured,
     )
+
+
+def _nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
+    """List depth shifts to try: none first, then every second one, nearest first.
+
+    Planes that lie two apart still look alike; a slice much deeper or higher than expected would
+    otherwise match nowhere.
+    """
+    steps = [s for k in range(0, reach + 1, 2) for s in ((k, -k) if k else (0,))]
+    return [s for s in steps if lowest <= s <= highest]
 
 
 def _planes(
@@ -221,7 +234,7 @@ def _coarse_search(
     n_planes: int,
     expected: np.ndarray,
     params: RegisterParams,
-) -> tuple[float, float] | None:
+) -> np.ndarray | None:
     side = max(*fixed.shape[1:], *moving.shape[1:])
     factor = -(-side // MAX_COARSE_SIDE_PX)
     first = _planes(fixed, start, n_planes, fixed.whole(), factor)
@@ -238,7 +251,7 @@ def _coarse_search(
     peak = find_peak(surface)
     if peak is None or peak.z_score < ACCEPT_Z_SCORE:
         return None
-    return peak.displacement_px[0] * factor, peak.displacement_px[1] * factor
+    return np.multiply(peak.displacement_px, factor)
 
 
 def _shared_window(
