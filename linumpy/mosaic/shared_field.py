@@ -3,9 +3,9 @@
 Focal curvature (added to depths) and the logarithm of the flat field (added to logarithms of
 brightness) obey the same model. A tile's map ``m_i`` at its pixel ``x`` is
 
-    m_i(x) = b_i + f(x) + g(p_i + x) + noise
+    m_i(x) = f(x) + g(p_i + x) + noise
 
-with the shared field ``f``, the tissue ``g`` at stage position ``p_i + x`` and an offset a tile.
+with the shared field ``f`` and the tissue ``g`` at stage position ``p_i + x``.
 Two sources tell ``f``:
 
 * **overlaps**: where tiles i and j show the same tissue, ``g`` cancels in ``m_i − m_j``. What is

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.cli import logger
 from linumpy.device import Array, namespace, to_host
 from linumpy.params import param
 from linumpy.registration.correlation import (
@@ -374,6 +375,11 @@ def register_slices(
     for shift in good:
         counts[shift.fixed_id] += 1
         counts[shift.moving_id] += 1
+    alone = [f"z{slice_id:02d}" for slice_id, n in counts.items() if n == 0]
+    if alone and len(slices) > 1:
+        logger.warning(
+            "slices %s match no other slice and stay where the motors put them", ", ".join(alone)
+        )
     return SliceRegistration(
         reference_id=slices[middle].slice_id,
         voxel_um=voxel_um,

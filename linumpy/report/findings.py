@@ -13,7 +13,7 @@ from linumpy.report.labels import label
 PROBLEM, ATTENTION, NOTE = "problem", "attention", "note"
 SEVERITIES = (PROBLEM, ATTENTION, NOTE)
 MIN_ACCEPTED_SHARE = 0.3
-LOW_CONFIDENCE = 0.3
+LOW_CONFIDENCE = 0.6
 _NAMED_AT_MOST = 8
 
 
@@ -122,6 +122,19 @@ def _slice_pairs(run: Run) -> list[Finding]:
     if registration is None:
         return []
     found = []
+    matched = {
+        int(pair[end])
+        for pair in registration.pairs
+        if pair["accepted"]
+        for end in ("fixed_id", "moving_id")
+    }
+    alone = [f"z{i:02d}" for i in sorted(registration.offset_um) if i not in matched]
+    if alone and len(registration.offset_um) > 1:
+        text = (
+            "Slices that match no other slice and stay where the motors put them. Is the depth "
+            "kept (crop_interface_out_depth) larger than the slicing interval?"
+        )
+        found.append(Finding(PROBLEM, ", ".join(alone), text))
     for pair in registration.pairs:
         where = f"z{int(pair['fixed_id']):02d} – z{int(pair['moving_id']):02d}"
         confidence = float(pair.get("confidence") or 0)

@@ -113,3 +113,61 @@ def test_json_holds_no_nan(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "a.json", {"x": float("nan")})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_killed_while_it_replaces_leaves_the_old_image(tmp_path):
+    """Between begin and end the old folder stays as it was, whatever the moment of the kill."""
+    code = (
+        "import sys\n"
+        "from linumpy.io.omezarr import ImageSpec, create_image\n"
+        "spec = ImageSpec((64, 64, 64), (1.0,) * 3, (0.5,) * 3, (16,) * 3, (32,) * 3)\n"
+        "with create_image(sys.argv[1], spec, overwrite=True) as image:\n"
+        "    print('ready', flush=True)\n"
+        "    while True:\n"
+        "        image.array[:] = 1\n"
+    )
+    path = tmp_path / "out.ome.zarr"
+    path.mkdir()
+    (path / "zarr.json").write_text("old")
+    for pause in (0.0, 0.03, 0.1):
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(pause)
+        child.kill()
+        child.wait()
+        assert [p.name for p in path.iterdir()] == ["zarr.json"]
+        assert (path / "zarr.json").read_text() == "old"
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert left[-1] == "out.ome.zarr" and all(
+        n.startswith(".out.ome.zarr.partial-") for n in left[:-1]
+    )
+
+
+def test_a_link_is_replaced_and_what_it_points_to_is_kept(tmp_path):
+    target = tmp_path / "precious"
+    target.mkdir()
+    (target / "a").write_text("1")
+    link = tmp_path / "out"
+    link.symlink_to(target)
+    with pytest.raises(OutputExistsError), atomic_path(link):
+        pass
+    with atomic_path(link, overwrite=True, directory=True) as partial:
+        (partial / "b").write_text("2")
+    assert not link.is_symlink() and (link / "b").read_text() == "2"
+    assert (target / "a").read_text() == "1"
+
+
+def test_a_link_to_nowhere_counts_as_an_output(tmp_path):
+    link = tmp_path / "out"
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OutputExistsError), atomic_path(link):
+        pass
+
+
+def test_an_interrupt_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), atomic_path(tmp_path / "a", directory=True) as partial:
+        (partial / "x").write_text("half")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []

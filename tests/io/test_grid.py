@@ -168,3 +168,72 @@ def test_wrong_tiles_are_not_written(tmp_path):
     ):
         writer.write_tile(0, 1, np.zeros((12, 40, 50), np.float32), np.ones((12, 40, 50), np.uint8))
     assert not path.exists()
+
+
+def test_a_large_tile_is_one_shard_of_many_chunks(tmp_path, rng):
+    """128 x 192 pixels: chunks of 64, still one file a tile, so that no two writers share one."""
+    path = tmp_path / "mosaic_grid_3d_z03.ome.zarr"
+    info = grid_info(tile_shape_px=(100, 128, 192))
+    tile = rng.normal(size=info.tile_shape_px).astype(np.float32)
+    with create_grid(path, info, overwrite=False) as writer:
+        writer.write_tile(1, 0, tile)
+    array = zarr.open_array(path / "0")
+    assert array.chunks == (50, 64, 64) and array.shards == (100, 128, 192)
+    assert [p.relative_to(path).as_posix() for p in (path / "0/c").rglob("*") if p.is_file()] == [
+        "0/c/0/1/0"
+    ]
+    grid = open_grid(path)
+    np.testing.assert_array_equal(grid.read_tile(1, 0), tile)
+    # Holes read as 0, and a grid that was begun without a mask has none.
+    assert not grid.read_tile(0, 0).any() and grid.read_valid(1, 0) is None
+    assert grid.read_tile(1, 0).flags.c_contiguous
+
+
+def test_all_metadata_comes_back(tmp_path):
+    path = tmp_path / "mosaic_grid_3d_z03.ome.zarr"
+    info = grid_info(
+        stage_to_array="-y,+x", slice_interval_um=200.0, galvo_shift_px=7, galvo_confidence=0.75
+    )
+    with create_grid(path, info, overwrite=False):
+        pass
+    assert open_grid(path).info == info
+
+
+def test_a_tile_without_a_mask_is_all_valid_in_a_grid_with_masks(tmp_path):
+    path = tmp_path / "mosaic_grid_3d_z03.ome.zarr"
+    with create_grid(path, grid_info(), overwrite=False, with_valid=True) as writer:
+        writer.write_tile(0, 2, np.zeros((12, 40, 50), np.float32))
+    grid = open_grid(path)
+    assert grid.read_valid(0, 2).all() and not grid.read_valid(0, 1).any()
+
+
+def test_a_spoiled_mask_is_named_too(written):
+    path, _ = written
+    shard = path / "labels/valid/0/c/0/0/2"
+    raw = bytearray(shard.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    shard.write_bytes(raw)
+    grid = open_grid(path)
+    with pytest.raises(InputError, match=r"mosaic_grid_3d_z03.*tile \(0, 2\)"):
+        grid.read_valid(0, 2)
+    assert grid.read_tile(0, 2).shape == (12, 40, 50)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "message"),
+    [
+        ("mosaic_grid.ome.zarr", (5, 10, 10), "slice id in its name"),
+        ("mosaic_grid_z07.ome.zarr", (5, 12, 10), r"chunks \(5, 12, 10\) do not tile"),
+        ("mosaic_grid_z07.ome.zarr", (4, 10, 10), r"chunks \(4, 10, 10\) do not tile"),
+    ],
+)
+def test_grids_of_others_that_cannot_be_cut_are_refused(tmp_path, name, chunks, message):
+    group = zarr.create_group(tmp_path / name, zarr_format=2)
+    group.create_array("0", shape=(5, 20, 30), chunks=chunks, dtype="f4")
+    names = [{"name": n, "type": "space", "unit": "micrometer"} for n in "zyx"]
+    scale = {"type": "scale", "scale": [5, 8, 8]}
+    group.attrs["multiscales"] = [
+        {"axes": names, "datasets": [{"path": "0", "coordinateTransformations": [scale]}]}
+    ]
+    with pytest.raises(InputError, match=message):
+        open_grid(tmp_path / name)

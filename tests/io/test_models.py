@@ -61,3 +61,72 @@ def test_pickled_arrays_are_not_loaded(tmp_path):
     np.savez(tmp_path / "m.npz", surface_um=np.array([{}], dtype=object))
     with pytest.raises(InputError, match=r"m\.npz"):
         load_model(tmp_path, "m", Model)
+
+
+@dataclass(frozen=True)
+class Inner:
+    shift_px: int
+    size_um: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Nested:
+    best: Inner
+    all: list[Inner]
+    height: float
+    optional: tuple[int, int] | None
+
+
+def test_plain_models_are_one_json_and_nested_ones_become_objects(tmp_path):
+    inner = Inner(3, (1.5, 2.0))
+    save_model(tmp_path, "n", Nested(inner, [inner, inner], np.float32(0.5), (4, 5)))
+    assert [p.name for p in tmp_path.iterdir()] == ["n.json"]
+    plain = {"shift_px": 3, "size_um": [1.5, 2.0]}
+    back = load_model(tmp_path, "n", Nested)
+    assert back == Nested(plain, [plain, plain], 0.5, (4, 5))
+    save_model(tmp_path, "n", Nested(inner, [], 1.0, None))
+    assert load_model(tmp_path, "n", Nested).optional is None
+
+
+@pytest.mark.parametrize("length", [0, 1, 20, 150])
+def test_an_archive_cut_short_is_named(tmp_path, length):
+    save_model(tmp_path, "m", Model(np.eye(5), (1.0, 2.0), [], 1))
+    whole = (tmp_path / "m.npz").read_bytes()
+    assert len(whole) > 150
+    (tmp_path / "m.npz").write_bytes(whole[:length])
+    with pytest.raises(InputError, match=r"m\.npz"):
+        load_model(tmp_path, "m", Model)
+
+
+def test_a_single_array_is_no_archive(tmp_path):
+    save_model(tmp_path, "m", Model(np.eye(5), (1.0, 2.0), [], 1))
+    with (tmp_path / "m.npz").open("wb") as file:
+        np.save(file, np.eye(5))
+    with pytest.raises(InputError, match=r"m\.npz"):
+        load_model(tmp_path, "m", Model)
+
+
+def test_no_flipped_bit_of_an_archive_passes(tmp_path, rng):
+    """Any byte may be hit: the same arrays, or an error that names the file."""
+    surface = rng.normal(size=(4, 4))
+    save_model(tmp_path, "m", Model(surface, (1.0, 2.0), [], 1))
+    whole = (tmp_path / "m.npz").read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        raw = bytearray(whole)
+        raw[place] ^= 1 << int(rng.integers(8))
+        (tmp_path / "m.npz").write_bytes(raw)
+        try:
+            back = load_model(tmp_path, "m", Model)
+        except InputError as error:
+            assert "m.npz" in str(error) or "surface_um" in str(error)
+            refused += 1
+        else:
+            np.testing.assert_array_equal(back.surface_um, surface)
+    assert refused > 0.5 * len(whole)
+
+
+def test_a_folder_is_no_json_file(tmp_path):
+    (tmp_path / "m.json").mkdir()
+    with pytest.raises(InputError, match=r"m\.json: cannot be read"):
+        read_json(tmp_path / "m.json")

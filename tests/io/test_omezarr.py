@@ -159,3 +159,99 @@ def test_impossible_specs_are_refused(change):
     values = {"shape": (4, 4, 4), "voxel_um": (1.0, 1.0, 1.0), "translation_um": (0.0, 0.0, 0.0)}
     with pytest.raises(InputError):
         ImageSpec(**{**values, "chunks": (4, 4, 4), "shards": (4, 4, 4), **change})
+
+
+def write_v05(path, data, axes, steps, *, dataset="s0", **multiscale):
+    group = zarr.create_group(path, zarr_format=3)
+    array = group.create_array("s0", shape=data.shape, dtype=data.dtype, chunks=data.shape)
+    array[...] = data
+    datasets = [{"path": dataset, "coordinateTransformations": steps}]
+    multiscale = {"axes": axes, "datasets": datasets, **multiscale}
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [multiscale]}
+
+
+def scale(*values):
+    return {"type": "scale", "scale": list(values)}
+
+
+def test_version_05_of_others_is_read_and_transforms_act_in_order(tmp_path, rng):
+    """Each axis has its own unit; a scale of all levels acts on a level's translation too."""
+    data = rng.integers(0, 60000, (2, 3, 4), dtype=np.uint16)
+    given = [
+        {"name": n, "type": "space", "unit": u}
+        for n, u in zip("zyx", ("nanometer", "micrometer", "centimeter"), strict=True)
+    ]
+    steps = [scale(500, 2, 1), {"type": "translation", "translation": [100, 3, 4]}]
+    outer = {"coordinateTransformations": [scale(2, 3, 0.5)]}
+    write_v05(tmp_path / "f.zarr", data, given, steps, **outer)
+    image = open_image(tmp_path / "f.zarr")
+    np.testing.assert_array_equal(image.array[...], data)
+    np.testing.assert_allclose(image.voxel_um, (1.0, 6.0, 5000.0))
+    np.testing.assert_allclose(image.translation_um, (0.2, 9.0, 20000.0))
+    assert image.attributes == {} and image.valid is None
+
+
+def test_a_named_unit_serves_only_the_axes_that_have_none(tmp_path):
+    given = axes("millimeter")[:1] + axes(None)[1:]
+    write_v05(tmp_path / "f.zarr", np.zeros((2, 3, 4), "f4"), given, [scale(0.005, 4, 2)])
+    with pytest.raises(InputError, match=r"f\.zarr: axis .*'y'.*--assume_unit"):
+        open_image(tmp_path / "f.zarr")
+    image = open_image(tmp_path / "f.zarr", assume_unit="micrometer")
+    np.testing.assert_allclose(image.voxel_um, (5, 4, 2))
+    with pytest.raises(InputError, match="'furlong'"):
+        open_image(tmp_path / "f.zarr", assume_unit="furlong")
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "dataset", "message"),
+    [
+        ((2, 3, 4), [scale(1, float("nan"), 1)], "s0", "s0: scale .*positive"),
+        ((2, 3, 4), [scale(1, 1, -1)], "s0", "s0: scale .*positive"),
+        ((2, 3, 4), [scale(1, 1, 1)], "s9", "dataset 's9'"),
+        ((1, 2, 3, 4), [scale(1, 1, 1)], "s0", "4 axes, expected 3"),
+    ],
+)
+def test_levels_that_cannot_be_are_refused(tmp_path, shape, steps, dataset, message):
+    data = np.zeros(shape, np.float32)
+    write_v05(tmp_path / "f.zarr", data, axes("micrometer"), steps, dataset=dataset)
+    with pytest.raises(InputError, match=message):
+        open_image(tmp_path / "f.zarr")
+
+
+def test_metadata_cut_short_is_no_group(tmp_path):
+    (tmp_path / "f.zarr").mkdir()
+    (tmp_path / "f.zarr/zarr.json").write_text('{"zarr_format": 3, "node_')
+    with pytest.raises(InputError, match="not a Zarr group"):
+        open_image(tmp_path / "f.zarr")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("0", "float32"), ("1", "float32"), ("labels/valid/1", "uint8")]
+)
+def test_every_level_and_mask_is_sharded_alike(image, name, dtype):
+    metadata = json.loads((image[0] / name / "zarr.json").read_text())
+    assert metadata["data_type"] == dtype and metadata["fill_value"] == 0
+    assert metadata["dimension_names"] == ["z", "y", "x"]
+    assert metadata["chunk_grid"]["configuration"]["chunk_shape"] == [64, 64, 64]
+    (sharding,) = metadata["codecs"]
+    assert sharding["configuration"]["chunk_shape"] == [32, 32, 32]
+    inner = [codec["name"] for codec in sharding["configuration"]["codecs"]]
+    assert inner == ["bytes", "zstd", "crc32c"]
+
+
+def test_no_flipped_bit_of_a_shard_passes(tmp_path, rng):
+    """Wherever a bit flips, in a chunk or in the index: an error, never other values."""
+    data = rng.normal(size=(16, 32, 32)).astype(np.float32)
+    spec = ImageSpec(data.shape, (1.0,) * 3, (0.5,) * 3, (8, 16, 16), data.shape)
+    with create_image(tmp_path / "a.ome.zarr", spec, overwrite=False) as writer:
+        writer.array[:] = data
+    shard = tmp_path / "a.ome.zarr/0/c/0/0/0"
+    whole = shard.read_bytes()
+    index_bytes = 8 * 16 + 4
+    places = [*rng.integers(len(whole), size=40), *(len(whole) - rng.integers(1, index_bytes, 20))]
+    for place in places:
+        raw = bytearray(whole)
+        raw[place] ^= 1 << int(rng.integers(8))
+        shard.write_bytes(raw)
+        with pytest.raises(ValueError, match=r"(?i)checksum|crc"):
+            np.asarray(open_image(tmp_path / "a.ome.zarr").array)

@@ -1,6 +1,7 @@
 """From slices on disk to a brain: a known scene, cut, shifted, registered, stacked."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,14 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from linumpy.errors import InputError
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config
-from linumpy.mosaic.brain import align_slice, find_slices, register_folder, stack_folder
+from linumpy.mosaic.brain import (
+    align_slice,
+    find_slices,
+    load_slices,
+    register_folder,
+    resolutions,
+    stack_folder,
+)
 from linumpy.mosaic.stack_slices_motor import open_slices
 from linumpy.slices.layout import volume_spec
 
@@ -199,3 +207,55 @@ def test_left_out_slices_leave_their_room(slices, registration, tmp_path):
     )
     places = json.loads((tmp_path / "m.json").read_text())["slices"]
     assert [(p["slice_id"], p["z_start_px"]) for p in places] == [(0, 0), (3, 59), (4, 82)]
+
+
+def test_files_and_slices_that_contradict_each_other_are_named(scene, slices, tmp_path):
+    folder = tmp_path / "s"
+    path = write_slice(folder, scene, 1)
+    path.rename(folder / "slice_z1.ome.zarr")
+    write_slice(folder, scene, 1)
+    with pytest.raises(InputError, match=r"slice_z01.*slice_z1\.ome.*one slice"):
+        find_slices(folder)
+    shutil.rmtree(folder)
+    for k, interval in ((0, 200.0), (1, 150.0)):
+        write_slice(folder, scene, k, slice_interval_um=interval)
+    with pytest.raises(InputError, match=r"slicing intervals.*150.*200"):
+        load_slices(find_slices(folder), None)
+    with pytest.raises(InputError, match="no such folder"):
+        find_slices(tmp_path / "nowhere")
+
+
+def test_every_map_of_the_stage_places_nominal_slices(scene, tmp_path):
+    folder = tmp_path / "slices"
+    write_shifts(tmp_path / "s.csv", [XYShift(0, 1, 1, 1, 0.07, 0.04, True)])
+    stage = {"x": -70.0, "y": -40.0}
+    for first, second in ("xy", "yx"):
+        for signs in ("++", "+-", "-+", "--"):
+            text = f"{signs[0]}{first},{signs[1]}{second}"
+            for k in (0, 1):
+                write_slice(folder, scene, k, nominal_positions=True, stage_to_array=text)
+            volumes, _, _ = load_slices(find_slices(folder), tmp_path / "s.csv")
+            expected = [
+                float(s + "1") * stage[a] for s, a in zip(signs, first + second, strict=True)
+            ]
+            np.testing.assert_allclose(volumes[0].corner_um, 0)
+            np.testing.assert_allclose(volumes[1].corner_um, expected)
+            shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, [10, 25, 50, 100]),
+        ({"pyramid_resolutions": "20, 40"}, [20, 40]),
+        ({"pyramid_resolutions": [30]}, [30]),
+    ],
+)
+def test_pyramid_resolutions_are_a_list_or_text(given, expected):
+    assert resolutions(given) == expected
+
+
+@pytest.mark.parametrize("wrong", ["ten", 10, [None]])
+def test_other_pyramid_resolutions_are_refused(wrong):
+    with pytest.raises(InputError, match="--pyramid_resolutions"):
+        resolutions({"pyramid_resolutions": wrong})

@@ -4,6 +4,7 @@ from skimage.transform import resize
 
 from linumpy.device import CPU
 from linumpy.errors import InputError
+from linumpy.geometry.resample import resample_mosaic_grid
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.mosaic.pyramid import pyramid_levels, write_pyramid
 from linumpy.slices.layout import volume_spec
@@ -56,3 +57,21 @@ def test_axes_that_are_coarser_than_a_level_stay_as_they_are():
     assert pyramid_levels((10.0, 10.0, 10.0), [5, 10]) == []
     with pytest.raises(InputError, match="above 0"):
         pyramid_levels((10.0, 10.0, 10.0), [-1])
+
+
+def test_shards_meet_without_a_seam(tmp_path, rng, device):
+    """25 from 10 um, more than one shard a level: equal to the whole resampled at once."""
+    data = rng.random((6, 1300, 40), dtype=np.float32)
+    image = build(tmp_path / "a.ome.zarr", data, [25], device=device)
+    level = np.asarray(image.arrays[1])
+    assert level.shape == (2, 520, 16)
+    whole = resample_mosaic_grid(data, (10.0,) * 3, (25.0,) * 3)
+    np.testing.assert_allclose(level, whole, atol=1e-6)
+
+
+def test_an_axis_that_is_coarse_already_is_not_blurred(tmp_path, rng, device):
+    data = rng.random((9, 60, 80), dtype=np.float32)
+    image = build(tmp_path / "a.ome.zarr", data, [20], voxel=(30.0, 10.0, 5.0), device=device)
+    assert image.level_scales_um[1] == (30, 20, 20)
+    expected = resize(data, (9, 30, 20), order=1, anti_aliasing=True)
+    np.testing.assert_allclose(np.asarray(image.arrays[1]), expected, atol=1e-6)

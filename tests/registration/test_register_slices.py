@@ -76,7 +76,7 @@ def test_reported_positions_are_taken_off(xp, rng, tissue):
     np.testing.assert_allclose(found.shift_um[1:], (-10, 20), atol=1.0)
 
 
-@pytest.mark.parametrize("deeper", [-3, 0, 2])
+@pytest.mark.parametrize("deeper", [-6, -3, 0, 2, 5])
 def test_a_wrong_depth_is_measured(xp, rng, tissue, deeper):
     fixed = volume(xp, 1, cut(rng, tissue, 1))
     moving = volume(xp, 2, cut(rng, tissue, 2, (1, 1), deeper))
@@ -84,8 +84,14 @@ def test_a_wrong_depth_is_measured(xp, rng, tissue, deeper):
     assert found.z_measured
     assert abs(found.shift_um[0] - 10 * deeper) < 5
     np.testing.assert_allclose(found.shift_um[1:], (10, 10), atol=1.0)
-    trusted = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, replace(PARAMS, expected_z=True))
-    assert not trusted.z_measured and trusted.shift_um[0] == 0
+
+
+def test_the_expected_depth_is_kept_where_it_is_trusted(xp, rng, tissue):
+    fixed = volume(xp, 1, cut(rng, tissue, 1))
+    moving = volume(xp, 2, cut(rng, tissue, 2, (1, 1), 1))
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, replace(PARAMS, expected_z=True))
+    assert not found.z_measured and found.shift_um[0] == 0
+    np.testing.assert_allclose(found.shift_um[1:], (10, 10), atol=1.5)
 
 
 def test_fractions_of_a_voxel_between_face_and_plane_count(xp, rng, tissue):
@@ -133,17 +139,17 @@ def test_masked_pixels_do_not_draw_the_match(xp, rng, tissue):
 def test_large_slices_are_searched_coarsely_with_the_same_answer(xp, rng, tissue, monkeypatch):
     """Slices wider than the coarse side are binned first; the refinement is as fine as ever."""
     fixed = volume(xp, 0, cut(rng, tissue, 0))
-    moving = volume(xp, 1, cut(rng, tissue, 1, (6.25, -4.5)))
+    moving = volume(xp, 1, cut(rng, tissue, 1, (11.25, -9.5)))
     monkeypatch.setattr(module, "MAX_COARSE_SIDE_PX", 40)
     found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
-    np.testing.assert_allclose(found.shift_um[1:], (62.5, -45), atol=2.0)
+    np.testing.assert_allclose(found.shift_um[1:], (112.5, -95), atol=2.0)
 
 
 def test_all_slices_are_solved_together(xp, rng, tissue):
     """A chain with a missing id, every slice off in three axes, relative to the middle one."""
     ids = (0, 1, 3)
     hidden = {0: (2.0, -1.5), 1: (-1.25, 3.0), 3: (3.5, 1.0)}
-    deeper = {0: 0, 1: 2, 3: -1}
+    deeper = {0: 0, 1: 2, 3: 1}
     slices = [volume(xp, k, cut(rng, tissue, k, hidden[k], deeper[k])) for k in ids]
     model = register_slices(slices, VOXEL_UM, INTERVAL_UM, PARAMS)
     offsets = model.offsets_um()

@@ -103,7 +103,17 @@ def test_findings_by_severity(full_run: Path) -> None:
     found = find_issues(run, slice_records(run))
     severities = [finding.severity for finding in found]
     assert severities == sorted(severities, key=[PROBLEM, ATTENTION, NOTE].index)
-    assert severities.count(PROBLEM) == 1
+    assert severities.count(PROBLEM) == 2
+    # Its one pair was rejected: the slice stands where the motors put it.
+    (alone,) = (f for f in found if "match no other slice" in f.text)
+    matched = {
+        pair[end]
+        for pair in run.slice_registration.pairs
+        if pair["accepted"]
+        for end in ("fixed_id", "moving_id")
+    }
+    expected = set(run.slice_registration.offset_um) - matched
+    assert alone.where == ", ".join(f"z{i:02d}" for i in sorted(expected)) and expected
     assert severities.count(ATTENTION) == 5
     assert severities.count(NOTE) == 4
 
