@@ -49,9 +49,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.device import resolve
+    from linumpy.io.atomic import refuse_existing
     from linumpy.io.previews import brain_preview
     from linumpy.mosaic.brain import stack_folder
 
+    if args.preview is not None:
+        refuse_existing(args.preview, args.overwrite)
     stack_folder(
         args.slices,
         args.shifts,

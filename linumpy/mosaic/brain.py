@@ -147,7 +147,10 @@ def align_slice(
     volumes, voxel_um, _ = load_slices(find_slices(folder), None, device=device)
     attributes = open_image(slice_path).attributes
     canvas, _ = brain_geometry(volumes, model, StackParams())
-    (volume,) = (v for v in volumes if v.slice_id == int(attributes["slice_id"]))
+    volume = next((v for v in volumes if v.slice_id == attributes.get("slice_id")), None)
+    if volume is None:
+        raise InputError(f"{slice_path}: not one of the slices in {folder}")
+    _check_voxels(model, voxel_um, registration)
     top_um = volume.face_to_plane_um + float(attributes["interface_um"])
     spec = volume_spec(
         (volume.shape[0], *canvas.shape),
@@ -203,6 +206,7 @@ def stack_folder(
     model = motor_registration(volumes, voxel_um, interval_um)
     if registration is not None:
         model = load_model(*model_place(registration), SliceRegistration)
+        _check_voxels(model, voxel_um, registration)
     if aligned:
         flat = [{**s, "offset_um": [s["offset_um"][0], 0.0, 0.0]} for s in model.slices]
         model = replace(model, slices=flat)
@@ -219,6 +223,16 @@ def stack_folder(
         save_model(*model_place(output_model), brain)
     if matches is not None:
         _write_csv(matches, z_matches(brain.slices))
+
+
+def _check_voxels(
+    model: SliceRegistration, voxel_um: tuple[float, float, float], path: Path
+) -> None:
+    if any(abs(a - b) > 1e-6 * b for a, b in zip(model.voxel_um, voxel_um, strict=True)):
+        raise InputError(
+            f"{path}: made for voxels of {model.voxel_um} um, the slices have {voxel_um}; "
+            "register them again"
+        )
 
 
 def resolutions(values: Mapping[str, Any]) -> list[float]:

@@ -56,8 +56,11 @@ class ResampleMosaicGrid(Stage):
     name = "resample_mosaic_grid"
 
     def __init__(self, params: ResampleParams) -> None:
-        if params.resolution_um == 0:
-            raise InputError("--resolution 0: expected a size in um, or -1 to keep the grid's")
+        if params.resolution_um != -1 and not 0 < params.resolution_um < float("inf"):
+            raise InputError(
+                f"--resolution {params.resolution_um:g}: expected a size in um, "
+                "or -1 to keep the grid's"
+            )
         self._target_um = params.resolution_um
 
     def _target(self, layout: GridInfo) -> tuple[float, float, float]:

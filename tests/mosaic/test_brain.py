@@ -259,3 +259,23 @@ def test_pyramid_resolutions_are_a_list_or_text(given, expected):
 def test_other_pyramid_resolutions_are_refused(wrong):
     with pytest.raises(InputError, match="--pyramid_resolutions"):
         resolutions({"pyramid_resolutions": wrong})
+
+
+def test_a_registration_of_other_voxels_and_a_stray_slice_are_refused(
+    scene, slices, registration, tmp_path
+):
+    record = json.loads(registration.read_text())
+    record["voxel_um"] = [20.0, 20.0, 20.0]
+    other = tmp_path / "r.json"
+    other.write_text(json.dumps(record))
+    shifts = slices.parent / "shifts_xy.csv"
+    with pytest.raises(InputError, match="register them again"):
+        stack_folder(slices, shifts, tmp_path / "b.ome.zarr", {}, registration=other)
+    one = find_slices(slices)[0]
+    with pytest.raises(InputError, match="register them again"):
+        align_slice(one, slices, other, tmp_path / "b.ome.zarr")
+    fewer = tmp_path / "fewer"
+    write_slice(fewer, scene, 1)
+    with pytest.raises(InputError, match="not one of the slices"):
+        align_slice(one, fewer, registration, tmp_path / "b.ome.zarr")
+    assert not (tmp_path / "b.ome.zarr").exists()

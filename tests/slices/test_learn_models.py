@@ -63,3 +63,11 @@ def test_grids_of_different_tiles_are_refused(tiny_grids, tmp_path, device):
     resample_grid(tiny_grids[0], other, {"resolution": 20.0}, overwrite=False, device=device)
     with pytest.raises(InputError, match="differ in tile shape"):
         learn([*tiny_grids, other], device)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, float("inf")])
+def test_impossible_resolutions_are_refused(value):
+    from linumpy.slices.tile_stages import ResampleMosaicGrid, ResampleParams
+
+    with pytest.raises(InputError, match="--resolution"):
+        ResampleMosaicGrid(ResampleParams(value))
