@@ -6,9 +6,13 @@ kind; they find their array module with `namespace` and SciPy's twin with `ndima
 
 from __future__ import annotations
 
+import functools
 import os
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -17,12 +21,27 @@ from linumpy.errors import DeviceError
 Array = Any
 """A NumPy or CuPy array."""
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 @dataclass(frozen=True)
 class Device:
-    """A place where arrays live and are computed on: ``cpu`` or ``cuda``."""
+    """A place where arrays live and are computed on.
+
+    Attributes
+    ----------
+    kind
+        ``cpu`` or ``cuda``.
+    index
+        Which of the visible GPUs; None for the one that is current in CuPy.
+    """
 
     kind: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.index is None else f"{self.kind}:{self.index}"
 
     @property
     def is_gpu(self) -> bool:
@@ -49,11 +68,36 @@ def resolve(use_gpu: bool) -> Device:
     """
     if not use_gpu:
         return CPU
+    _visible_gpus("--use_gpu")
+    return Device("cuda")
+
+
+def locate(where: Device) -> Device:
+    """Return `where` with its index: a GPU without one is the GPU that is current in CuPy.
+
+    Raises
+    ------
+    DeviceError
+        When it is a GPU that cannot be used.
+    """
+    if not where.is_gpu:
+        return where
+    count = _visible_gpus(f"device {where}")
+    import cupy
+
+    index = cupy.cuda.Device().id if where.index is None else where.index
+    if not 0 <= index < count:
+        raise DeviceError(f"device {where}: there are {count} visible GPUs, counted from 0")
+    return Device("cuda", index)
+
+
+def _visible_gpus(asker: str) -> int:
+    """Return how many GPUs there are, at least one; the error begins with `asker`."""
     try:
         import cupy
     except ImportError as error:
         raise DeviceError(
-            "--use_gpu needs CuPy, which cannot be imported here "
+            f"{asker} needs CuPy, which cannot be imported here "
             f"({error}); install linumpy[gpu] (CUDA 12) or linumpy[gpu13] (CUDA 13)"
         ) from error
     try:
@@ -61,11 +105,98 @@ def resolve(use_gpu: bool) -> Device:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         raise DeviceError(
-            f"--use_gpu: no usable GPU ({error}; CUDA_VISIBLE_DEVICES={visible!r})"
+            f"{asker}: no usable GPU ({error}; CUDA_VISIBLE_DEVICES={visible!r})"
         ) from error
     if count == 0:
-        raise DeviceError("--use_gpu: the CUDA driver reports no device")
-    return Device("cuda")
+        raise DeviceError(f"{asker}: the CUDA driver reports no device")
+    return int(count)
+
+
+@dataclass(eq=False)
+class Scope:
+    """One entered `device` block.
+
+    Attributes
+    ----------
+    device
+        Where lazy arrays are handed out in it.
+    leaving
+        Called when the block is left, whatever the reason; keys avoid doubles.
+    """
+
+    device: Device
+    leaving: dict[int, Callable[[Scope], None]] = field(default_factory=dict)
+
+
+_ROOT = Scope(CPU)
+_scope: ContextVar[Scope] = ContextVar("linumpy-device", default=_ROOT)
+
+
+def current() -> Device:
+    """Return the device of the innermost `device` block of this thread; the CPU outside of all."""
+    return _scope.get().device
+
+
+def current_scope() -> Scope | None:
+    """Return the innermost `device` block, or None outside of all."""
+    scope = _scope.get()
+    return None if scope is _ROOT else scope
+
+
+@contextmanager
+def device(where: Device) -> Iterator[Device]:
+    """Hand out lazy arrays on `where` inside the block; nothing is copied by entering or leaving.
+
+    A GPU is made CuPy's current one as well. Blocks nest, and the device before is restored
+    after an exception too. New threads begin on the CPU, with CuPy's own default device.
+
+    Parameters
+    ----------
+    where
+        `CPU`, ``Device("cuda")`` (the GPU that is current in CuPy) or ``Device("cuda", index)``.
+
+    Yields
+    ------
+    Device
+        `where`, with its index.
+
+    Raises
+    ------
+    DeviceError
+        When the GPU cannot be used.
+    """
+    scope = Scope(locate(where))
+    token = _scope.set(scope)
+    try:
+        with _on(scope.device):
+            yield scope.device
+    finally:
+        _scope.reset(token)
+        for leave in scope.leaving.values():
+            leave(scope)
+
+
+def _on(where: Device) -> Any:
+    """Return a context in which CuPy allocates on `where`."""
+    if not where.is_gpu or where.index is None:
+        return nullcontext()
+    import cupy
+
+    return cupy.cuda.Device(where.index)
+
+
+def on_host(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function run with the host as its device: lazy arrays give NumPy arrays in it.
+
+    Arrays that are passed as such are left where they are.
+    """
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with device(CPU):
+            return function(*args, **kwargs)
+
+    return run
 
 
 def is_device_array(array: object) -> bool:
@@ -105,7 +236,8 @@ def to_device(array: Array, device: Device) -> Array:
     if device.is_gpu:
         import cupy
 
-        return cupy.asarray(array)
+        with _on(device):
+            return cupy.asarray(array)
     return to_host(array)
 
 

@@ -1,0 +1,233 @@
+"""Byte ranges of stored objects, read into device memory by many threads at once.
+
+kvikio reads local files where it is installed: straight to the device with GPUDirect Storage, else
+through its own pinned buffers. Without it, and for stores that are no files, threads of ours read
+into pinned buffers.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.gpu.objects import StoredObject
+from linumpy.gpu.transfer import pinned_array
+
+PIECE_NBYTES = 4 << 20
+MAX_GAP_NBYTES = 1 << 16
+
+
+def n_threads() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A byte range of one object and its place in a staging buffer."""
+
+    stored: StoredObject
+    offset: int
+    nbytes: int
+    at: int
+
+
+def plan_runs(
+    objects: Sequence[StoredObject], which: np.ndarray, offset: np.ndarray, nbytes: np.ndarray
+) -> tuple[list[Run], np.ndarray, int]:
+    """Join byte ranges that are near each other into runs.
+
+    Parameters
+    ----------
+    objects
+        The stored objects.
+    which, offset, nbytes
+        Object, first byte and length of each range, shape (n,).
+
+    Returns
+    -------
+    The runs, the place of each range in the staging buffer, and the buffer's size. A run keeps its
+    file offset modulo 4096, as direct reads want it.
+    """
+    order = np.lexsort((offset, which))
+    place = np.zeros(len(which), np.int64)
+    if not len(order):
+        return [], place, 0
+    by_object, start = which[order], offset[order]
+    end = start + nbytes[order]
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = (by_object[1:] != by_object[:-1]) | (start[1:] > end[:-1] + MAX_GAP_NBYTES)
+    firsts = np.flatnonzero(fresh)
+    run_start = start[firsts]
+    run_end = np.maximum.reduceat(start + nbytes[order], firsts)
+    lead = run_start % 4096
+    room = -(-(lead + run_end - run_start) // 4096) * 4096
+    run_at = np.concatenate([[0], np.cumsum(room)])
+    runs = [
+        Run(objects[by_object[first]], int(low), int(high - low), int(at + skip))
+        for first, low, high, at, skip in zip(
+            firsts, run_start, run_end, run_at[:-1], lead, strict=True
+        )
+    ]
+    run = np.cumsum(fresh) - 1
+    place[order] = run_at[run] + lead[run] + start - run_start[run]
+    # Kernels read whole words, so that the last one must lie within the buffer.
+    return runs, place, int(run_at[-1]) + 16
+
+
+class KvikioFetch:
+    """Reads of local files by kvikio."""
+
+    name = "kvikio"
+
+    def __init__(self) -> None:
+        self._files: dict[str, Any] = {}
+        _configure_kvikio()
+
+    def start(self, runs: Sequence[Run], staging: Any) -> Callable[[], None]:
+        """Start reading runs into `staging` (uint8, on the device); call the result to wait."""
+        pending = []
+        for run in runs:
+            file = self._file(str(run.stored.path))
+            pending.append(
+                (run, file.pread(staging[run.at : run.at + run.nbytes], run.nbytes, run.offset))
+            )
+
+        def wait() -> None:
+            # Every read is waited for, also after an error: the buffer must not be freed before.
+            problem: Exception | None = None
+            for run, future in pending:
+                try:
+                    _check_length(run, future.get())
+                except Exception as error:
+                    problem = problem or error
+            if problem is not None:
+                raise problem
+
+        return wait
+
+    def _file(self, path: str) -> Any:
+        import kvikio
+
+        if path not in self._files:
+            self._files[path] = kvikio.CuFile(path, "r")
+        return self._files[path]
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+class PinnedFetch:
+    """Reads of anything by threads that copy through pinned buffers of their own."""
+
+    name = "pinned"
+
+    def __init__(self, device_id: int) -> None:
+        self._device_id = device_id
+        self._pool = ThreadPoolExecutor(n_threads(), thread_name_prefix="fetch")
+        self._local = _ThreadBuffers()
+
+    def start(self, runs: Sequence[Run], staging: Any) -> Callable[[], None]:
+        """Start reading runs into `staging` (uint8, on the device); call the result to wait."""
+        futures: list[Future[None]] = []
+        for run in runs:
+            for first in range(0, run.nbytes, PIECE_NBYTES):
+                size = min(PIECE_NBYTES, run.nbytes - first)
+                target = staging[run.at + first : run.at + first + size]
+                futures.append(self._pool.submit(self._read, run, first, size, target))
+
+        def wait() -> None:
+            problem: BaseException | None = None
+            for future in futures:
+                problem = problem or future.exception()
+            if problem is not None:
+                raise problem
+
+        return wait
+
+    def _read(self, run: Run, first: int, size: int, target: Any) -> None:
+        import cupy
+
+        with cupy.cuda.Device(self._device_id):
+            pinned, stream = self._local.get()
+            room = pinned[:size]
+            if run.stored.path is None:
+                data = run.stored.read(run.offset + first, size)
+                _check_length(run, first + len(data), first + size)
+                room[:] = np.frombuffer(data, np.uint8)
+            else:
+                _read_file(run, first, room)
+            target.data.copy_from_host_async(room.ctypes.data, size, stream)
+            stream.synchronize()
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+class _ThreadBuffers:
+    """A pinned buffer and a stream for each thread."""
+
+    def __init__(self) -> None:
+        import threading
+
+        self._local = threading.local()
+
+    def get(self) -> tuple[np.ndarray, Any]:
+        import cupy
+
+        if not hasattr(self._local, "pinned"):
+            self._local.pinned = pinned_array(PIECE_NBYTES)
+            self._local.stream = cupy.cuda.Stream(non_blocking=True)
+        return self._local.pinned, self._local.stream
+
+
+def _read_file(run: Run, first: int, room: np.ndarray) -> None:
+    descriptor = os.open(str(run.stored.path), os.O_RDONLY)
+    try:
+        filled = 0
+        while filled < len(room):
+            got = os.preadv(descriptor, [room[filled:].data], run.offset + first + filled)
+            if not got:
+                break
+            filled += got
+    finally:
+        os.close(descriptor)
+    _check_length(run, first + filled, first + len(room))
+
+
+def _check_length(run: Run, got: int, expected: int | None = None) -> None:
+    wanted = run.nbytes if expected is None else expected
+    if got != wanted:
+        raise InputError(
+            f"{run.stored.name}: {got} bytes read at {run.offset}, expected {wanted}: cut short"
+        )
+
+
+@functools.cache
+def _configure_kvikio() -> None:
+    """Give kvikio's thread pool the machine's cores, unless the environment says otherwise."""
+    import kvikio.defaults
+
+    if "KVIKIO_NTHREADS" not in os.environ:
+        kvikio.defaults.set({"num_threads": n_threads()})
+
+
+def make_fetch(objects: Sequence[StoredObject], device_id: int) -> tuple[Any, str | None]:
+    """Choose how to read `objects`; answers the reader and, if it is not kvikio, why."""
+    if any(stored.path is None for stored in objects):
+        return PinnedFetch(device_id), "the store is not a folder"
+    try:
+        return KvikioFetch(), None
+    except Exception as error:
+        return PinnedFetch(device_id), f"kvikio cannot be used ({error})"

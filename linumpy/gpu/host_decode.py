@@ -1,0 +1,122 @@
+"""Chunks decoded by the CPU: those that a device decodes slowly or not at all."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.gpu.frames import check_declared
+from linumpy.gpu.layout import ChunkLayout
+
+
+def verified_payload(data: Any, layout: ChunkLayout, where: str) -> Any:
+    """Check a stored chunk's checksum, if it has one, and return its bytes without it.
+
+    Raises
+    ------
+    InputError
+        When the checksum does not match; names `where`.
+    """
+    view = memoryview(data).cast("B")
+    if not layout.has_crc32c:
+        return view
+    import google_crc32c
+
+    payload, stored = view[:-4], bytes(view[-4:])
+    # google_crc32c copies what is not `bytes`, unless it is an array.
+    computed = google_crc32c.value(np.frombuffer(payload, np.uint8))
+    if len(stored) < 4 or computed != int.from_bytes(stored, "little"):
+        raise InputError(f"{where}: does not match its checksum (crc32c)")
+    return payload
+
+
+def decode_chunk(data: Any, layout: ChunkLayout, where: str, out: np.ndarray | None = None) -> Any:
+    """Decode one stored chunk on the CPU.
+
+    Parameters
+    ----------
+    data
+        The chunk's stored bytes, with its checksum.
+    layout
+        How chunks are stored.
+    where
+        Name of the chunk for messages.
+    out
+        Room for the decoded bytes, uint8, contiguous, shape (layout.chunk_nbytes,).
+
+    Returns
+    -------
+    The decoded bytes, uint8, shape (layout.chunk_nbytes,).
+
+    Raises
+    ------
+    InputError
+        When the chunk is corrupt or decodes to another size; nothing larger is ever allocated.
+    """
+    payload = verified_payload(data, layout, where)
+    size = layout.chunk_nbytes
+    if out is None:
+        out = np.empty(size, np.uint8)
+    if layout.compression is None:
+        if len(payload) != size:
+            raise InputError(f"{where}: {len(payload)} bytes, expected {size}")
+        out[:] = np.frombuffer(payload, np.uint8)
+        return out
+    check_declared(layout.compression, payload, size, where)
+    if size == 0:
+        return out
+    try:
+        _DECODERS[layout.compression](payload, out)
+    except Exception as error:
+        raise InputError(f"{where}: {layout.compression} cannot be decoded ({error})") from error
+    return out
+
+
+def _zstd(payload: memoryview, out: np.ndarray) -> None:
+    from numcodecs.zstd import Zstd
+
+    Zstd().decode(payload, out)
+
+
+def _lz4(payload: memoryview, out: np.ndarray) -> None:
+    from numcodecs.lz4 import LZ4
+
+    LZ4().decode(payload, out)
+
+
+def _blosc(payload: memoryview, out: np.ndarray) -> None:
+    from numcodecs import blosc
+
+    blosc.decompress(payload, out)
+
+
+def _inflate(payload: memoryview, out: np.ndarray, window_bits: int) -> None:
+    """Inflate into `out` and no further; gzip may have several members."""
+    rest: Any = payload
+    filled = 0
+    while True:
+        inflater = zlib.decompressobj(window_bits)
+        part = inflater.decompress(rest, out.nbytes - filled + 1)
+        if len(part) > out.nbytes - filled:
+            raise ValueError(f"more than the {out.nbytes} bytes of a chunk")
+        out[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
+        filled += len(part)
+        if not inflater.eof:
+            raise ValueError("the stream ends too early")
+        rest = inflater.unused_data
+        if not rest:
+            break
+    if filled != out.nbytes:
+        raise ValueError(f"{filled} bytes, expected {out.nbytes}")
+
+
+_DECODERS = {
+    "zstd": _zstd,
+    "lz4": _lz4,
+    "blosc": _blosc,
+    "gzip": lambda payload, out: _inflate(payload, out, 31),
+    "zlib": lambda payload, out: _inflate(payload, out, 15),
+}

@@ -1,0 +1,318 @@
+"""Zarr on the device: a context for Zarr's own calls, and a reader that can choose how.
+
+>>> with gpu_zarr_context():
+...     tile = zarr.open(path)[:, :512, :512]   # a CuPy array, decoded on the device
+>>> tile = read_zarr_to_gpu(path, np.s_[:, :512, :512])
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from linumpy.errors import DeviceError, InputError
+from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
+from linumpy.gpu.session import Session, current_session, session
+
+CODECS = {
+    "zstd": "linumpy.gpu.codecs.NvcompZstdCodec",
+}
+PIPELINE = "linumpy.gpu.codec_pipeline.GpuCodecPipeline"
+
+_lock = threading.Lock()
+_depth = 0
+_zarr_config: Any = None
+_last = threading.local()
+
+
+@contextmanager
+def gpu_zarr_context(
+    *,
+    device: int | None = None,
+    stream: Any = None,
+    backend: str = "auto",
+    batch_nbytes: int = BATCH_NBYTES,
+) -> Iterator[Session]:
+    """Let Zarr read into and write from device memory until the block ends.
+
+    Arrays that are opened inside decode and encode on the device, all chunks of a request at once;
+    ``array[...]`` gives CuPy arrays, and CuPy arrays can be assigned. Such an array may be used
+    after the block too: it then reads and writes NumPy arrays by the CPU.
+
+    Parameters
+    ----------
+    device
+        The CUDA device; None for the caller's current one.
+    stream
+        The CuPy stream in whose order memory is taken; None for the device's default stream. A
+        read or write is complete when the call returns, whatever the stream.
+    backend
+        Who decodes, as in `read_zarr_to_gpu`.
+    batch_nbytes
+        Decoded bytes of a batch, of which two are in flight.
+
+    Yields
+    ------
+    The session; its `last_read` says how the last read was served.
+
+    Raises
+    ------
+    DeviceError
+        When there is no usable GPU; says what is missing.
+
+    Notes
+    -----
+    Zarr's configuration belongs to the process, not to a thread: while any thread is inside, arrays
+    that other threads read through Zarr come as CuPy arrays as well. Contexts nest, and threads may
+    overlap; the configuration of before comes back when the last of them leaves, also after an
+    error. Device, stream, backend and batches are each context's own.
+    """
+    from linumpy.device import resolve
+
+    resolve(True)
+    import cupy
+
+    if device is None:
+        device = cupy.cuda.Device().id
+    if backend not in _backends():
+        raise InputError(f"backend {backend!r}: expected one of {', '.join(_backends())}")
+    _enter()
+    try:
+        with session(Session(device, stream, backend, batch_nbytes)):
+            yield current_session()
+    finally:
+        _leave()
+
+
+def _backends() -> tuple[str, ...]:
+    from linumpy.gpu.backends import BACKENDS
+
+    return BACKENDS
+
+
+def _enter() -> None:
+    global _depth, _zarr_config
+    import zarr
+
+    from linumpy.gpu import codec_pipeline, codecs  # noqa: F401 - registers them
+
+    with _lock:
+        if _depth == 0:
+            settings = {f"codecs.{name}": path for name, path in CODECS.items()}
+            gpu = zarr.config.enable_gpu()
+            ours = zarr.config.set({"codec_pipeline.path": PIPELINE, **settings})
+            _zarr_config = (gpu, ours)
+        _depth += 1
+
+
+def _leave() -> None:
+    global _depth, _zarr_config
+    with _lock:
+        _depth -= 1
+        if _depth == 0:
+            gpu, ours = _zarr_config
+            ours.__exit__(None, None, None)
+            gpu.__exit__(None, None, None)
+            _zarr_config = None
+
+
+def last_read() -> ReadRecord | None:
+    """Return how this thread's last `read_zarr_to_gpu` was served."""
+    return getattr(_last, "record", None)
+
+
+def read_zarr_to_gpu(
+    array_or_path: Any,
+    selection: Any = None,
+    *,
+    backend: str = "auto",
+    stream: Any = None,
+    out: Any = None,
+) -> Any:
+    """Read a Zarr array, or a part of it, into device memory.
+
+    Parameters
+    ----------
+    array_or_path
+        A Zarr array (v2 or v3), or what ``zarr.open_array`` takes: a path, a store.
+    selection
+        Integers, slices (steps from 1) and ellipsis, as for Zarr's basic indexing; None for all.
+    backend
+        ``kvikio`` reads raw chunks straight to the device. ``nvcomp`` decodes on the device, in
+        batches. ``host`` decodes with the CPU's cores and copies through pinned memory. ``zarr`` is
+        Zarr itself with its GPU buffers. ``auto`` takes the fastest of the first three for this
+        format, chunk size and machine; when it fails for a reason that is not the data's, the next
+        is tried with a warning that names the cause.
+    stream
+        The CuPy stream in whose order memory is taken; None for the current one. The array is
+        complete when the call returns.
+    out
+        CuPy array to read into, of the selection's shape and the array's type; any strides.
+
+    Returns
+    -------
+    CuPy array of the selection's shape, in the machine's byte order; `out` if given. `last_read`
+    says which backend served.
+
+    Raises
+    ------
+    InputError
+        When the array or a chunk of it is corrupt, or `out` does not fit.
+    NotImplementedError
+        When the named backend cannot take this array; says why.
+    DeviceError
+        When there is no usable GPU, or its memory does not suffice.
+    """
+    from linumpy.device import resolve
+
+    resolve(True)
+    if backend not in _backends():
+        raise InputError(f"backend {backend!r}: expected one of {', '.join(_backends())}")
+    import cupy
+
+    array = _open(array_or_path)
+    device = out.device.id if out is not None else cupy.cuda.Device().id
+    with cupy.cuda.Device(device), stream if stream is not None else cupy.cuda.get_current_stream():
+        if backend == "zarr":
+            return _read_by_zarr(array, selection, out, ReadRecord("zarr"))
+        return _read(array, selection, backend, out)
+
+
+def _open(array_or_path: Any) -> Any:
+    import zarr
+
+    if isinstance(array_or_path, zarr.Array):
+        return array_or_path
+    if isinstance(array_or_path, str | Path) and not Path(array_or_path).exists():
+        raise InputError(f"{array_or_path}: no such Zarr array")
+    try:
+        return zarr.open_array(array_or_path, mode="r")
+    except (FileNotFoundError, KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{array_or_path}: not a Zarr array ({error})") from error
+
+
+def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
+    from linumpy.gpu.layout import UnsupportedLayout
+
+    causes = []
+    try:
+        return _read_by_core(array, selection, backend, out)
+    except UnsupportedLayout as cause:
+        if backend != "auto":
+            raise
+        causes.append(str(cause))
+    except (DeviceError, RuntimeError, OSError) as error:
+        # Memory that does not suffice for one chunk will not suffice for Zarr either.
+        if backend != "auto" or "device memory" in str(error):
+            raise
+        causes.append(f"{type(error).__name__}: {error}")
+    warnings.warn(
+        f"{array.store_path}: read by Zarr on the host and copied to the device: {causes[0]}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return _read_by_zarr(array, selection, out, ReadRecord("zarr", causes=causes))
+
+
+def _read_by_core(array: Any, selection: Any, backend: str, out: Any) -> Any:
+    import cupy
+
+    from linumpy.gpu.backends import read_items
+    from linumpy.gpu.layout import UnsupportedLayout, layout_of
+    from linumpy.gpu.objects import stored_object
+    from linumpy.gpu.plan import ReadItem
+    from linumpy.gpu.requests import box_of, kept_axes
+
+    indexer, parts = array_parts(array, selection)
+    spec = spec_of(array)
+    layout = layout_of(codecs_of(array), spec)
+    result = _output(out, indexer.shape, layout.dtype, array)
+    chosen = Session(cupy.cuda.Device().id, cupy.cuda.get_current_stream(), backend)
+    items = []
+    axes: tuple[int, ...] = ()
+    for coordinates, chunk_selection, out_selection in parts:
+        box = box_of(chunk_selection, out_selection, ())
+        if box is None:
+            raise UnsupportedLayout(f"selection {selection!r}")
+        axes = kept_axes(chunk_selection, ())
+        key = array.metadata.encode_chunk_key(coordinates)
+        items.append(ReadItem(stored_object(array.store_path / key), box))
+    if items and result.size:
+        with session(chosen):
+            _last.record = read_items(items, layout, result, axes)
+    else:
+        _last.record = ReadRecord(backend)
+    return result
+
+
+def array_parts(array: Any, selection: Any) -> tuple[Any, list[tuple[Any, Any, Any]]]:
+    """Return Zarr's indexer of a basic selection, and its parts.
+
+    A part is the grid place of a stored object, the selection in it and that in the output.
+    """
+    from zarr.core.indexing import BasicIndexer
+
+    indexer = BasicIndexer(
+        Ellipsis if selection is None else selection,
+        shape=array.shape,
+        chunk_grid=array.metadata.chunk_grid,
+    )
+    return indexer, [(part[0], part[1], part[2]) for part in indexer]
+
+
+def spec_of(array: Any) -> Any:
+    """Return the ``ArraySpec`` of an array's stored objects."""
+    from dataclasses import replace
+
+    from zarr.core.buffer.cpu import buffer_prototype
+
+    config = array.async_array.config
+    if array.metadata.zarr_format == 2:
+        config = replace(config, order=array.metadata.order)
+    return array.metadata.get_chunk_spec((0,) * array.ndim, config, buffer_prototype)
+
+
+def codecs_of(array: Any) -> tuple[Any, ...]:
+    """Return an array's codecs; of a v2 array, the one that stands for its compressor."""
+    from zarr.codecs._v2 import V2Codec
+
+    metadata = array.metadata
+    if metadata.zarr_format == 2:
+        return (V2Codec(filters=metadata.filters, compressor=metadata.compressor),)
+    return tuple(metadata.codecs)
+
+
+def _output(out: Any, shape: tuple[int, ...], dtype: Any, array: Any) -> Any:
+    import cupy
+
+    if out is None:
+        return cupy.empty(shape, dtype)
+    if not hasattr(out, "__cuda_array_interface__"):
+        raise InputError(f"{array.store_path}: `out` is {type(out).__name__}, expected CuPy")
+    if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
+        raise InputError(
+            f"{array.store_path}: `out` is {out.dtype} {tuple(out.shape)}, "
+            f"expected {dtype} {tuple(shape)}"
+        )
+    return out
+
+
+def _read_by_zarr(array: Any, selection: Any, out: Any, record: ReadRecord) -> Any:
+    import cupy
+    import zarr
+
+    with zarr.config.enable_gpu(), zarr.config.set({"codec_pipeline.path": _ZARRS_OWN}):
+        again = zarr.Array.from_dict(array.store_path, array.metadata.to_dict())
+        result = cupy.asarray(again[Ellipsis if selection is None else selection])
+    _last.record = record
+    if out is None:
+        return result
+    _output(out, result.shape, result.dtype, array)[...] = result
+    return out
+
+
+_ZARRS_OWN = "zarr.core.codec_pipeline.BatchedCodecPipeline"

@@ -1,0 +1,326 @@
+"""A look at stored chunks before a decoder of ours sees them.
+
+The fast decoder of the host allocates what a compressed chunk declares, and ends the process
+when it cannot; others take a shard of no bytes for a shard of nothing but fill value. So the
+declared sizes, shard indexes and lengths of the chunks of a request are checked first, by a few
+short reads that the decoder would make anyway. What a frame holds inside is not looked at; its
+crc32c is compared on request, for a decoder that does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.gpu.frames import check_frame, inspect_octets
+
+_MISSING = np.uint64(2**64 - 1)
+_BLOSC_HEADER_NBYTES = 16
+_KINDS = {
+    "zstd": "zstd",
+    "blosc": "blosc",
+    "gzip": "gzip",
+    "zlib": "zlib",
+    "lz4": "lz4",
+    "numcodecs.zstd": "zstd",
+    "numcodecs.blosc": "blosc",
+    "numcodecs.gzip": "gzip",
+    "numcodecs.zlib": "zlib",
+    "numcodecs.lz4": "lz4",
+}
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """How the stored bytes of one chunk are made up.
+
+    Attributes
+    ----------
+    content_nbytes
+        Size of the decoded chunk.
+    kind
+        The compressed format as in `linumpy.gpu.frames`; None for raw bytes.
+    crcs
+        How many crc32c of four bytes follow.
+    """
+
+    content_nbytes: int
+    kind: str | None
+    crcs: int
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """How a shard is made up: the plan of its inner chunks, and the place of its index."""
+
+    inner: ChunkPlan
+    chunk_shape: tuple[int, ...]
+    chunks_a_shard: tuple[int, ...]
+    index_crc: bool
+    index_at_end: bool
+
+    @property
+    def index_nbytes(self) -> int:
+        """Length of the index with its checksum."""
+        return 16 * prod(self.chunks_a_shard) + 4 * self.index_crc
+
+
+def plan_chunks(metadata: Any) -> ChunkPlan | ShardPlan | None:
+    """Work out from an array's metadata how its chunks are stored.
+
+    Returns
+    -------
+    None when the guard does not know the chain of codecs, which then is not for a decoder that
+    trusts what a chunk declares.
+    """
+    document = metadata.to_dict()
+    dtype = (metadata.data_type if metadata.zarr_format == 3 else metadata.dtype).to_native_dtype()
+    if dtype.kind not in "biufc":
+        return None
+    if metadata.zarr_format == 2:
+        if document.get("filters"):
+            return None
+        nbytes = prod(metadata.chunks) * dtype.itemsize
+        compressor = document.get("compressor")
+        return _plan_bytes(nbytes, [{"name": compressor["id"]}] if compressor else [])
+    codecs = [dict(codec) for codec in document["codecs"]]
+    if document["chunk_grid"]["name"] != "regular":
+        return None
+    shape = tuple(metadata.chunk_grid.chunk_shape)
+    if codecs[0]["name"] == "sharding_indexed":
+        return _plan_shard(shape, dtype.itemsize, codecs)
+    return _plan_chain(prod(shape) * dtype.itemsize, codecs)
+
+
+def _plan_chain(nbytes: int, codecs: Sequence[dict[str, Any]]) -> ChunkPlan | None:
+    # a transpose changes no size
+    rest = list(itertools.dropwhile(lambda codec: codec["name"] == "transpose", codecs))
+    if not rest or rest[0]["name"] != "bytes":
+        return None
+    return _plan_bytes(nbytes, rest[1:])
+
+
+def _plan_bytes(nbytes: int, codecs: Sequence[dict[str, Any]]) -> ChunkPlan | None:
+    kinds = [_KINDS[codec["name"]] for codec in codecs if codec["name"] in _KINDS]
+    crcs = [codec["name"] == "crc32c" for codec in codecs]
+    if len(kinds) > 1 or len(kinds) + sum(crcs) != len(codecs):
+        return None
+    if kinds and crcs[0]:
+        # checksums within the compressed bytes: only a decoder that checks them will do
+        return None
+    return ChunkPlan(nbytes, kinds[0] if kinds else None, sum(crcs))
+
+
+def _plan_shard(
+    shape: tuple[int, ...], itemsize: int, codecs: Sequence[dict[str, Any]]
+) -> ShardPlan | None:
+    configuration = codecs[0]["configuration"]
+    chunk_shape = tuple(configuration["chunk_shape"])
+    inner = _plan_chain(prod(chunk_shape) * itemsize, [dict(c) for c in configuration["codecs"]])
+    index = [dict(codec) for codec in configuration["index_codecs"]]
+    names = [codec["name"] for codec in index]
+    little = index[0].get("configuration", {}).get("endian", "little") == "little"
+    if inner is None or len(codecs) > 1 or names not in (["bytes"], ["bytes", "crc32c"]):
+        return None
+    if not little:
+        return None
+    return ShardPlan(
+        inner=inner,
+        chunk_shape=chunk_shape,
+        chunks_a_shard=tuple(s // c for s, c in zip(shape, chunk_shape, strict=True)),
+        index_crc=len(names) == 2,
+        index_at_end=configuration.get("index_location", "end") == "end",
+    )
+
+
+class _FilePart:
+    """A range of an open file that can be sliced; short slices close by cost one read."""
+
+    _READ_NBYTES = 64
+
+    def __init__(self, file: int, start: int, nbytes: int) -> None:
+        self._file = file
+        self._start = start
+        self._nbytes = nbytes
+        self._window_start = 0
+        self._window = b""
+
+    def __len__(self) -> int:
+        return self._nbytes
+
+    def __getitem__(self, part: slice) -> bytes:
+        first = part.start - self._window_start
+        last = part.stop - self._window_start
+        if first < 0 or last > len(self._window):
+            # never beyond the end: a file that shrinks meanwhile gives fewer bytes, not a fault
+            length = min(max(self._READ_NBYTES, part.stop - part.start), self._nbytes - part.start)
+            self._window = os.pread(self._file, length, self._start + part.start)
+            self._window_start = part.start
+            first, last = 0, part.stop - part.start
+        return self._window[first:last]
+
+
+def check_chunk(
+    path: Path,
+    plan: ChunkPlan | ShardPlan,
+    selection: Sequence[Any] | None = None,
+    *,
+    verify: bool = False,
+) -> None:
+    """Check what the file of one chunk or shard declares. A file that is not there is fine.
+
+    Parameters
+    ----------
+    path
+        The file.
+    plan
+        How it is made up.
+    selection
+        For a shard, the wanted voxels (integers, slices or integer arrays, one an axis); None for
+        all. Other inner chunks are not looked at, but all entries of the index are.
+    verify
+        Whether to compare crc32c checksums too, which takes reading all wanted bytes: for
+        decoders that skip them when they decode a chunk in part.
+
+    Raises
+    ------
+    InputError
+        Naming the file and the inner chunk: a declared or impossible size unlike the chunk's, a
+        malformed frame, a wrong checksum, a shard that is empty or shorter than its index, an
+        index whose checksum is wrong or whose entries lie outside the file.
+    """
+    with _opened(path) as file:
+        if file is None:
+            return
+        nbytes = os.fstat(file).st_size
+        if isinstance(plan, ChunkPlan):
+            _prefetch(file, [(0, nbytes)])
+            _check_bytes(file, 0, nbytes, plan, str(path), verify)
+            return
+        index = _read_index(file, nbytes, plan, path)
+        places = {place: tuple(index[place].tolist()) for place in _wanted(plan, selection)}
+        present = {place: part for place, part in places.items() if part[0] != int(_MISSING)}
+        _prefetch(file, list(present.values()))
+        for place, (start, length) in present.items():
+            where = f"{path}: inner chunk {place}"
+            _check_bytes(file, start, length, plan.inner, where, verify)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        yield None
+        return
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _prefetch(file: int, parts: Sequence[tuple[int, int]]) -> None:
+    """Ask for parts of a file that is not in memory, all at once, as the decoder will.
+
+    Otherwise the short reads of a cold file would wait for the disk one after the other.
+    """
+    if not parts:
+        return
+    try:
+        os.preadv(file, [bytearray(1)], parts[0][0], os.RWF_NOWAIT)
+    except OSError:  # not in memory, or the file system cannot tell
+        for start, nbytes in parts:
+            os.posix_fadvise(file, start, nbytes, os.POSIX_FADV_WILLNEED)
+
+
+def _check_bytes(
+    file: int, start: int, nbytes: int, plan: ChunkPlan, where: str, verify: bool
+) -> None:
+    length = nbytes - 4 * plan.crcs
+    expected = plan.content_nbytes
+    if length <= 0:
+        raise InputError(f"{where}: {nbytes} bytes stored, too few for its codecs")
+    if verify and plan.crcs and not _crc_fits(os.pread(file, nbytes, start)):
+        raise InputError(f"{where}: wrong checksum (crc32c)")
+    if plan.kind is None:
+        if length != expected:
+            raise InputError(f"{where}: {length} bytes stored, the chunk has {expected}")
+    elif plan.kind == "blosc":
+        # its decoder keeps to what the header says; only the header has to be believed
+        header = os.pread(file, _BLOSC_HEADER_NBYTES, start)
+        if min(length, len(header)) < _BLOSC_HEADER_NBYTES:
+            raise InputError(f"{where}: malformed blosc data: truncated, {length} bytes")
+        declared, _, stored = struct.unpack("<4x3I", header)
+        if stored != length or declared != expected:
+            raise InputError(
+                f"{where}: blosc data declare {declared} bytes in {stored}, "
+                f"the chunk has {expected} in {length}"
+            )
+    else:
+        frame = inspect_octets(plan.kind, _FilePart(file, start, length))
+        check_frame(frame, plan.kind, expected, where)
+
+
+def _crc_fits(data: bytes) -> bool:
+    """Whether `data` ends with the crc32c of what comes before."""
+    import google_crc32c
+
+    return bool(google_crc32c.value(data[:-4]) == int.from_bytes(data[-4:], "little"))
+
+
+def _read_index(file: int, nbytes: int, plan: ShardPlan, path: Path) -> np.ndarray:
+    """Return the index of a shard, uint64, chunks a shard × (offset, length), after checking it."""
+    # before reading: its length comes from the metadata
+    if nbytes < plan.index_nbytes:
+        raise InputError(
+            f"{path}: shard of {nbytes} bytes, its index alone takes {plan.index_nbytes}"
+        )
+    start = nbytes - plan.index_nbytes if plan.index_at_end else 0
+    data = os.pread(file, plan.index_nbytes, start)
+    if len(data) != plan.index_nbytes:
+        raise InputError(f"{path}: shard shrank while it was read")
+    if plan.index_crc:
+        if not _crc_fits(data):
+            raise InputError(f"{path}: wrong checksum (crc32c) of the shard's index")
+        data = data[:-4]
+    index = np.frombuffer(data, "<u8").reshape(*plan.chunks_a_shard, 2)
+    offsets, lengths = index[..., 0], index[..., 1]
+    missing = (offsets == _MISSING) & (lengths == _MISSING)
+    inside = (offsets <= nbytes) & (lengths <= np.uint64(nbytes) - np.minimum(offsets, nbytes))
+    bad = np.argwhere(~(missing | inside))
+    if len(bad):
+        place = tuple(bad[0].tolist())
+        offset, length = index[place].tolist()
+        raise InputError(
+            f"{path}: inner chunk {place} at byte {offset}, {length} long, "
+            f"lies outside the shard of {nbytes} bytes"
+        )
+    return index
+
+
+def _wanted(plan: ShardPlan, selection: Sequence[Any] | None) -> Iterable[tuple[int, ...]]:
+    """Return the places of the inner chunks in the box around the selection."""
+    if selection is None:
+        return np.ndindex(*plan.chunks_a_shard)
+    ranges = []
+    for axis, (count, side) in enumerate(zip(plan.chunks_a_shard, plan.chunk_shape, strict=True)):
+        part = selection[axis] if axis < len(selection) else slice(None)
+        if isinstance(part, slice):
+            first, stop, _ = part.indices(count * side)
+        else:
+            voxels = np.asarray(part)
+            if not voxels.size:
+                return []
+            first, stop = int(voxels.min()), int(voxels.max()) + 1
+        ranges.append(range(first // side, -(-stop // side)))
+    return itertools.product(*ranges)

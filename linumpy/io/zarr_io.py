@@ -1,0 +1,208 @@
+"""Zarr arrays read and written by all cores, or on the device: one pair of names for both.
+
+Inside `zarr_context` ordinary Zarr access is fast: on the CPU through the zarrs codec pipeline,
+whose threads take every core that this process may use, on a GPU through the pipeline of
+`linumpy.gpu`. Nothing here imports zarr or touches CUDA at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linumpy.device import CPU, Array, Device, locate
+from linumpy.device import device as on_device
+from linumpy.errors import InputError
+
+_STEP_LIMIT = 8
+
+
+@contextmanager
+def zarr_context(device: Device = CPU) -> Iterator[None]:
+    """Make Zarr access inside the block fast on `device`.
+
+    On the CPU, arrays that are opened inside decode and encode on all cores, and their chunks
+    are checked before they are decoded (`linumpy.io.chunk_guard`); ``zarr.open(...)[...]`` gives
+    NumPy arrays. On a GPU it gives CuPy arrays; see `linumpy.gpu.zarr_io.gpu_zarr_context`.
+
+    The configuration of before comes back at the end, also after an exception, and contexts
+    nest. An array keeps the pipeline that it was opened with. Zarr's configuration belongs to
+    the whole process: enter the context once, before threads start, not in each of them.
+
+    The number of threads is that of the cores this process may run on (its affinity and the
+    limit of its control group), or what ``RAYON_NUM_THREADS`` in the environment says. Zarr's
+    own setting, `threading.max_workers`, does not change it: all arrays share the threads.
+
+    Raises
+    ------
+    DeviceError
+        When `device` is a GPU that cannot be used.
+    """
+    if device.is_gpu:
+        from linumpy.gpu.zarr_io import gpu_zarr_context
+
+        with gpu_zarr_context(device=locate(device).index):
+            yield
+        return
+
+    import zarr
+    from zarr.registry import fully_qualified_name, register_pipeline
+
+    from linumpy.io.guarded_pipeline import GuardedZarrsCodecPipeline
+
+    register_pipeline(GuardedZarrsCodecPipeline)
+    settings = {
+        "codec_pipeline.path": fully_qualified_name(GuardedZarrsCodecPipeline),
+        # a context for the CPU inside one for the GPU
+        "buffer": "zarr.buffer.cpu.Buffer",
+        "ndbuffer": "zarr.buffer.cpu.NDBuffer",
+    }
+    with zarr.config.set(settings):
+        yield
+
+
+def uses_all_cores(array: Any) -> bool:
+    """Whether a zarr array was opened so that all cores decode it.
+
+    False for arrays opened outside `zarr_context`, those in other stores than local folders, and
+    codecs that zarrs does not know.
+    """
+    return bool(getattr(array.async_array.codec_pipeline, "uses_zarrs", False))
+
+
+def read_zarr(
+    array_or_path: Any,
+    selection: Any = None,
+    *,
+    device: Device = CPU,
+    out: Array | None = None,
+) -> Array:
+    """Read a part of a Zarr array into memory, decoding on all cores or on the GPU.
+
+    Parameters
+    ----------
+    array_or_path
+        A zarr array, however opened, or the folder of one.
+    selection
+        What basic indexing of NumPy takes: integers, slices of any step, an ellipsis, or a tuple
+        of them. None for everything.
+    device
+        Where the result is to live.
+    out
+        Array of the result's shape and dtype, on `device`, to decode into.
+
+    Returns
+    -------
+    Array
+        `out`, or a new array: NumPy on the CPU, CuPy on a GPU; 0-d where only integers select.
+
+    Raises
+    ------
+    InputError
+        When there is no such array, `out` or `selection` does not fit, or a chunk is damaged;
+        names the file.
+    DeviceError
+        When `device` is a GPU that cannot be used.
+    """
+    if device.is_gpu:
+        from linumpy.gpu.zarr_io import read_zarr_to_gpu
+
+        with on_device(device):
+            return read_zarr_to_gpu(array_or_path, selection, out=out)
+    with zarr_context(CPU):
+        array = _opened(array_or_path)
+        parts, flips, shape = _resolve(array, selection)
+        if out is not None and (out.shape != shape or out.dtype != array.dtype):
+            raise InputError(
+                f"{array.store_path}: out is {out.dtype} {out.shape}, "
+                f"the selection {array.dtype} {shape}"
+            )
+        if out is None:
+            out = np.empty(shape, array.dtype)
+        if 0 in shape:
+            return out
+        stride = prod(part.step for part in parts if isinstance(part, slice))
+        if stride == 1 and not flips and out.flags.c_contiguous:
+            _read_into(array, parts, out)
+        elif stride <= _STEP_LIMIT:
+            # zarrs decodes boxes only: the box around the voxels, then every n-th of it
+            box = tuple(
+                slice(part.start, part.stop, 1) if isinstance(part, slice) else part
+                for part in parts
+            )
+            steps = tuple(slice(None, None, p.step) for p in parts if isinstance(p, slice))
+            sides = [p.stop - p.start for p in parts if isinstance(p, slice)]
+            data = np.empty(sides, array.dtype)
+            _read_into(array, box, data)
+            out[...] = np.flip(data[steps], flips)
+        else:
+            out[...] = np.flip(np.asarray(array[parts]), flips)
+        return out
+
+
+def _opened(array_or_path: Any) -> Any:
+    """Return the zarr array with the pipeline of the context that we are in."""
+    import zarr
+
+    if isinstance(array_or_path, zarr.Array):
+        if uses_all_cores(array_or_path):
+            return array_or_path
+        # from the metadata at hand: nothing is read again
+        return zarr.Array(
+            zarr.AsyncArray(array_or_path.metadata, array_or_path.async_array.store_path)
+        )
+    try:
+        found = zarr.open(Path(array_or_path), mode="r")
+    except FileNotFoundError as error:
+        raise InputError(f"{array_or_path}: no Zarr array") from error
+    if not isinstance(found, zarr.Array):
+        raise InputError(f"{array_or_path}: a Zarr group, expected an array")
+    return found
+
+
+def _resolve(
+    array: Any, selection: Any
+) -> tuple[tuple[int | slice, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the selection with plain rising slices, the axes of the result to flip, its shape."""
+    parts = selection if isinstance(selection, tuple) else (selection,)
+    if selection is None:
+        parts = ()
+    dots = [axis for axis, part in enumerate(parts) if part is Ellipsis]
+    missing = array.ndim - len(parts) + len(dots)
+    if len(dots) > 1 or missing < 0:
+        raise InputError(f"{array.store_path}: selection {selection} for {array.ndim} axes")
+    fill = (slice(None),) * missing
+    at = dots[0] if dots else len(parts)
+    resolved: list[int | slice] = []
+    flips: list[int] = []
+    shape: list[int] = []
+    for part, side in zip((*parts[:at], *fill, *parts[at + 1 :]), array.shape, strict=True):
+        if isinstance(part, slice):
+            chosen = range(*part.indices(side))
+            if chosen.step < 0:
+                flips.append(len(shape))
+                chosen = chosen[::-1]
+            shape.append(len(chosen))
+            stop = chosen[-1] + 1 if chosen else chosen.start
+            resolved.append(slice(chosen.start, stop, chosen.step))
+            continue
+        try:
+            if isinstance(part, bool | np.bool_):
+                raise TypeError
+            resolved.append(range(side)[part])
+        except (TypeError, IndexError):
+            raise InputError(
+                f"{array.store_path}: selection {selection} for the shape {array.shape}"
+            ) from None
+    return tuple(resolved), tuple(flips), tuple(shape)
+
+
+def _read_into(array: Any, selection: tuple[int | slice, ...], out: np.ndarray) -> None:
+    from zarr.buffer.cpu import NDBuffer
+
+    array.get_basic_selection(selection, out=NDBuffer.from_numpy_array(out))

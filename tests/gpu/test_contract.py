@@ -1,0 +1,149 @@
+"""Zarr's own strategies and state machines, over every pair of ways to write and to read."""
+
+import shutil
+import warnings
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from zarr.storage import LocalStore, MemoryStore
+from zarr.testing import strategies as zst
+
+from .contract_ways import (
+    EVERY_WAY,
+    ON_HOST,
+    WAYS,
+    as_given_to,
+    numeric_arrays,
+    on_host,
+    ways_here,
+)
+
+SETTINGS = dict(
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
+)
+
+
+@pytest.fixture
+def stores(tmp_path):
+    """A strategy: the same local folder, empty again, or a store in memory."""
+
+    def empty_folder():
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
+        return LocalStore(tmp_path / "store")
+
+    return st.sampled_from([empty_folder, MemoryStore]).map(lambda make: make())
+
+
+def draw_array(data, way, stores, shapes=zst.array_shapes):
+    """Let Zarr's strategy create and fill an array in one of the ways; returns it and its values."""
+    values = data.draw(numeric_arrays(shapes), label="values")
+    with WAYS[way](), warnings.catch_warnings():
+        # assigns NumPy values, which on the device is the slow path, and says so
+        warnings.simplefilter("ignore")
+        array = data.draw(
+            zst.arrays(
+                stores=stores,
+                arrays=st.just(values),
+                paths=st.just("a"),
+                array_names=st.just("b"),
+                attrs=st.none(),
+            ),
+            label="array",
+        )
+    return array, values.copy()
+
+
+def reopened(array, mode="r+"):
+    """Open the same array again, with the codecs and buffers that are configured now."""
+    return zarr.open_array(array.store, path=array.path, mode=mode)
+
+
+def assert_same(result, expected):
+    """Same type, shape and bits."""
+    result = on_host(result)
+    assert result.dtype == expected.dtype and result.shape == expected.shape
+    same = result.tobytes() == np.ascontiguousarray(expected).tobytes()
+    assert same, (result, expected)
+
+
+@st.composite
+def blocks(draw, array):
+    """Which stored objects to take along each axis, and the box of the array that they cover."""
+    sides = array.shards or array.chunks
+    selection, box = [], []
+    for length, side in zip(array.shape, sides, strict=True):
+        low = draw(st.integers(0, max(0, -(-length // max(1, side)) - 1)))
+        high = draw(st.integers(low + 1, max(low + 1, -(-length // max(1, side)))))
+        selection.append(slice(low, high))
+        box.append(slice(low * side, high * side))
+    return tuple(selection), tuple(box)
+
+
+@pytest.mark.parametrize("writer", EVERY_WAY)
+@settings(max_examples=70, **SETTINGS)
+@given(data=st.data())
+def test_written_one_way_it_is_read_in_all(stores, writer, data):
+    array, values = draw_array(data, writer, stores)
+    basic = data.draw(zst.basic_indices(shape=values.shape), label="basic")
+    ours, numpys = data.draw(zst.orthogonal_indices(shape=values.shape), label="orthogonal")
+    mask = data.draw(npst.arrays(bool, values.shape), label="mask")
+    block, box = data.draw(blocks(array), label="block")
+    for reader in ways_here():
+        with WAYS[reader]():
+            again = reopened(array, "r")
+            assert_same(again[...], values)
+            assert_same(again[basic], np.asarray(values[basic]))
+            assert_same(again.oindex[ours], values[numpys])
+            # for chunks of side 0 Zarr refuses both by dividing by it
+            if 0 not in array.chunks:
+                assert_same(again.vindex[mask], values[mask])
+                assert_same(again.blocks[block], values[box])
+
+
+@pytest.mark.parametrize("writer", EVERY_WAY)
+@settings(max_examples=70, **SETTINGS)
+@given(data=st.data())
+def test_any_part_is_overwritten(stores, writer, data):
+    creator = data.draw(st.sampled_from(ways_here()), label="creator")
+    array, values = draw_array(data, creator, stores)
+
+    def draw_new(shape):
+        return data.draw(npst.arrays(values.dtype, shape), label="new values")
+
+    with WAYS[writer]():
+        again = reopened(array)
+        basic = data.draw(zst.basic_indices(shape=values.shape), label="basic")
+        new = draw_new(np.shape(values[basic]))
+        again[basic] = as_given_to(writer, new)
+        values[basic] = new
+        assert_same(again[...], values)
+
+        ours, numpys = data.draw(zst.orthogonal_indices(shape=values.shape), label="orthogonal")
+        if all(part.size == np.unique(part).size for part in ours if isinstance(part, np.ndarray)):
+            new = draw_new(values[numpys].shape)
+            again.oindex[ours] = as_given_to(writer, new)
+            values[numpys] = new
+            assert_same(again[...], values)
+
+        if 0 not in array.chunks:
+            mask = data.draw(npst.arrays(bool, values.shape), label="mask")
+            new = draw_new(values[mask].shape)
+            again.vindex[mask] = as_given_to(writer, new)
+            values[mask] = new
+            block, box = data.draw(blocks(array), label="block")
+            new = draw_new(values[box].shape)
+            again.blocks[block] = as_given_to(writer, new)
+            values[box] = new
+    for reader in ways_here():
+        with WAYS[reader]():
+            assert_same(reopened(array, "r")[...], values)
