@@ -124,10 +124,11 @@ def same_bits(result: Any, expected: np.ndarray) -> bool:
     if result.shape != expected.shape or native != expected.dtype.newbyteorder("="):
         return False
     word = f"u{min(8, native.itemsize)}"
-    words = (
-        np.ascontiguousarray(a, dtype=native).reshape(-1).view(word) for a in (result, expected)
-    )
-    return bool(np.array_equal(*words))
+
+    def words(array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(array, dtype=native).reshape(-1).view(word)
+
+    return bool(np.array_equal(words(result), words(expected)))
 
 
 def best(rows: Iterable[Row]) -> Row | None:

@@ -19,18 +19,17 @@ from linumpy.errors import DeviceError, InputError
 from linumpy.gpu import kernels
 from linumpy.gpu.fetch import make_fetch, plan_runs
 from linumpy.gpu.formats import StoredBatch, device_format
-from linumpy.gpu.host_decode import decode_chunk
+from linumpy.gpu.host_codec import decode_chunk
 from linumpy.gpu.layout import ChunkLayout
 from linumpy.gpu.plan import ReadItem, ReadPlan, batches, element_width, plan_read
 from linumpy.gpu.transfer import allocate, upload
 
-BATCH_NBYTES = 1 << 29
-"""Decoded bytes of a batch."""
+BATCH_NBYTES = 1 << 31
+"""Decoded bytes of a batch. A chunk of a megabyte takes nvCOMP 20 ms whatever else runs: the device
+is busy only with some two thousand of them at once."""
 
-IN_FLIGHT_NBYTES = 1 << 32
-"""Decoded bytes of the batches in flight. A chunk of a megabyte takes nvCOMP 20 ms whatever else
-runs, so that the device is busy only with some two thousand of them at once, in however many
-batches; small batches start earlier."""
+IN_FLIGHT = 2
+"""Batches that are decoded at once."""
 
 # nvCOMP's working memory, the chunks' bytes and what they decode to, in units of decoded bytes.
 MEMORY_FACTOR = 5
@@ -214,9 +213,8 @@ class _Read:
             record.causes.append(cause)
 
     def run(self, batch_nbytes: int) -> None:
-        """Read everything; memory for the batches in flight is a fifth of what is free at most."""
-        free = _free_nbytes() // (2 * MEMORY_FACTOR)
-        depth = max(1, min(IN_FLIGHT_NBYTES, free) // batch_nbytes)
+        """Read everything, with batches that take half of the free memory at most."""
+        batch_nbytes = min(batch_nbytes, _free_nbytes() // (2 * MEMORY_FACTOR * IN_FLIGHT))
         work = [_Batch(self, rows) for rows in batches(self.plan, self.layout, batch_nbytes)]
         in_flight: deque[_Batch] = deque()
         try:
@@ -224,7 +222,7 @@ class _Read:
             for batch in work[:FETCH_AHEAD]:
                 batch.start_fetch()
             for i, batch in enumerate(work):
-                if len(in_flight) == depth:
+                if len(in_flight) == IN_FLIGHT:
                     in_flight.popleft().finish()
                 if i + FETCH_AHEAD < len(work):
                     work[i + FETCH_AHEAD].start_fetch()
@@ -316,7 +314,7 @@ class _Batch:
             batch.checks,
         )
         pointers, sizes, trailers = table.view(np.uint64)
-        nvcomp.crc32c(pointers, sizes, int(batch.nbytes.max()), computed, batch.checks)
+        nvcomp.crc(nvcomp.CRC32C, pointers, sizes, int(batch.nbytes.max()), computed, batch.checks)
         kernels.compare_crc(trailers, computed, batch.verdict, batch.checks)
         self._kept.append((table, computed))
 

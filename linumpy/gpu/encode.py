@@ -15,6 +15,7 @@ import numpy as np
 from linumpy.errors import DeviceError
 from linumpy.gpu import kernels, nvcomp
 from linumpy.gpu.fetch import n_threads
+from linumpy.gpu.host_codec import encode_chunk, encoder
 from linumpy.gpu.layout import MISSING, ChunkLayout, UnsupportedLayout
 from linumpy.gpu.plan import element_width
 from linumpy.gpu.requests import Box, copies_of
@@ -54,12 +55,24 @@ def refuse_unwritable(layout: ChunkLayout) -> None:
     UnsupportedLayout
         Names what it cannot do.
     """
-    if layout.compression not in (None, "zstd"):
-        raise UnsupportedLayout(f"{layout.compression} is not encoded on the device")
-    if layout.compression is not None:
-        most = nvcomp.ALGORITHMS[layout.compression].max_compress_nbytes
-        if layout.chunk_nbytes > most:
-            raise UnsupportedLayout(f"chunks of {layout.chunk_nbytes} bytes, more than {most}")
+    if layout.chunk_nbytes >= 1 << 31:
+        raise UnsupportedLayout(f"chunks of {layout.chunk_nbytes} bytes")
+
+
+def encoded_by_device(layout: ChunkLayout) -> bool:
+    """Whether nvCOMP compresses a layout's chunks; else the CPU's cores do.
+
+    zstd and LZ4 of up to 16 MiB a chunk. Its gzip and deflate take six times a chunk's memory, and
+    Blosc is faster on a few cores than its output is copied.
+    """
+    if layout.compression is None:
+        return True
+    algorithm = nvcomp.ALGORITHMS.get(layout.compression)
+    return (
+        layout.compression in ("zstd", "lz4")
+        and algorithm is not None
+        and 0 < layout.chunk_nbytes <= algorithm.max_compress_nbytes
+    )
 
 
 def write_on_device(
@@ -105,7 +118,8 @@ def write_on_device(
 
     def attempt(first: int) -> _Group | str:
         """Encode a group; answers it, or what memory was short."""
-        group = _Group(items[first : first + per_group], layout, keep_empty, caller)
+        kind = _Group if encoded_by_device(layout) else _HostGroup
+        group = kind(items[first : first + per_group], layout, keep_empty, caller)
         try:
             group.encode()
         except cupy.cuda.memory.OutOfMemoryError as error:
@@ -140,7 +154,7 @@ def write_on_device(
 
 
 class _Group:
-    """Objects that are encoded together."""
+    """Objects that are encoded together on the device."""
 
     def __init__(
         self, items: Sequence[WriteItem], layout: ChunkLayout, keep_empty: bool, caller: Any
@@ -271,8 +285,10 @@ class _Group:
             self.encoded_pointers = self.pointers
             return
         algorithm = nvcomp.ALGORITHMS[layout.compression]
-        # Four bytes more than nvCOMP asks for: room for a frame's checksum.
-        bound = -(-(nvcomp.compress_bound(algorithm, layout.chunk_nbytes) + 4) // 16) * 16
+        # LZ4 blocks stand behind their decoded size; a zstd frame may get a checksum behind it.
+        lead, trail = (16, 0) if layout.compression == "lz4" else (0, 4)
+        bound = nvcomp.compress_bound(algorithm, layout.chunk_nbytes)
+        bound = -(-(lead + bound + trail) // 16) * 16
         temp = nvcomp.compress_temp_nbytes(
             algorithm, self.n, layout.chunk_nbytes, self.n * layout.chunk_nbytes
         )
@@ -286,7 +302,9 @@ class _Group:
         )
         self.encoded_pointers = self.encoded.data.ptr + bound * np.arange(self.n, dtype=np.int64)
         table = upload(
-            np.stack([self.pointers, nbytes, self.encoded_pointers]), self.caller, self.stream
+            np.stack([self.pointers, nbytes, self.encoded_pointers + lead]),
+            self.caller,
+            self.stream,
         )
         source, source_nbytes, target = table.view(np.uint64)
         nvcomp.compress(
@@ -304,6 +322,15 @@ class _Group:
             kernels.zstd_checksum(
                 target, self.device_sizes, source, layout.chunk_nbytes, None, self.stream
             )
+        if lead:
+            self.encoded_pointers += lead - 4
+            size = upload(np.array([layout.chunk_nbytes], "<u4"), self.caller, self.stream)
+            self._copy_bytes(
+                np.full(self.n, size.data.ptr), self.encoded_pointers, np.full(self.n, 4)
+            )
+            with self.stream:
+                self.device_sizes += 4
+            self._kept.append(size)
         self._kept.append((scratch, table))
 
     def _check_compression(self) -> None:
@@ -318,7 +345,14 @@ class _Group:
             return None
         pointers = upload(self.encoded_pointers, self.caller, self.stream).view(np.uint64)
         (result,) = allocate(self.caller, self.stream, (self.n, np.uint32))
-        nvcomp.crc32c(pointers, self.device_sizes, self.layout.chunk_nbytes, result, self.stream)
+        nvcomp.crc(
+            nvcomp.CRC32C,
+            pointers,
+            self.device_sizes,
+            self.layout.chunk_nbytes,
+            result,
+            self.stream,
+        )
         self._kept.append(pointers)
         return result
 
@@ -369,6 +403,59 @@ class _Group:
             at = 0 if lead else length
             data[at : at + index.nbytes] = np.frombuffer(entries, np.uint8)
         return data
+
+
+class _HostGroup(_Group):
+    """Objects that are gathered on the device and compressed by the CPU's cores."""
+
+    def encode(self) -> None:
+        """Gather on the device, fetch, and compress chunk by chunk."""
+        import cupy
+
+        layout = self.layout
+        device, codec = cupy.cuda.Device(), encoder(layout)
+        fill = layout.fill * (layout.chunk_nbytes // layout.dtype.itemsize)
+        if layout.byteswapped:
+            fill = np.frombuffer(fill, layout.dtype).byteswap().tobytes()
+
+        def compress(chunk: int) -> bytes | None:
+            with device:
+                data = np.empty(layout.chunk_nbytes, np.uint8)
+                stream = cupy.cuda.Stream(non_blocking=True)
+                copy_to_host((self.chunks[chunk * self.room :]).data, data, stream)
+            if not self.keep_empty and data.tobytes() == fill:
+                return None
+            body = encode_chunk(data, layout, codec)
+            if layout.has_crc32c:
+                import google_crc32c
+
+                body += int(google_crc32c.value(body)).to_bytes(4, "little")
+            return body
+
+        try:
+            self._gather()
+        finally:
+            self.stream.synchronize()
+            self._kept.clear()
+        with ThreadPoolExecutor(n_threads(), thread_name_prefix="encode") as pool:
+            self._bodies = list(pool.map(compress, range(self.n)))
+        del self.chunks
+
+    def fetch(self, number: int) -> np.ndarray | None:
+        """Return an object's bytes, with the index of a shard; None if nothing is stored of it."""
+        bodies = self._bodies[number * self.n_chunks : (number + 1) * self.n_chunks]
+        keep = np.array([body is not None for body in bodies])
+        if not keep.any():
+            return None
+        joined = b"".join(body for body in bodies if body is not None)
+        index = self.layout.shard
+        if index is not None:
+            length = np.array([0 if body is None else len(body) for body in bodies])
+            lead = 0 if index.at_end else index.nbytes
+            offset = np.cumsum(length) - length + lead
+            entries = _index_bytes(offset, length, keep, index.has_crc32c)
+            joined = joined + entries if index.at_end else entries + joined
+        return np.frombuffer(joined, np.uint8)
 
 
 def _index_bytes(offset: np.ndarray, length: np.ndarray, keep: np.ndarray, crc: bool) -> bytes:

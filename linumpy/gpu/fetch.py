@@ -93,23 +93,22 @@ class KvikioFetch:
 
     def start(self, runs: Sequence[Run], staging: Any) -> Callable[[], None]:
         """Start reading runs into `staging` (uint8, on the device); call the result to wait."""
-        pending = []
+        pending: list[tuple[Run, Any]] = []
         for run in runs:
-            file = self._file(str(run.stored.path))
-            pending.append(
-                (run, file.pread(staging[run.at : run.at + run.nbytes], run.nbytes, run.offset))
-            )
+            target = staging[run.at : run.at + run.nbytes]
+            try:
+                future = self._file(str(run.stored.path)).pread(target, run.nbytes, run.offset)
+            except Exception as error:
+                # Small ranges are read at once.
+                future = error
+            pending.append((run, future))
 
         def wait() -> None:
             # Every read is waited for, also after an error: the buffer must not be freed before.
-            problem: Exception | None = None
-            for run, future in pending:
-                try:
-                    _check_length(run, future.get())
-                except Exception as error:
-                    problem = problem or error
-            if problem is not None:
-                raise problem
+            problems = [_finished(run, future) for run, future in pending]
+            for problem in problems:
+                if problem is not None:
+                    raise problem
 
         return wait
 
@@ -125,6 +124,22 @@ class KvikioFetch:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+def _finished(run: Run, future: Any) -> InputError | None:
+    """Wait for one of kvikio's reads; answers what is wrong with it."""
+    try:
+        if isinstance(future, Exception):
+            raise future
+        _check_length(run, future.get())
+    except InputError as error:
+        return error
+    except Exception as error:
+        return InputError(
+            f"{run.stored.name}: {run.nbytes} bytes at {run.offset} cannot be read ({error}); "
+            f"the file has {run.stored.size()}"
+        )
+    return None
 
 
 class PinnedFetch:

@@ -6,7 +6,7 @@ that are not fit are replaced by harmless bytes before nvCOMP sees them, and nam
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -90,7 +90,18 @@ def device_format(layout: ChunkLayout) -> type[DeviceFormat]:
     UnsupportedLayout
         When there is none.
     """
-    formats: dict[str | None, type[DeviceFormat]] = {None: Raw, "zstd": Zstd}
+    from linumpy.gpu.blosc import Blosc, refuse_other_blosc
+
+    formats: dict[str | None, type[DeviceFormat]] = {
+        None: Raw,
+        "zstd": Zstd,
+        "lz4": Wrapped,
+        "gzip": Wrapped,
+        "zlib": Wrapped,
+        "blosc": Blosc,
+    }
+    if layout.compression == "blosc":
+        refuse_other_blosc(layout)
     if layout.compression not in formats:
         raise UnsupportedLayout(f"{layout.compression} is not decoded on the device")
     if layout.compression and layout.chunk_nbytes > nvcomp.MAX_CHUNK_NBYTES:
@@ -120,7 +131,7 @@ class Raw:
     def outcome(self) -> Outcome:
         """Compare sizes."""
         expected = self._batch.layout.chunk_nbytes
-        result = _condemned(self._batch)
+        result = condemned(self._batch)
         for n in np.flatnonzero(self._batch.nbytes != expected):
             result.problems[int(n)] = f"{self._batch.nbytes[n]} bytes, expected {expected}"
         return result
@@ -184,21 +195,104 @@ class Zstd:
 
     def outcome(self) -> Outcome:
         """Read verdicts, statuses, sizes and checksums."""
+        return _outcome(self._batch, self._content, self._good, self._decoded)
+
+
+@dataclass(frozen=True)
+class _Wrapping:
+    """A format whose compressed bytes lie between others.
+
+    Attributes
+    ----------
+    algorithm
+        What nvCOMP calls it.
+    head, tail
+        Bytes before and after what nvCOMP gets.
+    empty
+        Bytes that decode to nothing.
+    """
+
+    algorithm: str
+    head: int
+    tail: int
+    empty: bytes
+
+
+_WRAPPINGS = {
+    "lz4": _Wrapping("lz4", 4, 0, b"\0"),
+    "gzip": _Wrapping("gzip", 0, 0, bytes.fromhex("1f8b0800000000000003 0300 00000000 00000000")),
+    "zlib": _Wrapping("deflate", 2, 4, b"\3\0"),
+}
+
+
+class Wrapped:
+    """LZ4 blocks behind their size, gzip members and zlib streams, decoded by nvCOMP."""
+
+    def __init__(self, batch: StoredBatch) -> None:
+        self._batch = batch
+
+    def start(self) -> np.ndarray:
+        """Judge the chunks by their heads, decode those that are fit, check their checksums."""
         batch = self._batch
-        result = _condemned(batch)
-        content = self._content.get(stream=batch.stream)
-        verdict = batch.verdict.get(stream=batch.stream)
-        for n in np.flatnonzero(verdict == kernels.OTHER_SIZE):
-            result.problems[int(n)] = (
-                f"declares {content[n]} decoded bytes, expected {batch.layout.chunk_nbytes}"
+        kind = str(batch.layout.compression)
+        wrapping = _WRAPPINGS[kind]
+        n, size = len(batch.nbytes), batch.layout.chunk_nbytes
+        around = wrapping.head + wrapping.tail
+        body = replace(
+            batch,
+            pointers=batch.pointers + wrapping.head,
+            nbytes=np.maximum(batch.nbytes - around, 0),
+        )
+        self._aligned = Aligned(body)
+        self._harmless = upload(np.frombuffer(wrapping.empty, np.uint8), batch.caller, batch.checks)
+        self._content, self._good, self._crc = allocate(
+            batch.caller, batch.checks, (n, np.uint64), (n, np.int32), (n, np.uint32)
+        )
+        self._good.data.memset_async(1, self._good.nbytes, batch.checks)
+        self._table = upload(np.stack([batch.pointers, batch.nbytes]), batch.caller, batch.checks)
+        whole, whole_nbytes = self._table.view(np.uint64)
+        source, nbytes = self._aligned.device_pointers, self._aligned.device_nbytes
+        kernels.judge_head(
+            kind,
+            whole,
+            whole_nbytes,
+            size,
+            self._harmless,
+            source,
+            nbytes,
+            self._content,
+            batch.verdict,
+            batch.checks,
+        )
+        if kind == "lz4":
+            judged = np.stack([np.full(n, size), np.arange(n)])
+            self._wanted = upload(judged, batch.caller, batch.checks)
+            kernels.judge_lz4(
+                source,
+                nbytes,
+                self._wanted[0].view(np.uint64),
+                self._harmless,
+                self._wanted[1],
+                batch.verdict,
+                batch.checks,
             )
-        good = self._good.get(stream=batch.stream) != 0
-        fit = verdict == kernels.FIT
-        result.failed = [int(n) for n in np.flatnonzero(fit & ~(good & self._decoded.well()))]
-        return result
+        batch.decoding()
+        algorithm = nvcomp.ALGORITHMS[wrapping.algorithm]
+        self._decoded = decoded = Decoded(algorithm, batch, source, nbytes, size)
+        content, stream = decoded.device_pointers, batch.stream
+        if kind == "gzip":
+            nvcomp.crc(nvcomp.CRC32, content, decoded.device_nbytes, size, self._crc, stream)
+            kernels.check_gzip(whole, whole_nbytes, self._crc, size, self._good, stream)
+        elif kind == "zlib":
+            kernels.check_adler(whole, whole_nbytes, content, size, self._good, stream)
+        return decoded.pointers
+
+    def outcome(self) -> Outcome:
+        """Read verdicts, statuses, sizes and checksums."""
+        return _outcome(self._batch, self._content, self._good, self._decoded)
 
 
-def _condemned(batch: StoredBatch) -> Outcome:
+def condemned(batch: StoredBatch) -> Outcome:
     """Return what the verdicts say, whatever the format."""
     verdict = batch.verdict.get(stream=batch.stream)
     result = Outcome(left=[int(n) for n in np.flatnonzero(verdict == kernels.LEFT_TO_HOST)])
@@ -206,6 +300,20 @@ def _condemned(batch: StoredBatch) -> Outcome:
         result.problems[int(n)] = "does not match its checksum (crc32c)"
     for n in np.flatnonzero(verdict == kernels.MALFORMED):
         result.problems[int(n)] = f"malformed or truncated {batch.layout.compression}"
+    return result
+
+
+def _outcome(batch: StoredBatch, content: Any, good: Any, decoded: Decoded) -> Outcome:
+    """Return what verdicts, checksums and nvCOMP's own answers say."""
+    result = condemned(batch)
+    declared = content.get(stream=batch.stream)
+    verdict = batch.verdict.get(stream=batch.stream)
+    for n in np.flatnonzero(verdict == kernels.OTHER_SIZE):
+        result.problems[int(n)] = (
+            f"declares {declared[n]} decoded bytes, expected {batch.layout.chunk_nbytes}"
+        )
+    well = (good.get(stream=batch.stream) != 0) & decoded.made(batch.layout.chunk_nbytes)
+    result.failed = [int(n) for n in np.flatnonzero((verdict == kernels.FIT) & ~well)]
     return result
 
 
@@ -242,20 +350,20 @@ class Decoded:
         )
         self.pointers = self.buffer.data.ptr + room * np.arange(n, dtype=np.int64)
         table = upload(np.stack([self.pointers, np.full(n, size)]), batch.caller, batch.stream)
-        self.device_pointers, target_nbytes = table.view(np.uint64)
+        self.device_pointers, self.device_nbytes = table.view(np.uint64)
         nvcomp.decompress(
             algorithm,
             source,
             nbytes,
             self.device_pointers,
-            target_nbytes,
+            self.device_nbytes,
             self._actual,
             self._status,
             self._temp,
             batch.stream,
         )
 
-    def well(self) -> np.ndarray:
-        """Return which chunks were decoded, to the size they must have; the stream is through."""
+    def made(self, wanted: np.ndarray | int) -> np.ndarray:
+        """Return which chunks decoded to the wanted sizes; the stream has been waited for."""
         status = self._status.get(stream=self._stream)
-        return (status == nvcomp.SUCCESS) & (self._actual.get(stream=self._stream) == self._size)
+        return (status == nvcomp.SUCCESS) & (self._actual.get(stream=self._stream) == wanted)

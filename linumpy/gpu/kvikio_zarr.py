@@ -14,8 +14,7 @@ from typing import Any
 
 from linumpy.errors import DeviceError, InputError
 from linumpy.gpu.layout import ChunkLayout, layout_of
-from linumpy.gpu.zarr_io import _open as open_array
-from linumpy.gpu.zarr_io import codecs_of, read_zarr_to_gpu, spec_of
+from linumpy.gpu.zarr_io import codecs_of, open_array, read_zarr_to_gpu, spec_of
 
 
 def read_raw_zarr(

@@ -290,13 +290,19 @@ def compress(
     )
 
 
-def crc32c(pointers: Any, nbytes: Any, max_nbytes: int, result: Any, stream: Any) -> None:
-    """Start computing the CRC-32C (RFC 3720) of each chunk of a batch into `result` (uint32).
+CRC32C, CRC32 = 0x1EDC6F41, 0x04C11DB7
+"""Polynomials of RFC 3720 (as in the crc32c codec) and of RFC 1952 (gzip)."""
+
+
+def crc(
+    polynomial: int, pointers: Any, nbytes: Any, max_nbytes: int, result: Any, stream: Any
+) -> None:
+    """Start computing a reflected 32-bit CRC of each chunk of a batch into `result` (uint32).
 
     Addresses need no alignment; `pointers` and `nbytes` are uint64 arrays on the device.
     """
     options = _CrcOptions()
-    options.spec = _CrcSpec(0x1EDC6F41, 0xFFFFFFFF, True, True, 0xFFFFFFFF)
+    options.spec = _CrcSpec(polynomial, 0xFFFFFFFF, True, True, 0xFFFFFFFF)
     count = ctypes.c_size_t(len(pointers))
     _check(
         _function("nvcompBatchedCRC32GetHeuristicConf")(
@@ -319,5 +325,5 @@ def crc32c(pointers: Any, nbytes: Any, max_nbytes: int, result: Any, stream: Any
             ctypes.c_void_p(None),
             ctypes.c_void_p(stream.ptr),
         ),
-        "CRC-32C",
+        "CRC",
     )

@@ -233,8 +233,7 @@ class CudaPlace(Place):
             elif is_device_array(source):
                 target.data.copy_from_device_async(source.data, source.nbytes, stream)
             else:
-                source = np.ascontiguousarray(source)
-                target.set(source, stream)
+                target.set(np.ascontiguousarray(source).reshape(target.shape), stream)
             stream.synchronize()
 
     def fetch(self, source: Any, target: np.ndarray) -> None:
@@ -246,7 +245,8 @@ class CudaPlace(Place):
         with cupy.cuda.Device(self._index):
             stream = cupy.cuda.get_current_stream()
             whole = target if target.flags.c_contiguous else np.empty(target.shape, target.dtype)
-            cupy.ascontiguousarray(source).get(stream=stream, out=whole)
+            # Made contiguous, a scalar has an axis.
+            cupy.ascontiguousarray(source).reshape(whole.shape).get(stream=stream, out=whole)
             stream.synchronize()
         if whole is not target:
             np.copyto(target, whole)

@@ -63,6 +63,14 @@ def _pieces() -> _Pieces:
     return _local.pieces
 
 
+def pinned_piece(nbytes: int) -> np.ndarray | None:
+    """Return this thread's page-locked buffer, or None if `nbytes` do not fit.
+
+    It is the thread's only until its next copy through this module.
+    """
+    return _pieces().pinned[0][:nbytes] if nbytes <= PIECE_NBYTES else None
+
+
 def copy_to_device(host: np.ndarray, target: Any, stream: Any) -> None:
     """Copy bytes to the device through page-locked memory.
 

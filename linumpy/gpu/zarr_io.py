@@ -20,6 +20,10 @@ from linumpy.gpu.session import Session, current_session, session
 
 CODECS = {
     "zstd": "linumpy.gpu.codecs.NvcompZstdCodec",
+    "gzip": "linumpy.gpu.codecs.NvcompGzipCodec",
+    "blosc": "linumpy.gpu.codecs.NvcompBloscCodec",
+    "numcodecs.lz4": "linumpy.gpu.codecs.NvcompLZ4Codec",
+    "numcodecs.zlib": "linumpy.gpu.codecs.NvcompZlibCodec",
 }
 PIPELINE = "linumpy.gpu.codec_pipeline.GpuCodecPipeline"
 
@@ -102,9 +106,10 @@ def _enter() -> None:
 
     with _lock:
         if _depth == 0:
-            settings = {f"codecs.{name}": path for name, path in CODECS.items()}
+            # Names of codecs hold dots, which a flat key of the configuration would split.
+            chosen = {**zarr.config.get("codecs"), **CODECS}
             gpu = zarr.config.enable_gpu()
-            ours = zarr.config.set({"codec_pipeline.path": PIPELINE, **settings})
+            ours = zarr.config.set({"codec_pipeline.path": PIPELINE, "codecs": chosen})
             _zarr_config = (gpu, ours)
         _depth += 1
 
@@ -174,7 +179,7 @@ def read_zarr_to_gpu(
         raise InputError(f"backend {backend!r}: expected one of {', '.join(_backends())}")
     import cupy
 
-    array = _open(array_or_path)
+    array = open_array(array_or_path)
     device = out.device.id if out is not None else cupy.cuda.Device().id
     with cupy.cuda.Device(device), stream if stream is not None else cupy.cuda.get_current_stream():
         if backend == "zarr":
@@ -182,7 +187,14 @@ def read_zarr_to_gpu(
         return _read(array, selection, backend, out)
 
 
-def _open(array_or_path: Any) -> Any:
+def open_array(array_or_path: Any) -> Any:
+    """Return a Zarr array, opened for reading unless it is one already.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
     import zarr
 
     if isinstance(array_or_path, zarr.Array):

@@ -13,15 +13,15 @@ from linumpy.io.zarr_io import zarr_context
 
 from . import needs_gpu
 
-CODEC_SETTINGS = {f"codecs.{name}": path for name, path in CODECS.items()}
-
 
 @contextmanager
 def ours_on_numpy():
     """Our pipeline and codecs by configuration alone; arrays stay NumPy arrays."""
     from linumpy.gpu import codec_pipeline, codecs  # noqa: F401 - registers them
 
-    with zarr.config.set({"codec_pipeline.path": PIPELINE, **CODEC_SETTINGS}):
+    # as a whole: a name with a dot in it would be taken for a path of two keys
+    chosen = {**zarr.config.get("codecs"), **CODECS}
+    with zarr.config.set({"codec_pipeline.path": PIPELINE, "codecs": chosen}):
         yield
 
 

@@ -2,12 +2,11 @@
 
 import shutil
 import warnings
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from zarr.storage import LocalStore, MemoryStore
@@ -15,7 +14,6 @@ from zarr.testing import strategies as zst
 
 from .contract_ways import (
     EVERY_WAY,
-    ON_HOST,
     WAYS,
     as_given_to,
     numeric_arrays,
@@ -45,7 +43,7 @@ def stores(tmp_path):
 
 
 def draw_array(data, way, stores, shapes=zst.array_shapes):
-    """Let Zarr's strategy create and fill an array in one of the ways; returns it and its values."""
+    """Let Zarr's strategy create and fill an array in one way; returns it and its values."""
     values = data.draw(numeric_arrays(shapes), label="values")
     with WAYS[way](), warnings.catch_warnings():
         # assigns NumPy values, which on the device is the slow path, and says so
@@ -69,11 +67,30 @@ def reopened(array, mode="r+"):
 
 
 def assert_same(result, expected):
-    """Same type, shape and bits."""
+    """Same type, shape and values; zeros of real numbers with their sign.
+
+    Zarr takes a chunk for one of fill value alone, and does not store it, when NaNs of other bits
+    or complex zeros of other sign are all that differs.
+    """
     result = on_host(result)
-    assert result.dtype == expected.dtype and result.shape == expected.shape
-    same = result.tobytes() == np.ascontiguousarray(expected).tobytes()
-    assert same, (result, expected)
+    np.testing.assert_array_equal(result, expected, strict=True)
+    if expected.dtype.kind == "f":
+        numbers = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(result[numbers]), np.signbit(expected[numbers]))
+
+
+@st.composite
+def orthogonal_indices(draw, shape):
+    """Zarr's strategy, but some of the axes are dropped by an integer."""
+    parts, mesh = draw(zst.orthogonal_indices(shape=shape))
+    kept = []
+    for axis, part in enumerate(mesh):
+        if part.shape[axis] == 1 and draw(st.booleans()):
+            parts = (*parts[:axis], int(part.flat[0]), *parts[axis + 1 :])
+        else:
+            kept.append(axis)
+    dropped = tuple(axis for axis in range(len(shape)) if axis not in kept)
+    return parts, tuple(np.squeeze(part, axis=dropped) for part in mesh)
 
 
 @st.composite
@@ -90,12 +107,12 @@ def blocks(draw, array):
 
 
 @pytest.mark.parametrize("writer", EVERY_WAY)
-@settings(max_examples=70, **SETTINGS)
+@settings(max_examples=30, **SETTINGS)
 @given(data=st.data())
 def test_written_one_way_it_is_read_in_all(stores, writer, data):
     array, values = draw_array(data, writer, stores)
     basic = data.draw(zst.basic_indices(shape=values.shape), label="basic")
-    ours, numpys = data.draw(zst.orthogonal_indices(shape=values.shape), label="orthogonal")
+    ours, numpys = data.draw(orthogonal_indices(values.shape), label="orthogonal")
     mask = data.draw(npst.arrays(bool, values.shape), label="mask")
     block, box = data.draw(blocks(array), label="block")
     for reader in ways_here():
@@ -103,7 +120,7 @@ def test_written_one_way_it_is_read_in_all(stores, writer, data):
             again = reopened(array, "r")
             assert_same(again[...], values)
             assert_same(again[basic], np.asarray(values[basic]))
-            assert_same(again.oindex[ours], values[numpys])
+            assert_same(again.oindex[ours], np.asarray(values[numpys]))
             # for chunks of side 0 Zarr refuses both by dividing by it
             if 0 not in array.chunks:
                 assert_same(again.vindex[mask], values[mask])
@@ -111,7 +128,7 @@ def test_written_one_way_it_is_read_in_all(stores, writer, data):
 
 
 @pytest.mark.parametrize("writer", EVERY_WAY)
-@settings(max_examples=70, **SETTINGS)
+@settings(max_examples=30, **SETTINGS)
 @given(data=st.data())
 def test_any_part_is_overwritten(stores, writer, data):
     creator = data.draw(st.sampled_from(ways_here()), label="creator")
@@ -128,9 +145,11 @@ def test_any_part_is_overwritten(stores, writer, data):
         values[basic] = new
         assert_same(again[...], values)
 
-        ours, numpys = data.draw(zst.orthogonal_indices(shape=values.shape), label="orthogonal")
-        if all(part.size == np.unique(part).size for part in ours if isinstance(part, np.ndarray)):
-            new = draw_new(values[numpys].shape)
+        ours, numpys = data.draw(orthogonal_indices(values.shape), label="orthogonal")
+        # Zarr cannot write these into shards; ours on the device does
+        indexed = array.shards is None or writer == "cupy"
+        if indexed and all(len(set(p)) == len(p) for p in ours if isinstance(p, np.ndarray)):
+            new = draw_new(np.shape(values[numpys]))
             again.oindex[ours] = as_given_to(writer, new)
             values[numpys] = new
             assert_same(again[...], values)

@@ -16,7 +16,7 @@ from zarr.codecs import (
 )
 
 from linumpy.errors import InputError
-from linumpy.gpu.host_decode import decode_chunk
+from linumpy.gpu.host_codec import decode_chunk
 from linumpy.gpu.layout import UnsupportedLayout, layout_of
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.plan import ReadItem, batches, element_width, plan_read

@@ -1,4 +1,4 @@
-"""Chunks decoded by the CPU: those that a device decodes slowly or not at all."""
+"""Chunks decoded and encoded by the CPU: those that a device does slowly or not at all."""
 
 from __future__ import annotations
 
@@ -120,3 +120,34 @@ _DECODERS = {
     "gzip": lambda payload, out: _inflate(payload, out, 31),
     "zlib": lambda payload, out: _inflate(payload, out, 15),
 }
+
+
+def encoder(layout: ChunkLayout) -> Any:
+    """Return the numcodecs codec with the settings of a layout's compressor."""
+    from numcodecs import get_codec
+
+    compressor = layout.compressor
+    if not hasattr(compressor, "to_dict"):
+        return compressor
+    description = compressor.to_dict()
+    settings = dict(description.get("configuration") or {})
+    if layout.compression == "blosc" and isinstance(settings.get("shuffle"), str):
+        settings["shuffle"] = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}[settings["shuffle"]]
+        # A codec that has not yet seen an array does not know its items.
+        settings["typesize"] = settings.get("typesize") or layout.dtype.itemsize
+    return get_codec({"id": layout.compression, **settings})
+
+
+def encode_chunk(data: np.ndarray, layout: ChunkLayout, codec: Any) -> bytes:
+    """Encode one chunk on the CPU, without its checksum.
+
+    Parameters
+    ----------
+    data
+        The chunk's bytes in the order and byte order of the layout, uint8.
+    layout
+        How chunks are stored.
+    codec
+        Of `encoder`.
+    """
+    return bytes(codec.encode(data.view(layout.dtype)))
