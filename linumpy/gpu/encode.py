@@ -5,6 +5,7 @@ While the CPU fetches and stores what one group of objects became, the device en
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from linumpy.gpu.transfer import allocate, copy_to_host, upload
 GROUP_NBYTES = 1 << 30
 """Decoded bytes that are encoded at once: about a thousand chunks, for which nvCOMP takes three
 times as much working memory."""
+
+BACKLOG = 2
+"""Groups that are fetched and stored while another is encoded; they hold only what they became."""
 
 Store = Callable[[int, "np.ndarray | None"], "Future[None]"]
 """Begins to store what an object became; None for an object that holds the fill value alone."""
@@ -127,16 +131,22 @@ def write_on_device(
         return group
 
     first = 0
-    pending: list[Future[None]] = []
+    pending: deque[list[Future[None]]] = deque()
+
+    def drain(left: int) -> None:
+        """Wait until no more than `left` groups are being stored."""
+        while len(pending) > left:
+            for future in pending.popleft():
+                future.result()
+
     with ThreadPoolExecutor(n_threads(), thread_name_prefix="store") as pool:
         while first < len(items):
+            drain(BACKLOG)
             group = attempt(first)
-            # Also when memory was short: the group before may hold what was missing.
-            was_alone = not pending
-            for future in pending:
-                future.result()
-            pending.clear()
             if isinstance(group, str):
+                # Groups on their way to the store may hold what was missing.
+                was_alone = not pending
+                drain(0)
                 cupy.get_default_memory_pool().free_all_blocks()
                 if was_alone and per_group == 1:
                     raise DeviceError(
@@ -145,12 +155,11 @@ def write_on_device(
                     )
                 per_group = -(-per_group // 2) if was_alone else per_group
                 continue
-            pending += [
-                pool.submit(hand_over, group, number, first) for number in range(len(group.items))
-            ]
+            pending.append(
+                [pool.submit(hand_over, group, number, first) for number in range(len(group.items))]
+            )
             first += len(group.items)
-        for future in pending:
-            future.result()
+        drain(0)
 
 
 class _Group:

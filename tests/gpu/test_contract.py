@@ -21,6 +21,9 @@ from .contract_ways import (
     ways_here,
 )
 
+# zarrs says so where a fill value is none that it knows; Zarr then serves
+pytestmark = pytest.mark.filterwarnings("ignore:Array is unsupported by Zarrs")
+
 SETTINGS = dict(
     deadline=None,
     suppress_health_check=[
@@ -86,11 +89,18 @@ def orthogonal_indices(draw, shape):
     kept = []
     for axis, part in enumerate(mesh):
         if part.shape[axis] == 1 and draw(st.booleans()):
-            parts = (*parts[:axis], int(part.flat[0]), *parts[axis + 1 :])
+            chosen = np.arange(shape[axis])[parts[axis]]
+            parts = (*parts[:axis], int(chosen[0]), *parts[axis + 1 :])
         else:
             kept.append(axis)
     dropped = tuple(axis for axis in range(len(shape)) if axis not in kept)
     return parts, tuple(np.squeeze(part, axis=dropped) for part in mesh)
+
+
+def each_voxel_once(selection, shape):
+    """Whether no index is given twice, from the front and from the back perhaps."""
+    chosen = [np.arange(n)[part] for part, n in zip(selection, shape, strict=True)]
+    return all(part.size == np.unique(part).size for part in chosen)
 
 
 @st.composite
@@ -147,8 +157,8 @@ def test_any_part_is_overwritten(stores, writer, data):
 
         ours, numpys = data.draw(orthogonal_indices(values.shape), label="orthogonal")
         # Zarr cannot write these into shards; ours on the device does
-        indexed = array.shards is None or writer == "cupy"
-        if indexed and all(len(set(p)) == len(p) for p in ours if isinstance(p, np.ndarray)):
+        served = array.shards is None or writer == "cupy"
+        if served and each_voxel_once(ours, values.shape):
             new = draw_new(np.shape(values[numpys]))
             again.oindex[ours] = as_given_to(writer, new)
             values[numpys] = new
