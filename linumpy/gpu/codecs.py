@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,30 @@ class _OnDevice(BytesBytesCodec):
             for n, result in zip(on_device, await asyncio.to_thread(work), strict=True):
                 results[n] = result
         rest = [n for n, result in enumerate(results) if result is None]
-        for n, result in zip(rest, await parent([pairs[n] for n in rest]), strict=True):
-            results[n] = result
+        served = await parent([_on_host(*pairs[n]) for n in rest])
+        for n, result in zip(rest, served, strict=True):
+            back = result is not None and _is_on_device(pairs[n][0])
+            results[n] = _given_back(result, pairs[n][1]) if back else result
         return results
+
+
+def _on_host(chunk: Any, spec: Any) -> Pair:
+    """Return a chunk in host memory, with a specification that asks for host memory."""
+    from zarr.core.buffer.cpu import Buffer, buffer_prototype
+
+    if not _is_on_device(chunk):
+        return chunk, spec
+    return Buffer(chunk.as_numpy_array()), replace(spec, prototype=buffer_prototype)
+
+
+def _given_back(chunk: Any, spec: Any) -> Any:
+    """Return a host chunk as the kind of buffer that `spec` asks for, on the session's device."""
+    import cupy
+
+    from linumpy.gpu.session import current_session
+
+    with current_session().on_device():
+        return spec.prototype.buffer.from_array_like(cupy.asarray(chunk.as_numpy_array()))
 
 
 def _is_on_device(chunk: Any) -> bool:

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,19 @@ CODECS = {
 }
 PIPELINE = "linumpy.gpu.codec_pipeline.GpuCodecPipeline"
 
+NDBUFFER = "linumpy.gpu.buffers.DeviceNDBuffer"
+
 _lock = threading.Lock()
-_depth = 0
-_zarr_config: Any = None
+_levels: list[_Level] = []
 _last = threading.local()
+
+
+@dataclass
+class _Level:
+    """Zarr's configuration set to the device, and how many contexts use it."""
+
+    settings: Any
+    users: int
 
 
 @contextmanager
@@ -75,21 +85,17 @@ def gpu_zarr_context(
     overlap; the configuration of before comes back when the last of them leaves, also after an
     error. Device, stream, backend and batches are each context's own.
     """
-    from linumpy.device import resolve
+    from linumpy.device import Device, locate
 
-    resolve(True)
-    import cupy
-
-    if device is None:
-        device = cupy.cuda.Device().id
+    device = locate(Device("cuda", device)).index
     if backend not in _backends():
         raise InputError(f"backend {backend!r}: expected one of {', '.join(_backends())}")
-    _enter()
+    level = _enter()
     try:
         with session(Session(device, stream, backend, batch_nbytes)):
             yield current_session()
     finally:
-        _leave()
+        _leave(level)
 
 
 def _backends() -> tuple[str, ...]:
@@ -98,31 +104,37 @@ def _backends() -> tuple[str, ...]:
     return BACKENDS
 
 
-def _enter() -> None:
-    global _depth, _zarr_config
+def _enter() -> _Level:
+    """Set Zarr's configuration, unless it is set already; another context may have been between."""
     import zarr
 
-    from linumpy.gpu import codec_pipeline, codecs  # noqa: F401 - registers them
+    from linumpy.gpu import buffers, codec_pipeline, codecs  # noqa: F401 - registers them
 
     with _lock:
-        if _depth == 0:
+        if _levels and zarr.config.get("codec_pipeline.path") == PIPELINE:
+            level = _levels[-1]
+        else:
             # Names of codecs hold dots, which a flat key of the configuration would split.
-            chosen = {**zarr.config.get("codecs"), **CODECS}
-            gpu = zarr.config.enable_gpu()
-            ours = zarr.config.set({"codec_pipeline.path": PIPELINE, "codecs": chosen})
-            _zarr_config = (gpu, ours)
-        _depth += 1
+            settings = zarr.config.set(
+                {
+                    "codec_pipeline.path": PIPELINE,
+                    "codecs": {**zarr.config.get("codecs"), **CODECS},
+                    "buffer": "zarr.buffer.gpu.Buffer",
+                    "ndbuffer": NDBUFFER,
+                }
+            )
+            level = _Level(settings, 0)
+            _levels.append(level)
+        level.users += 1
+        return level
 
 
-def _leave() -> None:
-    global _depth, _zarr_config
+def _leave(level: _Level) -> None:
     with _lock:
-        _depth -= 1
-        if _depth == 0:
-            gpu, ours = _zarr_config
-            ours.__exit__(None, None, None)
-            gpu.__exit__(None, None, None)
-            _zarr_config = None
+        level.users -= 1
+        if not level.users:
+            _levels.remove(level)
+            level.settings.__exit__(None, None, None)
 
 
 def last_read() -> ReadRecord | None:
@@ -172,9 +184,9 @@ def read_zarr_to_gpu(
     DeviceError
         When there is no usable GPU, or its memory does not suffice.
     """
-    from linumpy.device import resolve
+    from linumpy.device import Device, locate
 
-    resolve(True)
+    locate(Device("cuda"))
     if backend not in _backends():
         raise InputError(f"backend {backend!r}: expected one of {', '.join(_backends())}")
     import cupy

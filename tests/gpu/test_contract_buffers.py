@@ -22,7 +22,7 @@ from zarr.testing.buffer import (
     TestNDArrayLike,
 )
 
-from linumpy.gpu.zarr_io import CODECS, gpu_zarr_context
+from linumpy.gpu.zarr_io import CODECS, NDBUFFER, gpu_zarr_context
 from linumpy.io.zarr_io import zarr_context
 
 from . import needs_gpu
@@ -216,7 +216,7 @@ def test_a_context_for_the_device_within_one_for_the_host(monkeypatch):
         return pipeline, zarr.config.get("buffer"), zarr.config.get("ndbuffer")
 
     outside = chosen()
-    device = ("GpuCodecPipeline", "zarr.buffer.gpu.Buffer", "zarr.buffer.gpu.NDBuffer")
+    device = ("GpuCodecPipeline", "zarr.buffer.gpu.Buffer", NDBUFFER)
     host = ("GuardedZarrsCodecPipeline", "zarr.buffer.cpu.Buffer", "zarr.buffer.cpu.NDBuffer")
     with gpu_zarr_context(device=0):
         assert chosen() == device
