@@ -25,8 +25,14 @@ from linumpy.gpu.plan import ReadItem, ReadPlan, batches, element_width, plan_re
 from linumpy.gpu.transfer import allocate, upload
 
 BATCH_NBYTES = 1 << 31
-"""Decoded bytes of a batch. A chunk of a megabyte takes nvCOMP 20 ms whatever else runs: the device
-is busy only with some two thousand of them at once."""
+"""Most decoded bytes of a batch."""
+
+BATCH_CHUNKS = 2048
+"""Chunks of a batch, if they are not tiny: nvCOMP decodes one of a megabyte in 20 ms whatever else
+runs, so that only so many at once keep a device busy; more would only make the first ones wait."""
+
+TINY_NBYTES = 1 << 28
+"""Least decoded bytes of a batch, if the request has them."""
 
 IN_FLIGHT = 2
 """Batches that are decoded at once."""
@@ -214,7 +220,11 @@ class _Read:
 
     def run(self, batch_nbytes: int) -> None:
         """Read everything, with batches that take half of the free memory at most."""
-        batch_nbytes = min(batch_nbytes, _free_nbytes() // (2 * MEMORY_FACTOR * IN_FLIGHT))
+        batch_nbytes = min(
+            batch_nbytes,
+            max(TINY_NBYTES, BATCH_CHUNKS * self.layout.chunk_nbytes),
+            _free_nbytes() // (2 * MEMORY_FACTOR * IN_FLIGHT),
+        )
         work = [_Batch(self, rows) for rows in batches(self.plan, self.layout, batch_nbytes)]
         in_flight: deque[_Batch] = deque()
         try:

@@ -299,6 +299,10 @@ WRITERS = {"ours": ours_on_numpy, "cupy": gpu_zarr_context, "codecs": our_codecs
     "writer", ["ours", *(pytest.param(way, marks=needs_gpu) for way in ("cupy", "codecs"))]
 )
 def test_at_any_place_in_a_chain(tmp_path, rng, name, place, writer):
+    # Zarr's own pipeline takes big-endian values and shards within codecs on host buffers only.
+    on_host_only = place in ("after a transpose", "around a shard")
+    if writer == "codecs" and on_host_only:
+        pytest.skip("Zarr's own pipeline cannot do this on device buffers")
     data = rng.integers(0, 9, (30, 25)).astype("i4")
     keywords = {"shape": data.shape, "dtype": "i4", "chunks": (8, 6)}
     keywords |= CHAINS[place](
@@ -313,7 +317,7 @@ def test_at_any_place_in_a_chain(tmp_path, rng, name, place, writer):
         np.testing.assert_array_equal(on_host(array[...]), data)
     reference[3:5, ::2] = data[3:5, ::2]
     readers = {way: WAYS[way] for way in ways_here()}
-    if "cupy" in readers:
+    if "cupy" in readers and not on_host_only:
         readers["codecs"] = our_codecs_in_zarrs_pipeline
     for context in readers.values():
         with context():
