@@ -335,7 +335,6 @@ class Decoded:
     def __init__(
         self, algorithm: nvcomp.Algorithm, batch: StoredBatch, source: Any, nbytes: Any, size: int
     ) -> None:
-        self._size = size
         self._stream = batch.stream
         room = max(16, -(-size // 16) * 16)
         n = len(source)

@@ -41,14 +41,6 @@ class _Options(ctypes.Structure):
     _fields_ = [("words", ctypes.c_int32 * 16)]
 
 
-class _Alignments(ctypes.Structure):
-    _fields_ = [
-        ("input", ctypes.c_size_t),
-        ("output", ctypes.c_size_t),
-        ("temp", ctypes.c_size_t),
-    ]
-
-
 class _Properties(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("cudart_version", ctypes.c_uint32)]
 

@@ -324,6 +324,25 @@ def test_out_of_any_strides(tmp_path, rng):
         read_zarr_to_gpu(tmp_path / "a", out=cupy.empty((20, 30), "f8"))
 
 
+def test_reads_and_writes_are_ordered_after_the_callers_stream(tmp_path, rng):
+    """Values that a kernel is still making when the write is asked for are the ones written."""
+    import cupy
+
+    data = sample(rng, (64, 256, 256), "f4")
+    make(tmp_path / "a", data, [ZstdCodec(), Crc32cCodec()], chunks=(16, 32, 32))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        work = cupy.ones((3000, 3000), "f8")
+        for _ in range(20):
+            work = work @ work * 1e-4
+        value = cupy.asarray(data) + (work[0, 0] * 0).astype("f4")
+    with gpu_zarr_context(stream=stream):
+        array = zarr.create_array(tmp_path / "b", shape=data.shape, dtype="f4", chunks=(16, 32, 32))
+        array[...] = value
+        assert equal(array[...], data)
+    assert equal(read_zarr_to_gpu(tmp_path / "a", stream=stream, backend="nvcomp"), data)
+
+
 def test_the_context_restores_nests_and_bears_threads(tmp_path, rng):
     import cupy
 
