@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from linumpy.device import CPU, Device, device, is_device_array
-from linumpy.gpu.array import LazyArray, Pool
+import numpy as np
+
+from linumpy.device import CPU, Device, to_device, to_host
 from linumpy.slices.tile import Key, Tile
 
 DEFAULT_BUDGET_BYTES = 3 << 29
 
 
-@dataclass(frozen=True)
-class _Resting:
-    """A tile of lazy arrays, and the device that it came on."""
-
-    data: LazyArray
-    valid: LazyArray | None
-    home: Device
-
-
 class TileStore:
-    """A mapping from key to tile, of lazy arrays that share a memory budget.
+    """A mapping from key to tile that spills the least recently used tiles.
 
     Parameters
     ----------
     budget_bytes
-        Bytes of tiles to keep in the memory of the device they came on, and as many on the
-        host of those that a GPU had no room for. The least recently used go first.
+        Bytes of tiles to keep in memory (of the device they came on).
     fetch
         Reads a tile that was never put here, which makes the store a cache of a source; such
         tiles are clean, so that they are dropped, not spilled.
@@ -38,7 +32,7 @@ class TileStore:
 
     Notes
     -----
-    Threads may share a store. A tile comes back read-only, bit for bit as it was, on the device
+    Threads may share a store. A spilled tile comes back bit for bit as it was, on the device
     that it was on. Use it as a context manager: leaving removes the scratch folder.
     """
 
@@ -49,9 +43,16 @@ class TileStore:
         fetch: Callable[[Key], Tile] | None = None,
         scratch: Path | None = None,
     ) -> None:
+        self._budget = budget_bytes
         self._fetch = fetch
-        self._pool = Pool({CPU: budget_bytes, Device("cuda"): budget_bytes}, scratch=scratch)
-        self._tiles: dict[Key, _Resting] = {}
+        self._scratch_parent = scratch
+        self._scratch: Path | None = None
+        self._resident: OrderedDict[Key, Tile] = OrderedDict()
+        self._spilled: dict[Key, tuple[Path, Device]] = {}
+        self._dirty: set[Key] = set()
+        self._bytes = 0
+        self._lock = threading.RLock()
+        self.spills = 0
 
     def __enter__(self) -> TileStore:
         return self
@@ -59,18 +60,12 @@ class TileStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def spills(self) -> int:
-        """How often an array was moved to a slower place to make room."""
-        return self._pool.spills
-
-    def held_bytes(self, where: Device = CPU) -> int:
-        """Return the bytes that the tiles take on a device."""
-        return self._pool.held_bytes(where)
-
     def put(self, tile: Tile) -> None:
         """Keep a tile; one of the same key is replaced."""
-        self._tiles[tile.key] = self._rest(tile)
+        with self._lock:
+            self._forget(tile.key)
+            self._dirty.add(tile.key)
+            self._admit(tile)
 
     def get(self, key: Key) -> Tile:
         """Return a tile, from memory, from scratch or from the source.
@@ -80,32 +75,66 @@ class TileStore:
         KeyError
             When the key was never put and there is no source.
         """
-        resting = self._tiles.get(key)
-        if resting is None:
-            if self._fetch is None:
-                raise KeyError(key)
-            resting = self._rest(self._fetch(key), self._fetch)
-            self._tiles[key] = resting
-        with device(resting.home):
-            valid = None if resting.valid is None else resting.valid.get_array()
-            return Tile(key, resting.data.get_array(), valid)
+        with self._lock:
+            if key in self._resident:
+                self._resident.move_to_end(key)
+                return self._resident[key]
+            if key in self._spilled:
+                tile = self._load(key)
+                self._admit(tile)
+                return tile
+        if self._fetch is None:
+            raise KeyError(key)
+        tile = self._fetch(key)
+        with self._lock:
+            if key not in self._resident:
+                self._admit(tile)
+        return tile
 
     def close(self) -> None:
         """Drop all tiles and remove the scratch folder."""
-        self._tiles.clear()
-        self._pool.close()
+        with self._lock:
+            self._resident.clear()
+            self._spilled.clear()
+            self._dirty.clear()
+            self._bytes = 0
+            if self._scratch is not None:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+                self._scratch = None
 
-    def _rest(self, tile: Tile, fetch: Callable[[Key], Tile] | None = None) -> _Resting:
-        def lazy(part: str) -> LazyArray | None:
-            array = getattr(tile, part)
-            load = None if fetch is None else lambda: getattr(fetch(key), part)
-            name = f"tile {key} ({part})"
-            return (
-                None if array is None else LazyArray(array, name=name, pool=self._pool, load=load)
-            )
+    def _forget(self, key: Key) -> None:
+        if key in self._resident:
+            self._bytes -= self._resident.pop(key).nbytes
+        if key in self._spilled:
+            self._spilled.pop(key)[0].unlink()
+        self._dirty.discard(key)
 
-        key = tile.key
-        home = Device("cuda", tile.data.device.id) if is_device_array(tile.data) else CPU
-        data = lazy("data")
-        assert data is not None
-        return _Resting(data, lazy("valid"), home)
+    def _admit(self, tile: Tile) -> None:
+        self._resident[tile.key] = tile
+        self._bytes += tile.nbytes
+        while self._bytes > self._budget and len(self._resident) > 1:
+            key, oldest = self._resident.popitem(last=False)
+            self._bytes -= oldest.nbytes
+            # A tile loaded back from scratch is still there and need not be written again.
+            if key in self._dirty and key not in self._spilled:
+                self._spill(oldest)
+
+    def _spill(self, tile: Tile) -> None:
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="linumpy-", dir=self._scratch_parent))
+        path = self._scratch / f"{tile.key[0]}_{tile.key[1]}.npz"
+        arrays = {"data": to_host(tile.data)}
+        if tile.valid is not None:
+            arrays["valid"] = to_host(tile.valid)
+        with path.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+        place = CPU if isinstance(tile.data, np.ndarray) else Device("cuda")
+        self._spilled[tile.key] = (path, place)
+        self.spills += 1
+
+    def _load(self, key: Key) -> Tile:
+        path, device = self._spilled[key]
+        with np.load(path, allow_pickle=False) as arrays:
+            data = to_device(arrays["data"], device)
+            valid = to_device(arrays["valid"], device) if "valid" in arrays.files else None
+        return Tile(key, data, valid)
