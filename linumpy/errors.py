@@ -19,3 +19,7 @@ class OutputExistsError(LinumpyError):
 
 class DeviceError(LinumpyError):
     """The asked-for device cannot be used."""
+
+
+class DeviceMemoryError(DeviceError):
+    """The device's memory does not hold what must be held at once."""

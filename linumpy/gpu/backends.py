@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import DeviceError
+from linumpy.errors import DeviceMemoryError
 from linumpy.gpu.blosc import blosc_codec
-from linumpy.gpu.decode import Placement, ReadRecord, read_on_device, read_plan
+from linumpy.gpu.decode import Placement, ReadRecord, free_nbytes, read_on_device, read_plan
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.formats import device_format
 from linumpy.gpu.host_codec import decode_chunk
@@ -127,7 +127,8 @@ def _read_on_cores(plan: ReadPlan, layout: ChunkLayout, out: Any, record: ReadRe
     placement.fill_missing()
     stream = cupy.cuda.Stream(non_blocking=True)
     room = max(16, -(-layout.chunk_nbytes // 16) * 16)
-    batch_nbytes = max(HOST_BATCH_NBYTES, n_threads() * room)
+    # Two batches are held at once.
+    batch_nbytes = min(max(HOST_BATCH_NBYTES, n_threads() * room), free_nbytes() // 4)
     # What the caller queued on its stream may still use the memory that copies go to.
     placement.caller.synchronize()
     kept: list[Any] = []
@@ -159,7 +160,7 @@ def _read_on_cores(plan: ReadPlan, layout: ChunkLayout, out: Any, record: ReadRe
             while waiting:
                 finish()
         except cupy.cuda.memory.OutOfMemoryError as error:
-            raise DeviceError(
+            raise DeviceMemoryError(
                 f"{plan.objects[0].name}: device memory does not hold {batch_nbytes} bytes of "
                 f"decoded chunks ({error})"
             ) from error

@@ -24,7 +24,8 @@ from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout, layout_of
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.plan import ReadItem
 from linumpy.gpu.requests import Box, box_of, kept_axes
-from linumpy.gpu.session import SharedSettings, current_session
+from linumpy.gpu.session import current_session
+from linumpy.io.zarr_settings import zarr_settings
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
@@ -51,7 +52,7 @@ class GpuCodecPipeline(BatchedCodecPipeline):
     ) -> None:
         """Read all chunks of a request into `out`."""
         items = list(batch_info)
-        if not items or not _on_device(items[0][1]):
+        if not items or not _on_device(items[0][1]) or current_session().backend == "zarr":
             await super().read(items, out, drop_axes)
             return
         try:
@@ -91,7 +92,7 @@ class GpuCodecPipeline(BatchedCodecPipeline):
         from zarr.core.buffer.cpu import buffer_prototype
 
         host = buffer_prototype.nd_buffer.from_numpy_array(value.as_numpy_array())
-        with _HOST_BUFFERS:
+        with zarr_settings(_HOST_BUFFERS):
             await super().write(_with_prototype(items, buffer_prototype), host, drop_axes)
 
     async def _read_by_host(
@@ -103,16 +104,14 @@ class GpuCodecPipeline(BatchedCodecPipeline):
         host = buffer_prototype.nd_buffer.create(
             shape=array.shape, dtype=array.dtype, order="C", fill_value=0
         )
-        with _HOST_BUFFERS:
+        with zarr_settings(_HOST_BUFFERS):
             await super().read(_with_prototype(items, buffer_prototype), host, drop_axes)
         _assign(array, host.as_numpy_array())
 
 
 # Zarr's codecs ask its configuration for buffers instead of using those that they are given. A call
 # that another thread begins meanwhile gets NumPy arrays: a price of the slow path alone.
-_HOST_BUFFERS = SharedSettings(
-    {"buffer": "zarr.buffer.cpu.Buffer", "ndbuffer": "zarr.buffer.cpu.NDBuffer"}
-)
+_HOST_BUFFERS = {"buffer": "zarr.buffer.cpu.Buffer", "ndbuffer": "zarr.buffer.cpu.NDBuffer"}
 
 
 def _assign(target: Any, host: np.ndarray) -> None:

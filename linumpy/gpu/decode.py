@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import DeviceError, InputError
+from linumpy.errors import DeviceMemoryError, InputError
 from linumpy.gpu import kernels
 from linumpy.gpu.fetch import make_fetch, plan_runs
 from linumpy.gpu.formats import StoredBatch, device_format
@@ -116,7 +116,7 @@ def read_on_device(
     ------
     InputError
         When a chunk is truncated, corrupt or not of the declared size.
-    DeviceError
+    DeviceMemoryError
         When not even single chunks fit into device memory.
     """
     import cupy
@@ -133,7 +133,7 @@ def read_on_device(
             # Only now, with the attempt's frames gone, is its memory free.
             cupy.get_default_memory_pool().free_all_blocks()
             if batch_nbytes <= smallest:
-                raise DeviceError(
+                raise DeviceMemoryError(
                     f"{plan.objects[0].name}: device memory does not hold even one chunk "
                     f"({layout.chunk_nbytes} bytes decoded; {short})"
                 )
@@ -223,7 +223,7 @@ class _Read:
         batch_nbytes = min(
             batch_nbytes,
             max(TINY_NBYTES, BATCH_CHUNKS * self.layout.chunk_nbytes),
-            _free_nbytes() // (2 * MEMORY_FACTOR * IN_FLIGHT),
+            free_nbytes() // (2 * MEMORY_FACTOR * IN_FLIGHT),
         )
         work = [_Batch(self, rows) for rows in batches(self.plan, self.layout, batch_nbytes)]
         in_flight: deque[_Batch] = deque()
@@ -247,7 +247,7 @@ class _Read:
             self.fetch.close()
 
 
-def _free_nbytes() -> int:
+def free_nbytes() -> int:
     """Return the device memory that can still be taken, that in CuPy's pool included."""
     import cupy
 

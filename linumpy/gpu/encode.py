@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import DeviceError
+from linumpy.errors import DeviceError, DeviceMemoryError
 from linumpy.gpu import kernels, nvcomp
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.host_codec import encode_chunk, encoder
@@ -67,7 +67,7 @@ def encoded_by_device(layout: ChunkLayout) -> bool:
     """Whether nvCOMP compresses a layout's chunks; else the CPU's cores do.
 
     zstd and LZ4 of up to 16 MiB a chunk. Its gzip and deflate take six times a chunk's memory, and
-    Blosc is faster on a few cores than its output is copied.
+    it has no Blosc.
     """
     if layout.compression is None:
         return True
@@ -105,8 +105,10 @@ def write_on_device(
 
     Raises
     ------
+    DeviceMemoryError
+        When device memory does not hold one object.
     DeviceError
-        When device memory does not hold one object, or nvCOMP fails.
+        When nvCOMP fails.
     """
     import cupy
 
@@ -149,7 +151,7 @@ def write_on_device(
                 drain(0)
                 cupy.get_default_memory_pool().free_all_blocks()
                 if was_alone and per_group == 1:
-                    raise DeviceError(
+                    raise DeviceMemoryError(
                         f"device memory does not hold one object of {object_nbytes} bytes "
                         f"while it is encoded ({group})"
                     )

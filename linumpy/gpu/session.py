@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -45,30 +44,6 @@ class Session:
         device = cupy.cuda.Device(self.device_id)
         with device, self.stream if self.stream is not None else cupy.cuda.Stream.null:
             yield
-
-
-class SharedSettings:
-    """Zarr settings that several coroutines or threads may hold at once; the last one restores."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._users = 0
-        self._held: Any = None
-
-    def __enter__(self) -> None:
-        import zarr
-
-        with self._lock:
-            if not self._users:
-                self._held = zarr.config.set(self._settings)
-            self._users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._held.__exit__(None, None, None)
 
 
 # A context variable and not a thread's: Zarr runs its coroutines in a thread of its own, with the

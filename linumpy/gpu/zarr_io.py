@@ -11,13 +11,12 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import DeviceError, InputError
+from linumpy.errors import DeviceError, DeviceMemoryError, InputError
 from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
-from linumpy.gpu.session import Session, current_session, session
+from linumpy.gpu.session import Session, session
 
 CODECS = {
     "zstd": "linumpy.gpu.codecs.NvcompZstdCodec",
@@ -30,17 +29,7 @@ PIPELINE = "linumpy.gpu.codec_pipeline.GpuCodecPipeline"
 
 NDBUFFER = "linumpy.gpu.buffers.DeviceNDBuffer"
 
-_lock = threading.Lock()
-_levels: list[_Level] = []
 _last = threading.local()
-
-
-@dataclass
-class _Level:
-    """Zarr's configuration set to the device, and how many contexts use it."""
-
-    settings: Any
-    users: int
 
 
 @contextmanager
@@ -90,51 +79,27 @@ def gpu_zarr_context(
     device = locate(Device("cuda", device)).index
     if backend not in _backends():
         raise InputError(f"backend {backend!r}: expected one of {', '.join(_backends())}")
-    level = _enter()
-    try:
-        with session(Session(device, stream, backend, batch_nbytes)):
-            yield current_session()
-    finally:
-        _leave(level)
+    import zarr
+
+    from linumpy.gpu import buffers, codec_pipeline, codecs  # noqa: F401 - registers them
+    from linumpy.io.zarr_settings import zarr_settings
+
+    settings = {
+        "codec_pipeline.path": PIPELINE,
+        # Names of codecs hold dots, which a flat key of the configuration would split.
+        "codecs": {**zarr.config.get("codecs"), **CODECS},
+        "buffer": "zarr.buffer.gpu.Buffer",
+        "ndbuffer": NDBUFFER,
+    }
+    chosen = Session(device, stream, backend, batch_nbytes)
+    with zarr_settings(settings), session(chosen):
+        yield chosen
 
 
 def _backends() -> tuple[str, ...]:
     from linumpy.gpu.backends import BACKENDS
 
     return BACKENDS
-
-
-def _enter() -> _Level:
-    """Set Zarr's configuration, unless it is set already; another context may have been between."""
-    import zarr
-
-    from linumpy.gpu import buffers, codec_pipeline, codecs  # noqa: F401 - registers them
-
-    with _lock:
-        if _levels and zarr.config.get("codec_pipeline.path") == PIPELINE:
-            level = _levels[-1]
-        else:
-            # Names of codecs hold dots, which a flat key of the configuration would split.
-            settings = zarr.config.set(
-                {
-                    "codec_pipeline.path": PIPELINE,
-                    "codecs": {**zarr.config.get("codecs"), **CODECS},
-                    "buffer": "zarr.buffer.gpu.Buffer",
-                    "ndbuffer": NDBUFFER,
-                }
-            )
-            level = _Level(settings, 0)
-            _levels.append(level)
-        level.users += 1
-        return level
-
-
-def _leave(level: _Level) -> None:
-    with _lock:
-        level.users -= 1
-        if not level.users:
-            _levels.remove(level)
-            level.settings.__exit__(None, None, None)
 
 
 def last_read() -> ReadRecord | None:
@@ -182,7 +147,7 @@ def read_zarr_to_gpu(
     NotImplementedError
         When the named backend cannot take this array; says why.
     DeviceError
-        When there is no usable GPU, or its memory does not suffice.
+        When there is no usable GPU; a DeviceMemoryError when its memory does not suffice.
     """
     from linumpy.device import Device, locate
 
@@ -229,9 +194,11 @@ def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
         if backend != "auto":
             raise
         causes.append(str(cause))
-    except (DeviceError, RuntimeError, OSError) as error:
+    except DeviceMemoryError:
         # Memory that does not suffice for one chunk will not suffice for Zarr either.
-        if backend != "auto" or "device memory" in str(error):
+        raise
+    except (DeviceError, RuntimeError, OSError) as error:
+        if backend != "auto":
             raise
         causes.append(f"{type(error).__name__}: {error}")
     warnings.warn(

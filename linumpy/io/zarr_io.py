@@ -30,9 +30,9 @@ def zarr_context(device: Device = CPU) -> Iterator[None]:
     are checked before they are decoded (`linumpy.io.chunk_guard`); ``zarr.open(...)[...]`` gives
     NumPy arrays. On a GPU it gives CuPy arrays; see `linumpy.gpu.zarr_io.gpu_zarr_context`.
 
-    The configuration of before comes back at the end, also after an exception, and contexts
-    nest. An array keeps the pipeline that it was opened with. Zarr's configuration belongs to
-    the whole process: enter the context once, before threads start, not in each of them.
+    The configuration of before comes back at the end, also after an exception; contexts nest,
+    and those of several threads may overlap. An array keeps the pipeline that it was opened
+    with. Zarr's configuration belongs to the whole process: the context entered last rules.
 
     The number of threads is that of the cores this process may run on (its affinity and the
     limit of its control group), or what ``RAYON_NUM_THREADS`` in the environment says. Zarr's
@@ -50,10 +50,10 @@ def zarr_context(device: Device = CPU) -> Iterator[None]:
             yield
         return
 
-    import zarr
     from zarr.registry import fully_qualified_name, register_pipeline
 
     from linumpy.io.guarded_pipeline import GuardedZarrsCodecPipeline
+    from linumpy.io.zarr_settings import zarr_settings
 
     register_pipeline(GuardedZarrsCodecPipeline)
     settings = {
@@ -62,7 +62,7 @@ def zarr_context(device: Device = CPU) -> Iterator[None]:
         "buffer": "zarr.buffer.cpu.Buffer",
         "ndbuffer": "zarr.buffer.cpu.NDBuffer",
     }
-    with zarr.config.set(settings):
+    with zarr_settings(settings):
         yield
 
 
