@@ -16,6 +16,7 @@ from typing import Any
 from linumpy import __version__
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path
+from linumpy.io.zarr_io import zarr_context
 
 AXES = ("z", "y", "x")
 MICROMETRES_PER_UNIT = {
@@ -131,17 +132,19 @@ def create_array(
     """
     from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
-    return group.create_array(
-        name,
-        shape=shape,
-        dtype=dtype,
-        chunks=chunks,
-        shards=shards,
-        serializer=BytesCodec(),
-        compressors=[ZstdCodec(level=1), Crc32cCodec()],
-        fill_value=0,
-        dimension_names=AXES,
-    )
+    # An array keeps the pipeline that it was made with: this one encodes on all cores.
+    with zarr_context():
+        return group.create_array(
+            name,
+            shape=shape,
+            dtype=dtype,
+            chunks=chunks,
+            shards=shards,
+            serializer=BytesCodec(),
+            compressors=[ZstdCodec(level=1), Crc32cCodec()],
+            fill_value=0,
+            dimension_names=AXES,
+        )
 
 
 def _multiscale(name: str, levels: Sequence[tuple[Triple, Triple]]) -> dict[str, Any]:
@@ -239,33 +242,35 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
     path = Path(path)
     if not path.is_dir():
         raise InputError(f"{path}: no such OME-Zarr folder")
-    try:
-        group = zarr.open_group(path, mode="r")
-    except (FileNotFoundError, ValueError, KeyError) as error:
-        raise InputError(f"{path}: not a Zarr group ({error})") from error
-    attributes: dict[str, Any] = dict(group.attrs)
-    multiscales = attributes.get("ome", attributes).get("multiscales")
-    if not multiscales:
-        raise InputError(f"{path}: no NGFF `multiscales` in its attributes; expected OME-Zarr")
-    multiscale = multiscales[0]
-    unit_um = _axis_units(path, multiscale, assume_unit)
-    arrays, scales, translations = [], [], []
-    for dataset in multiscale["datasets"]:
-        name = dataset["path"]
+    # Arrays keep the pipeline that they are opened with: this one decodes on all cores.
+    with zarr_context():
         try:
-            array: Any = group[name]
+            group = zarr.open_group(path, mode="r")
+        except (FileNotFoundError, ValueError, KeyError) as error:
+            raise InputError(f"{path}: not a Zarr group ({error})") from error
+        attributes: dict[str, Any] = dict(group.attrs)
+        multiscales = attributes.get("ome", attributes).get("multiscales")
+        if not multiscales:
+            raise InputError(f"{path}: no NGFF `multiscales` in its attributes; expected OME-Zarr")
+        multiscale = multiscales[0]
+        unit_um = _axis_units(path, multiscale, assume_unit)
+        arrays, scales, translations = [], [], []
+        for dataset in multiscale["datasets"]:
+            name = dataset["path"]
+            try:
+                array: Any = group[name]
+            except KeyError:
+                raise InputError(f"{path}: dataset {name!r} of its metadata is missing") from None
+            if array.ndim != 3:
+                raise InputError(f"{path}/{name}: {array.ndim} axes, expected 3 (z, y, x)")
+            scale, translation = _dataset_transform(path, multiscale, dataset, unit_um)
+            arrays.append(array)
+            scales.append(scale)
+            translations.append(translation)
+        try:
+            valid: Any = group["labels/valid/0"]
         except KeyError:
-            raise InputError(f"{path}: dataset {name!r} of its metadata is missing") from None
-        if array.ndim != 3:
-            raise InputError(f"{path}/{name}: {array.ndim} axes, expected 3 (z, y, x)")
-        scale, translation = _dataset_transform(path, multiscale, dataset, unit_um)
-        arrays.append(array)
-        scales.append(scale)
-        translations.append(translation)
-    try:
-        valid: Any = group["labels/valid/0"]
-    except KeyError:
-        valid = None
+            valid = None
     return Image(
         path,
         tuple(arrays),
