@@ -224,6 +224,30 @@ def ndimage_of(array: object) -> Any:
     return scipy.ndimage
 
 
+def default_workers(device: Device) -> int:
+    """Return how many threads work on tiles: one a core on the CPU, one on a GPU.
+
+    ``OMP_NUM_THREADS``, by which batch systems and the pipeline say how many cores a task has,
+    is kept to.
+    """
+    if device.is_gpu:
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(granted)) if granted.isdigit() and int(granted) > 0 else cores
+
+
+def fft_of(array: object) -> Any:
+    """Return ``scipy.fft`` or its CuPy twin, by where `array` lives."""
+    if is_device_array(array):
+        import cupyx.scipy.fft
+
+        return cupyx.scipy.fft
+    import scipy.fft
+
+    return scipy.fft
+
+
 def to_host(array: Array) -> np.ndarray:
     """Return `array` as a NumPy array, copied from the device only if it lives there."""
     if is_device_array(array):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.cli import progress
-from linumpy.device import CPU, Device, to_host
+from linumpy.device import CPU, Device, default_workers, to_host
 from linumpy.errors import InputError
 from linumpy.io.atomic import write_text
 from linumpy.io.grid import parse_stage_to_array
@@ -37,6 +37,7 @@ from linumpy.registration.register_slices import (
 from linumpy.slices.layout import SHARD_PX, volume_spec
 from linumpy.slices.single_stages import model_place
 
+_MAX_PAIRS = 4
 _SLICE_NAME = re.compile(r"slice_z(\d+)\.ome\.zarr")
 
 
@@ -128,7 +129,9 @@ def register_folder(
     """Register the slices of a folder and write the model as JSON."""
     params = build(RegisterParams, values)
     volumes, voxel_um, interval_um = load_slices(find_slices(folder, config), shifts, device=device)
-    model = register_slices(volumes, voxel_um, interval_um, params)
+    # Every pair in hand takes the memory of some planes of two slices.
+    workers = min(default_workers(device), _MAX_PAIRS)
+    model = register_slices(volumes, voxel_um, interval_um, params, workers=workers)
     save_model(*model_place(output), model)
     return model
 

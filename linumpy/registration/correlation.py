@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace, ndimage_of, to_host
+from linumpy.device import Array, fft_of, namespace, ndimage_of, to_host
 
 ACCEPT_Z_SCORE = 5.0
 """Peaks that stand this far above the rest of their surface are taken for real."""
@@ -126,24 +126,26 @@ def correlation_surface(
         Displacements at which less than this share of the smaller image overlaps are NaN.
     """
     xp = namespace(first)
-    n1 = first.shape[1] + second.shape[1] - 1
-    n2 = first.shape[2] + second.shape[2] - 1
-    size = (_fast_length(n1), _fast_length(n2))
+    fft = fft_of(first)
+    size = tuple(
+        _fast_length(_padded(first.shape[axis + 1], second.shape[axis + 1], centre, radius))
+        for axis, (centre, radius) in enumerate(zip(centre_px, radius_px, strict=True))
+    )
 
     def transform(image: Array) -> Array:
-        return xp.fft.rfft2(image, s=size)
+        return fft.rfft2(image, s=size)
 
     def correlate(a: Array, b: Array) -> Array:
-        return xp.fft.irfft2((transform(a) * xp.conj(transform(b))).sum(axis=0), s=size)
+        return fft.irfft2((a * xp.conj(b)).sum(axis=0), s=size)
 
-    mask_a = (first != 0).astype(xp.float32)
-    mask_b = (second != 0).astype(xp.float32)
+    mask_a = transform((first != 0).astype(xp.float32))
+    mask_b = transform((second != 0).astype(xp.float32))
     lags1 = xp.arange(centre_px[0] - radius_px[0], centre_px[0] + radius_px[0] + 1) % size[0]
     lags2 = xp.arange(centre_px[1] - radius_px[1], centre_px[1] + radius_px[1] + 1) % size[1]
     window = xp.ix_(lags1, lags2)
-    product = correlate(first, second)[window]
-    energy_a = correlate(first * first, mask_b)[window]
-    energy_b = correlate(mask_a, second * second)[window]
+    product = correlate(transform(first), transform(second))[window]
+    energy_a = correlate(transform(first * first), mask_b)[window]
+    energy_b = correlate(mask_a, transform(second * second))[window]
     count = correlate(mask_a, mask_b)[window]
     smaller = min(first[0].size, second[0].size) * first.shape[0]
     scale = xp.sqrt(xp.maximum(energy_a, 0) * xp.maximum(energy_b, 0))
@@ -266,6 +268,17 @@ def _subpixel(values: np.ndarray, i: int, j: int, floor: float) -> tuple[float, 
     if max(abs(offset[0]), abs(offset[1])) > 1:
         return 0.0, 0.0
     return float(offset[0]), float(offset[1])
+
+
+def _padded(n_first: int, n_second: int, centre: int, radius: int) -> int:
+    """Return the least length at which no displacement of the window is mixed with a wrapped one.
+
+    Images of the full length ``n_first + n_second − 1`` never wrap; for a narrow window of
+    displacements much less will do.
+    """
+    low, high = centre - radius, centre + radius
+    enough = max(n_first - low, n_second + high, n_first, n_second)
+    return min(enough, n_first + n_second - 1)
 
 
 def _fast_length(n: int) -> int:

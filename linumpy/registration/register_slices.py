@@ -9,6 +9,7 @@ solved together, relative to the middle slice, instead of being summed along a c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -342,6 +343,8 @@ def register_slices(
     voxel_um: tuple[float, float, float],
     interval_um: float,
     params: RegisterParams,
+    *,
+    workers: int = 1,
 ) -> SliceRegistration:
     """Register all slices of a brain against each other.
 
@@ -353,15 +356,20 @@ def register_slices(
         Voxel size of all.
     interval_um
         Slicing interval.
+    workers
+        Pairs that are registered at once; the answer does not depend on it.
     """
-    shifts = []
+    pairs = []
     for n, fixed in enumerate(slices):
         for moving in slices[n + 1 :]:
             if moving.slice_id - fixed.slice_id > _MAX_ID_STEP and moving is not slices[n + 1]:
                 break
-            shift = register_pair(fixed, moving, voxel_um, interval_um, params)
-            if shift is not None:
-                shifts.append(shift)
+            pairs.append((fixed, moving))
+    with ThreadPoolExecutor(workers) as pool:
+        measured = pool.map(
+            lambda pair: register_pair(pair[0], pair[1], voxel_um, interval_um, params), pairs
+        )
+        shifts = [shift for shift in measured if shift is not None]
     number = {volume.slice_id: n for n, volume in enumerate(slices)}
     good = [s for s in shifts if s.z_score >= ACCEPT_Z_SCORE]
     offsets = np.zeros((len(slices), 3))

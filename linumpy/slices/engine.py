@@ -8,12 +8,11 @@ A chain with k models to learn is k + 1 passes, of which only the first reads th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 from linumpy.cli import logger, progress
-from linumpy.device import CPU, Device, to_device
+from linumpy.device import CPU, Device, default_workers, to_device
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES, TileStore
 from linumpy.slices.tile import Key, Tile
 from linumpy.stream import stream
@@ -82,19 +81,6 @@ class Stage:
     def apply(self, tile: Tile) -> Tile:
         """Return the changed tile; runs in several threads."""
         return tile
-
-
-def default_workers(device: Device) -> int:
-    """Return how many threads work on tiles: one a core on the CPU, one on a GPU.
-
-    ``OMP_NUM_THREADS``, by which batch systems and the pipeline say how many cores a task has,
-    is kept to.
-    """
-    if device.is_gpu:
-        return 1
-    cores = len(os.sched_getaffinity(0))
-    granted = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(granted)) if granted.isdigit() and int(granted) > 0 else cores
 
 
 def run(
