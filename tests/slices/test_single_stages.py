@@ -119,13 +119,13 @@ def test_a_stitched_slice_is_the_weighted_mean_of_its_tiles(chain):
     total, weights = np.zeros((2, *data.shape))
     z, i, j = np.indices(data.shape)
     for tile in record:
-        offset = np.subtract(tile["corner_um"], corner) / 20
+        # The lowest tile lies on the canvas' edge, where SciPy knows nothing a hair outside.
+        offset = np.round(np.subtract(tile["corner_um"], corner) / 20, 9)
         at = [z, i - offset[0], j - offset[1]]
-        # The lowest tile lies on the canvas' edge, up to rounding.
-        inside = (np.abs(at[1] - 15.5) <= 15.5 + 1e-9) & (np.abs(at[2] - 15.5) <= 15.5 + 1e-9)
+        inside = (at[1] >= 0) & (at[1] <= 31) & (at[2] >= 0) & (at[2] <= 31)
         mask = grid.read_valid(tile["ix"], tile["iy"]).astype(float)
         # All samples that a pixel rests on must be valid.
-        inside &= map_coordinates(mask, at, order=1) > 1 - 1e-8
+        inside &= map_coordinates(mask, at, order=1) > 1 - 1e-9
         values = map_coordinates(grid.read_tile(tile["ix"], tile["iy"]), at, order=1)
         here = inside * map_coordinates(weight, at[1:], order=1)
         total += here * values
