@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from linumpy import __version__
 from linumpy.errors import LinumpyError
+from linumpy.start_up import begin_cuda, leave
 
 T = TypeVar("T")
 
@@ -44,7 +46,7 @@ def make_parser(
     description
         First lines of ``--help``.
     gpu
-        Add ``--use_gpu/--no-use_gpu`` (default: no).
+        Add ``--use_gpu/--no-use_gpu`` (default: no) and ``--gpu_memory``.
     overwrite
         Add ``-f/--overwrite``; without it an existing output is an error.
     """
@@ -62,7 +64,28 @@ def make_parser(
             default=False,
             help="compute on the GPU; an error if there is none",
         )
+        parser.add_argument(
+            "--gpu_memory",
+            type=_parse_bytes,
+            metavar="SIZE",
+            help="most device memory to take, such as 8GB, so that processes can share a GPU; "
+            "all that is free by default",
+        )
     return parser
+
+
+def _parse_bytes(text: str) -> int:
+    """Read a size such as ``8GB``, ``512 MiB`` or ``1e9``."""
+    match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) *([kMGT]i?)?B?", text.strip())
+    try:
+        number = float(match[1]) if match else 0.0
+    except ValueError:
+        number = 0.0
+    if match is None or not number > 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 8GB or 512MiB")
+    unit = match[2] or ""
+    power = " kMGT".index(unit[0]) if unit else 0
+    return int(number * (1024 if unit.endswith("i") else 1000) ** power)
 
 
 def configure_logging(verbose: bool) -> None:
@@ -72,9 +95,11 @@ def configure_logging(verbose: bool) -> None:
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line and start logging."""
+    """Parse the command line, start logging, and begin to start the GPU if one is asked for."""
     args = parser.parse_args(argv)
     configure_logging(args.verbose)
+    if getattr(args, "use_gpu", False):
+        begin_cuda()
     return args
 
 
@@ -93,6 +118,7 @@ def run(main: Callable[[], None]) -> None:
         # The reader of our standard output went away (`linum_x.py | head`): not our error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    leave()
 
 
 def progress(iterable: Iterable[T], total: int, label: str) -> Iterator[T]:

@@ -52,7 +52,7 @@ class Device:
 CPU = Device("cpu")
 
 
-def resolve(use_gpu: bool) -> Device:
+def resolve(use_gpu: bool, gpu_memory_bytes: int | None = None) -> Device:
     """Choose the device of this process, once.
 
     Parameters
@@ -60,6 +60,9 @@ def resolve(use_gpu: bool) -> Device:
     use_gpu
         Whether the user asked for a GPU. With several visible GPUs the first is used: which ones
         are visible is decided outside (``CUDA_VISIBLE_DEVICES``).
+    gpu_memory_bytes
+        Most device memory to take, so that several processes can share a GPU; None for all that is
+        free. CuPy's pool gives unused memory back before it takes more than this.
 
     Raises
     ------
@@ -69,7 +72,24 @@ def resolve(use_gpu: bool) -> Device:
     if not use_gpu:
         return CPU
     _visible_gpus("--use_gpu")
+    if gpu_memory_bytes is not None:
+        import cupy
+
+        cupy.get_default_memory_pool().set_limit(size=gpu_memory_bytes)
     return Device("cuda")
+
+
+def free_gpu_bytes() -> int:
+    """Return the memory that can still be taken on the current GPU, that in CuPy's pool included.
+
+    Not more than what the process was allowed to take (`resolve`).
+    """
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    free = int(cupy.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes())
+    limit = int(pool.get_limit())
+    return min(free, max(0, limit - int(pool.used_bytes()))) if limit else free
 
 
 def locate(where: Device) -> Device:

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.output,
         assume_unit=args.assume_unit,
         overwrite=args.overwrite,
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
 
 

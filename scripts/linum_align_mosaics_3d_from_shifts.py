@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.registration,
         args.output,
         overwrite=args.overwrite,
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
 
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         codec=args.codec,
         folder=args.folder,
         repeats=args.repeats,
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
     print(format_record(record))
     if args.output is not None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, progress, run
+from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, add_grid_options, grid_options
 
 DESCRIPTION = """Turn the raw tiles of one slice into a mosaic grid (OME-Zarr).
 
@@ -27,30 +28,10 @@ def build_parser() -> argparse.ArgumentParser:
         "-z", "--slice", type=int, required=True, metavar="ID", help="id of the slice"
     )
     parser.add_argument(
-        "--axial_resolution", type=float, metavar="UM",
-        help="depth step of a sample; without it, axial_resolution_um of metadata.json",
-    )  # fmt: skip
-    parser.add_argument(
-        "--slicing_interval", type=float, metavar="UM",
-        help="distance of the cuts; without it, slice_thickness (mm) of metadata.json",
-    )  # fmt: skip
-    parser.add_argument(
-        "-r", "--resolution", type=float, default=-1.0, metavar="UM",
+        "-r", "--resolution", type=float, default=NATIVE_RESOLUTION, metavar="UM",
         help="isotropic voxel of the grid; -1 keeps the voxels of the microscope",
     )  # fmt: skip
-    parser.add_argument(
-        "--fix_galvo_shift", action=argparse.BooleanOptionalAction, default=True,
-        help="find where the fly-back band lies; without, it is the last A-lines",
-    )  # fmt: skip
-    parser.add_argument(
-        "--galvo_threshold", type=float, default=0.6, metavar="C",
-        help="confidence (0 to 1) from which the place of the band is believed",
-    )  # fmt: skip
-    parser.add_argument(
-        "--stage_to_array", default="+x,+y", metavar="AXES",
-        help="signed stage axes along the A-lines (axis 1) and the B-scans (axis 2); "
-        "write --stage_to_array=-x,+y when the first sign is a minus",
-    )  # fmt: skip
+    add_grid_options(parser)
     return parser
 
 
@@ -58,21 +39,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
     args = parse(build_parser(), argv)
     from linumpy.device import resolve
-    from linumpy.mosaic.create_mosaic_grid_3d import GridOptions, create_mosaic_grid_3d
+    from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
 
     create_mosaic_grid_3d(
         args.from_root_directory,
         args.slice,
         args.output,
-        GridOptions(
-            axial_resolution_um=args.axial_resolution,
-            slicing_interval_um=args.slicing_interval,
-            resolution_um=args.resolution,
-            fix_galvo_shift=args.fix_galvo_shift,
-            galvo_threshold=args.galvo_threshold,
-            stage_to_array=args.stage_to_array,
-        ),
-        device=resolve(args.use_gpu),
+        grid_options(args, args.resolution),
+        device=resolve(args.use_gpu, args.gpu_memory),
         overwrite=args.overwrite,
         progress=progress,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import parse, run
 from linumpy.params import make_stage_parser, read_params
-from linumpy.slices.block_stages import CropParams
+from linumpy.stage_params import CropParams
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         read_params(args),
         output_model=args.output_model,
         overwrite=args.overwrite,
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
 
 

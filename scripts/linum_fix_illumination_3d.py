@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import parse, run
 from linumpy.params import make_stage_parser, read_params
-from linumpy.slices.tile_stages import IlluminationParams
+from linumpy.stage_params import IlluminationParams
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         read_params(args),
         models=args.models,
         overwrite=args.overwrite,
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
 
 

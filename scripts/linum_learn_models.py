@@ -1,45 +1,58 @@
 #!/usr/bin/env python
-"""Learn the focal surface and the flat field of an acquisition from its mosaic grids."""
+"""Learn the focal surface and the flat field of an acquisition from the tiles of its slices."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, build, read_params
-from linumpy.slices.learn_models import LearnParams, learn_models
-from linumpy.slices.tile_stages import FocalParams, IlluminationParams, ResampleParams
+from linumpy.stage_params import FocalParams, IlluminationParams, LearnParams, ResampleParams
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Learn the focal surface and the flat field of an acquisition from its mosaic grids.",
+        "Learn the focal surface and the flat field of an acquisition from the tiles of its slices."
+        "\n\nTiles come from mosaic grids, or, with --from_root_directory, as the microscope wrote "
+        "them.",
         gpu=True,
     )
-    parser.add_argument("grids", type=Path, nargs="+", help="mosaic grids (*.ome.zarr)")
+    parser.add_argument("grids", type=Path, nargs="*", help="mosaic grids (*.ome.zarr)")
     parser.add_argument("--output", type=Path, required=True, help="folder for the models")
+    add_raw_arguments(parser, several=True)
     add_arguments(parser, ResampleParams, FocalParams, IlluminationParams, LearnParams)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Learn the models."""
-    args = parse(build_parser(), argv)
+    parser = build_parser()
+    args = parse(parser, argv)
+    check_raw_arguments(parser, args, bool(args.grids), several=True)
 
     from linumpy.device import resolve
     from linumpy.io.atomic import refuse_existing
+    from linumpy.slices.learn_models import learn_models
+    from linumpy.slices.raw_source import raw_inputs
 
     for stem in ("detect_focal_curvature", "fix_illumination_3d"):
         refuse_existing(args.output / f"{stem}.json", args.overwrite)
     values = read_params(args)
+    slices = sorted(args.grids) or raw_inputs(
+        args.from_root_directory,
+        args.slice,
+        slice_config=args.slice_config,
+        options=grid_options(args),
+    )
     models = learn_models(
-        sorted(args.grids),
+        slices,
         resample=build(ResampleParams, values),
         focal=build(FocalParams, values),
         illumination=build(IlluminationParams, values),
         learn=build(LearnParams, values),
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
     models.save(args.output)
 

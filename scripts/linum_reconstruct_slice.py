@@ -1,26 +1,28 @@
 #!/usr/bin/env python
-"""Reconstruct one slice: from its mosaic grid to a stitched, cropped, normalised volume."""
+"""Reconstruct one slice: from its tiles to a stitched, cropped, normalised volume."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, read_params
-from linumpy.slices.reconstruct_slice import SliceParams
+from linumpy.stage_params import SliceParams
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
         (
-            "Reconstruct one slice: from its mosaic grid to a normalised volume.\n\n"
+            "Reconstruct one slice: from its tiles to a normalised volume.\n\n"
             "Resamples, flattens, evens out, registers, stitches, crops and normalises;\n"
-            "the single scripts chained give the same bits."
+            "the single scripts chained give the same bits. Tiles come from a mosaic grid, or,\n"
+            "with --from_root_directory and -z, as the microscope wrote them."
         ),
         gpu=True,
     )
-    parser.add_argument("input", type=Path, help="mosaic grid (*.ome.zarr)")
+    parser.add_argument("input", type=Path, nargs="?", help="mosaic grid (*.ome.zarr)")
     parser.add_argument("output", type=Path, help="slice volume to write (*.ome.zarr)")
     parser.add_argument(
         "--models", type=Path, required=True, help="folder of linum_learn_models.py"
@@ -33,19 +35,28 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep_intermediates", type=Path, help="folder for the corrected grid and stitched slice"
     )
+    add_raw_arguments(parser)
     add_arguments(parser, *SliceParams.KINDS)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Reconstruct the slice."""
-    args = parse(build_parser(), argv)
+    parser = build_parser()
+    args = parse(parser, argv)
+    check_raw_arguments(parser, args, args.input is not None)
 
     from linumpy.device import resolve
+    from linumpy.slices.raw_source import raw_inputs
     from linumpy.slices.reconstruct_slice import reconstruct_to_files
 
+    slice_input = args.input
+    if slice_input is None:
+        slice_input = raw_inputs(
+            args.from_root_directory, [args.slice], options=grid_options(args)
+        )[0]
     reconstruct_to_files(
-        args.input,
+        slice_input,
         args.output,
         read_params(args),
         models=args.models,
@@ -54,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         preview=args.preview,
         intermediates=args.keep_intermediates,
         overwrite=args.overwrite,
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.params import add_arguments, read_params
-from linumpy.registration.register_slices import RegisterParams
+from linumpy.stage_params import RegisterParams
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.output,
         read_params(args),
         config=args.slice_config,
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
 
 

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.slices.single_stages import register_grid
 
     refuse_existing(args.output, args.overwrite)
-    register_grid(args.input, args.output, resolve(args.use_gpu))
+    register_grid(args.input, args.output, resolve(args.use_gpu, args.gpu_memory))
 
 
 if __name__ == "__main__":

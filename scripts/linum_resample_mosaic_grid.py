@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from linumpy.cli import parse, run
 from linumpy.params import make_stage_parser, read_params
-from linumpy.slices.tile_stages import ResampleParams
+from linumpy.stage_params import ResampleParams
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.output,
         read_params(args),
         overwrite=args.overwrite,
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.mosaic.stack_slices_motor import StackParams
 from linumpy.params import add_arguments, read_params
+from linumpy.stage_params import StackParams
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         output_model=args.output_model,
         matches=args.z_matches,
         overwrite=args.overwrite,
-        device=resolve(args.use_gpu),
+        device=resolve(args.use_gpu, args.gpu_memory),
     )
     if args.preview is not None:
         brain_preview(args.output, args.preview, overwrite=args.overwrite)

@@ -1,0 +1,176 @@
+"""Parameters of all stages, in one place that loads nothing: what every ``--help`` needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from linumpy.params import build, param
+
+BLENDING_METHODS = ("linear", "average", "none")
+
+
+@dataclass(frozen=True)
+class ResampleParams:
+    """Parameters of resampling."""
+
+    resolution_um: float = param(
+        10.0, "resolution", "voxel size to work at, um; -1 keeps the grid's", minimum=-1
+    )
+    assume_unit: str = param(
+        "", "assume_unit", "unit of grids whose metadata has none, such as millimeter"
+    )
+
+
+@dataclass(frozen=True)
+class FocalParams:
+    """Parameters of the focal curvature."""
+
+    enabled: bool = param(True, "fix_curvature_enabled", "take the focal curvature off")
+    sigma_xy_px: int = param(
+        3, "fix_curvature_sigma_xy", "lateral box of the interface finder, pixels", minimum=1
+    )
+    sigma_z_px: float = param(
+        2.0, "fix_curvature_sigma_z", "axial sigma of the interface finder, voxels", minimum=0.5
+    )
+
+
+@dataclass(frozen=True)
+class IlluminationParams:
+    """Parameters of the illumination correction."""
+
+    enabled: bool = param(True, "fix_illum_enabled", "divide by the learned flat field")
+
+
+@dataclass(frozen=True)
+class StitchParams:
+    """Parameters of stitching."""
+
+    blending_method: str = param(
+        "linear", "stitch_blending_method", "how overlaps are blended", choices=BLENDING_METHODS
+    )
+
+
+@dataclass(frozen=True)
+class CropParams:
+    """Parameters of cropping."""
+
+    depth_um: float = param(
+        600.0, "crop_interface_out_depth", "depth kept below the interface, um", minimum=1
+    )
+    sigma_xy_px: int = param(
+        3, "crop_interface_sigma_xy", "lateral box of the interface finder, pixels", minimum=1
+    )
+    sigma_z_px: float = param(
+        2.0, "crop_interface_sigma_z", "axial sigma of the interface finder, voxels", minimum=0.5
+    )
+    max_depth_fraction: float = param(
+        0.5,
+        "crop_interface_max_depth_fraction",
+        "share of the depth, from the top, where the interface is sought",
+        minimum=0.05,
+        maximum=1,
+    )
+
+
+@dataclass(frozen=True)
+class NormalizeParams:
+    """Parameters of normalisation."""
+
+    percentile_max: float = param(
+        99.9,
+        "clip_percentile_upper",
+        "percentile of each plane that values are capped at",
+        minimum=50,
+        maximum=100,
+    )
+    sigma_px: float = param(
+        1.0, "normalize_sigma", "smoothing before agarose is told from tissue, pixels", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class LearnParams:
+    """Parameters of learning."""
+
+    max_tiles: int = param(
+        400, "learn_max_tiles", "tiles to learn the acquisition's models from", minimum=2
+    )
+
+
+@dataclass(frozen=True)
+class RegisterParams:
+    """Parameters of the registration of slices."""
+
+    first_plane: int = param(
+        4,
+        "moving_slice_first_index",
+        "planes at the top of a slice that are not trusted, for an uneven cut",
+        minimum=0,
+    )
+    max_translation_px: int = param(
+        200,
+        "registration_max_translation",
+        "largest shift sought between two slices, pixels",
+        minimum=1,
+    )
+    drift_mm: float = param(
+        0.1,
+        "registration_allowed_drifting_mm",
+        "largest error of the slicing interval sought, mm",
+        minimum=0,
+    )
+    expected_z: bool = param(
+        False,
+        "use_expected_z_overlap",
+        "place slices in depth by the slicing interval alone, without measuring",
+    )
+
+
+@dataclass(frozen=True)
+class SliceParams:
+    """Parameters of all stages of a slice."""
+
+    resample: ResampleParams
+    focal: FocalParams
+    illumination: IlluminationParams
+    stitch: StitchParams
+    crop: CropParams
+    normalize: NormalizeParams
+
+    KINDS: ClassVar = (
+        ResampleParams,
+        FocalParams,
+        IlluminationParams,
+        StitchParams,
+        CropParams,
+        NormalizeParams,
+    )
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> SliceParams:
+        """Build all stages' parameters from pipeline names."""
+        return cls(
+            resample=build(ResampleParams, values),
+            focal=build(FocalParams, values),
+            illumination=build(IlluminationParams, values),
+            stitch=build(StitchParams, values),
+            crop=build(CropParams, values),
+            normalize=build(NormalizeParams, values),
+        )
+
+
+@dataclass(frozen=True)
+class StackParams:
+    """Parameters of stacking."""
+
+    first_plane: int = param(
+        4,
+        "moving_slice_first_index",
+        "planes at the top of a slice that are not trusted, for an uneven cut",
+        minimum=0,
+    )
+    blend: bool = param(
+        True, "stack_blend_enabled", "pass over from slice to slice by a Hann window"
+    )
