@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.device import free_gpu_bytes
 from linumpy.errors import DeviceMemoryError
 from linumpy.gpu.blosc import blosc_codec
-from linumpy.gpu.decode import Placement, ReadRecord, free_nbytes, read_on_device, read_plan
+from linumpy.gpu.decode import Placement, ReadRecord, read_on_device, read_plan
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.formats import device_format
 from linumpy.gpu.host_codec import decode_chunk
@@ -128,7 +129,7 @@ def _read_on_cores(plan: ReadPlan, layout: ChunkLayout, out: Any, record: ReadRe
     stream = cupy.cuda.Stream(non_blocking=True)
     room = max(16, -(-layout.chunk_nbytes // 16) * 16)
     # Two batches are held at once.
-    batch_nbytes = min(max(HOST_BATCH_NBYTES, n_threads() * room), free_nbytes() // 4)
+    batch_nbytes = min(max(HOST_BATCH_NBYTES, n_threads() * room), free_gpu_bytes() // 4)
     # What the caller queued on its stream may still use the memory that copies go to.
     placement.caller.synchronize()
     kept: list[Any] = []

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.device import free_gpu_bytes
 from linumpy.errors import DeviceMemoryError, InputError
 from linumpy.gpu import kernels
 from linumpy.gpu.fetch import make_fetch, plan_runs
@@ -23,6 +24,7 @@ from linumpy.gpu.host_codec import decode_chunk
 from linumpy.gpu.layout import ChunkLayout
 from linumpy.gpu.plan import ReadItem, ReadPlan, batches, element_width, plan_read
 from linumpy.gpu.transfer import allocate, upload
+from linumpy.timeline import span
 
 BATCH_NBYTES = 1 << 31
 """Most decoded bytes of a batch."""
@@ -223,7 +225,7 @@ class _Read:
         batch_nbytes = min(
             batch_nbytes,
             max(TINY_NBYTES, BATCH_CHUNKS * self.layout.chunk_nbytes),
-            free_nbytes() // (2 * MEMORY_FACTOR * IN_FLIGHT),
+            free_gpu_bytes() // (2 * MEMORY_FACTOR * IN_FLIGHT),
         )
         work = [_Batch(self, rows) for rows in batches(self.plan, self.layout, batch_nbytes)]
         in_flight: deque[_Batch] = deque()
@@ -245,14 +247,6 @@ class _Read:
             for batch in work:
                 batch.abandon()
             self.fetch.close()
-
-
-def free_nbytes() -> int:
-    """Return the device memory that can still be taken, that in CuPy's pool included."""
-    import cupy
-
-    free, _ = cupy.cuda.runtime.memGetInfo()
-    return int(free + cupy.get_default_memory_pool().free_bytes())
 
 
 class _Batch:
@@ -292,7 +286,8 @@ class _Batch:
             When a chunk is too short for a checksum, or was cut short.
         """
         wait, self._wait = self._wait, None
-        wait()
+        with span("fetch", f"{len(self.rows)} chunks"):
+            wait()
         layout, plan = self.read.layout, self.read.plan
         trailer = 4 if layout.has_crc32c else 0
         if (self.nbytes < trailer).any():
@@ -343,7 +338,8 @@ class _Batch:
         InputError
             When a chunk is corrupt.
         """
-        self.stream.synchronize()
+        with span("decode", f"{len(self.rows)} chunks"):
+            self.stream.synchronize()
         outcome = self.work.outcome()
         if outcome.problems:
             number, problem = min(outcome.problems.items())

@@ -21,6 +21,7 @@ from linumpy.gpu.layout import MISSING, ChunkLayout, UnsupportedLayout
 from linumpy.gpu.plan import element_width
 from linumpy.gpu.requests import Box, copies_of
 from linumpy.gpu.transfer import allocate, copy_to_host, upload
+from linumpy.timeline import span
 
 GROUP_NBYTES = 1 << 30
 """Decoded bytes that are encoded at once: about a thousand chunks, for which nvCOMP takes three
@@ -106,7 +107,8 @@ def write_on_device(
     Raises
     ------
     DeviceMemoryError
-        When device memory does not hold one object.
+        When device memory does not hold one object, which the CPU's cores would encode if nvCOMP's
+        working memory is all that is missing.
     DeviceError
         When nvCOMP fails.
     """
@@ -114,17 +116,17 @@ def write_on_device(
 
     object_nbytes = int(np.prod(layout.outer_shape, dtype=np.int64)) * layout.dtype.itemsize
     per_group = max(1, group_nbytes // max(1, object_nbytes))
+    kind = _Group if encoded_by_device(layout) else _HostGroup
     caller = cupy.cuda.get_current_stream()
     device = cupy.cuda.Device()
 
     def hand_over(group: _Group, number: int, first: int) -> None:
         """Fetch what an object became, and see it stored."""
-        with device:
+        with device, span("store", first + number):
             store(first + number, group.fetch(number)).result()
 
     def attempt(first: int) -> _Group | str:
         """Encode a group; answers it, or what memory was short."""
-        kind = _Group if encoded_by_device(layout) else _HostGroup
         group = kind(items[first : first + per_group], layout, keep_empty, caller)
         try:
             group.encode()
@@ -144,12 +146,17 @@ def write_on_device(
     with ThreadPoolExecutor(n_threads(), thread_name_prefix="store") as pool:
         while first < len(items):
             drain(BACKLOG)
-            group = attempt(first)
+            with span("encode", f"{min(per_group, len(items) - first)} objects"):
+                group = attempt(first)
             if isinstance(group, str):
                 # Groups on their way to the store may hold what was missing.
                 was_alone = not pending
                 drain(0)
                 cupy.get_default_memory_pool().free_all_blocks()
+                if was_alone and per_group == 1 and kind is _Group and layout.compression:
+                    # nvCOMP wants a gigabyte for the first chunk; the cores want none.
+                    kind = _HostGroup
+                    continue
                 if was_alone and per_group == 1:
                     raise DeviceMemoryError(
                         f"device memory does not hold one object of {object_nbytes} bytes "

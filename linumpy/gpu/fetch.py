@@ -231,11 +231,15 @@ def _check_length(run: Run, got: int, expected: int | None = None) -> None:
 
 @functools.cache
 def _configure_kvikio() -> None:
-    """Give kvikio's thread pool the machine's cores, unless the environment says otherwise."""
+    """Give kvikio the machine's cores and small buffers, unless the environment says otherwise."""
     import kvikio.defaults
 
     if "KVIKIO_NTHREADS" not in os.environ:
         kvikio.defaults.set({"num_threads": n_threads()})
+    if "KVIKIO_BOUNCE_BUFFER_SIZE" not in os.environ:
+        # Each thread has a page-locked buffer, which takes long to make and need not be larger
+        # than what a thread reads at once.
+        kvikio.defaults.set({"bounce_buffer_size": kvikio.defaults.get("task_size")})
 
 
 def make_fetch(objects: Sequence[StoredObject], device_id: int) -> tuple[Any, str | None]:

@@ -15,10 +15,19 @@ from linumpy.gpu.requests import Box, copies_of
 
 @dataclass(frozen=True)
 class ReadItem:
-    """A regular selection of one stored object."""
+    """A regular selection of one stored object.
+
+    Attributes
+    ----------
+    stored, box
+        The object, and what of it is wanted.
+    base
+        Byte of the output from which `box.out_start` counts.
+    """
 
     stored: StoredObject
     box: Box
+    base: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ def plan_read(
         columns["offset"].append(offset[copies.chunk])
         columns["nbytes"].append(nbytes[copies.chunk])
         columns["source"].append(copies.source @ strides)
-        columns["target"].append(copies.target @ np.array(target_strides, np.int64))
+        columns["target"].append(item.base + copies.target @ np.array(target_strides, np.int64))
         columns["count"].append(copies.count)
     joined = {
         name: np.concatenate(parts) if parts else np.empty(0, np.int64)

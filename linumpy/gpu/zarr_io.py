@@ -213,16 +213,50 @@ def _read_by_core(array: Any, selection: Any, backend: str, out: Any) -> Any:
     import cupy
 
     from linumpy.gpu.backends import read_items
-    from linumpy.gpu.layout import UnsupportedLayout, layout_of
+    from linumpy.gpu.layout import layout_of
+
+    layout = layout_of(codecs_of(array), spec_of(array))
+    shape, items, axes = selection_items(array, selection)
+    result = _output(out, shape, layout.dtype, array)
+    chosen = Session(cupy.cuda.Device().id, cupy.cuda.get_current_stream(), backend)
+    if items and result.size:
+        with session(chosen):
+            _last.record = read_items(items, layout, result, axes)
+    else:
+        _last.record = ReadRecord(backend)
+    return result
+
+
+def selection_items(
+    array: Any, selection: Any, base: int = 0
+) -> tuple[tuple[int, ...], list[Any], tuple[int, ...]]:
+    """Take a basic selection of an array apart into reads of its stored objects.
+
+    Parameters
+    ----------
+    array
+        The Zarr array.
+    selection
+        As for `read_zarr_to_gpu`.
+    base
+        Byte of the output where the selection goes.
+
+    Returns
+    -------
+    The selection's shape, a `linumpy.gpu.plan.ReadItem` for each object, and the objects' axes that
+    the selection keeps.
+
+    Raises
+    ------
+    UnsupportedLayout
+        When the selection is no regular one.
+    """
+    from linumpy.gpu.layout import UnsupportedLayout
     from linumpy.gpu.objects import stored_object
     from linumpy.gpu.plan import ReadItem
     from linumpy.gpu.requests import box_of, kept_axes
 
     indexer, parts = array_parts(array, selection)
-    spec = spec_of(array)
-    layout = layout_of(codecs_of(array), spec)
-    result = _output(out, indexer.shape, layout.dtype, array)
-    chosen = Session(cupy.cuda.Device().id, cupy.cuda.get_current_stream(), backend)
     items = []
     axes: tuple[int, ...] = ()
     for coordinates, chunk_selection, out_selection in parts:
@@ -231,13 +265,8 @@ def _read_by_core(array: Any, selection: Any, backend: str, out: Any) -> Any:
             raise UnsupportedLayout(f"selection {selection!r}")
         axes = kept_axes(chunk_selection, ())
         key = array.metadata.encode_chunk_key(coordinates)
-        items.append(ReadItem(stored_object(array.store_path / key), box))
-    if items and result.size:
-        with session(chosen):
-            _last.record = read_items(items, layout, result, axes)
-    else:
-        _last.record = ReadRecord(backend)
-    return result
+        items.append(ReadItem(stored_object(array.store_path / key), box, base))
+    return indexer.shape, items, axes
 
 
 def array_parts(array: Any, selection: Any) -> tuple[Any, list[tuple[Any, Any, Any]]]:
