@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace
+from linumpy.device import Array, namespace, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.interface import find_tissue_interface
 
@@ -48,12 +48,10 @@ def interface_depths(
     max_depth_fraction
         Only this share of the depth, from the top, is searched.
     """
-    xp = namespace(volume)
     searched = max(3, math.ceil(volume.shape[0] * max_depth_fraction))
     mask = None if valid is None else valid[:searched]
-    depth = find_tissue_interface(volume[:searched], s_xy, s_z, valid=mask, axis=0)
-    depth = depth[xp.isfinite(depth)]
-    return np.asarray(depth.get() if hasattr(depth, "get") else depth)
+    depth = to_host(find_tissue_interface(volume[:searched], s_xy, s_z, valid=mask, axis=0))
+    return depth[np.isfinite(depth)]
 
 
 def solve_interface_cut(

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace
+from linumpy.device import Array, is_device_array, to_host
+from linumpy.geometry.banded import row_blocks
 from linumpy.mosaic.shared_field import TileMap, fit_shared_field
 
 
@@ -81,19 +82,91 @@ def detect_focal_curvature(
     The moved tile and its mask (uint8), on the device of `array`. A voxel is valid when both
     samples that it was interpolated from are.
     """
-    xp = namespace(array)
-    surface = like(surface_px, array).astype(xp.float32)
-    whole = xp.floor(surface)
-    fraction = (surface - whole)[None]
-    low = xp.arange(array.shape[0], dtype=xp.int32)[:, None, None] + whole.astype(xp.int32)[None]
-    last = array.shape[0] - 1
-    needs_high = fraction > 0
-    inside = (low >= 0) & (low + needs_high <= last)
-    at_low, at_high = xp.clip(low, 0, last), xp.clip(low + 1, 0, last)
-    if valid is not None:
-        mask = valid > 0
-        inside &= xp.take_along_axis(mask, at_low, axis=0)
-        inside &= xp.take_along_axis(mask, at_high, axis=0) | ~needs_high
-    out = (1 - fraction) * xp.take_along_axis(array, at_low, axis=0)
-    out += fraction * xp.take_along_axis(array, at_high, axis=0)
-    return xp.where(inside, out, 0).astype(xp.float32), inside.astype(xp.uint8)
+    if is_device_array(array):
+        from linumpy.gpu.stage_kernels import shifted_along_depth
+
+        return shifted_along_depth(array, surface_px, valid)
+    surface = to_host(surface_px).astype(np.float32)
+    samples = _Samples(array)
+    masks = None if valid is None else _Samples(valid)
+    full = [True] * len(array) if valid is None else [bool(plane.min() > 0) for plane in valid]
+    out, inside = np.empty(array.shape, np.float32), np.empty(array.shape, np.uint8)
+    for rows in row_blocks(array.shape[1], 4 * array.shape[2]):
+        _shift_rows(rows, surface[rows], samples, masks, full, out, inside)
+    return out, inside
+
+
+class _Samples:
+    """Looks voxels up by their place in memory, from which planes are the same step apart."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.shape = array.shape
+        self._flat = np.ascontiguousarray(array).reshape(-1)
+
+    def fetch(self, start: int, places: np.ndarray, out: np.ndarray) -> None:
+        """Copy the voxels that lie `places` behind voxel `start`."""
+        # The places are known to exist; no other mode of NumPy's looks them up as fast.
+        np.take(self._flat[start:], places, out=out, mode="wrap")
+
+
+def _shift_rows(
+    rows: slice,
+    surface: np.ndarray,
+    samples: _Samples,
+    masks: _Samples | None,
+    full: Sequence[bool],
+    out: np.ndarray,
+    inside: np.ndarray,
+) -> None:
+    """Move some rows of A-lines.
+
+    The lower of the two samples of one output voxel is the upper one of the next, so each plane
+    takes one look-up, and one table of places serves all planes but those near the ends.
+    """
+    n_planes, n_rows, n_columns = samples.shape
+    plane_size, corner = n_rows * n_columns, rows.start * n_columns
+    whole = np.floor(surface)
+    fraction = surface - whole
+    rest, is_whole = 1 - fraction, fraction == 0
+    depth = whole.astype(np.intp)
+    shallow, deep = int(depth.min()), int(depth.max())
+    lateral = np.arange(depth.size).reshape(depth.shape)
+    places = (depth - shallow) * plane_size + lateral
+    mask = np.empty(depth.shape, np.uint8)
+
+    def fetch(plane: int, values: np.ndarray, known: np.ndarray) -> bool:
+        """Fetch what lies the surface below `plane`; answers whether all of it is data."""
+        first, last = plane + shallow, plane + deep
+        if first >= 0 and last < n_planes:
+            start, where = first * plane_size + corner, places
+            whole_plane = all(full[first : last + 1])
+            known[...] = True
+        else:
+            at = (depth + plane).clip(0, n_planes - 1)
+            start, where = corner, at * plane_size + lateral
+            whole_plane = False
+            np.equal(at, depth + plane, out=known)
+        samples.fetch(start, where, values)
+        if masks is not None and not whole_plane:
+            masks.fetch(start, where, mask)
+            known &= mask > 0
+        return whole_plane
+
+    upper, lower = np.empty_like(surface), np.empty_like(surface)
+    upper_known, lower_known = np.empty(depth.shape, bool), np.empty(depth.shape, bool)
+    upper_full = fetch(0, upper, upper_known)
+    for plane in range(n_planes):
+        lower_full = fetch(plane + 1, lower, lower_known)
+        target = out[plane, rows]
+        upper *= rest
+        np.multiply(lower, fraction, out=target)
+        target += upper
+        if upper_full and lower_full:
+            inside[plane, rows] = 1
+        else:
+            upper_known &= lower_known | is_whole
+            inside[plane, rows] = upper_known
+            target *= upper_known
+        upper, lower = lower, upper
+        upper_known, lower_known = lower_known, upper_known
+        upper_full = lower_full

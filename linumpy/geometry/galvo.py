@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace, ndimage_of, to_host
+from linumpy.device import Array, is_device_array, namespace, ndimage_of, to_host
 
 MEDIAN_WIDTH = 5
 N_BSCANS = 20
@@ -173,10 +173,17 @@ def fix_galvo_shift(volume: Array, shift_px: int, n_extra: int) -> Array:
     -------
     C-contiguous tile of ``n_extra`` A-lines fewer.
     """
-    xp = namespace(volume)
     n_alines = volume.shape[1]
     start = -shift_px % n_alines
     stop = start + n_alines - n_extra
+    if not is_device_array(volume):
+        # One A-line of all B-scans at a time: tiles come with their depth axis contiguous, and so
+        # little stays in the cache while it is turned around.
+        out = np.empty((volume.shape[0], n_alines - n_extra, volume.shape[2]), volume.dtype)
+        for line in range(start, stop):
+            out[:, line - start] = volume[:, line % n_alines]
+        return out
+    xp = namespace(volume)
     kept = volume[:, start : min(stop, n_alines)]
     if stop > n_alines:
         kept = xp.concatenate([kept, volume[:, : stop - n_alines]], axis=1)

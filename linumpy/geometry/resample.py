@@ -11,9 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace
+from linumpy.device import Array, is_device_array, like, namespace
+from linumpy.geometry.banded import ROWS, Band, bands, multiply
 
 _TRUNCATE_SIGMA = 4.0
+
+HALF = 0.5 - 1e-4
+"""Share of the weights from which a voxel is valid. Edges of masks often run right through the
+middle of a kernel; this is a little below a half, so that rounding does not decide then."""
 
 
 def resampled_length(n: int, source_um: float, target_um: float) -> int:
@@ -39,8 +44,8 @@ def axis_weights(n_in: int, n_out: int, step: float, start: int = 0) -> np.ndarr
 
     Returns
     -------
-    float64 array of shape (n_out, n_in), rows for outputs ``start … start + n_out − 1``, each
-    row summing to 1.
+    float64 array of shape (n_out, n_in), read-only, rows for outputs ``start … start + n_out − 1``,
+    each row summing to 1.
     """
     centre = (np.arange(start, start + n_out) + 0.5) * step - 0.5
     low = np.floor(centre).astype(int)
@@ -56,6 +61,8 @@ def axis_weights(n_in: int, n_out: int, step: float, start: int = 0) -> np.ndarr
         # The interpolation reads the smoothed axis, itself mirrored at its ends.
         columns = _mirror(_mirror(corner, n_in)[:, None] + offsets[None, :], n_in)
         np.add.at(weights, (rows, columns.ravel()), (share[:, None] * kernel[None, :]).ravel())
+    # So that what is derived from it may be kept.
+    weights.setflags(write=False)
     return weights
 
 
@@ -82,18 +89,82 @@ def apply_axis_weights(array: Array, matrices: Sequence[np.ndarray | None]) -> A
     C-contiguous array of the same kind and dtype.
     """
     xp = namespace(array)
+    array = xp.ascontiguousarray(array)
+    if all(matrix is None for matrix in matrices):
+        return array
+    if is_device_array(array):
+        from linumpy.gpu.stage_resample import resampled
+
+        fast = resampled(array, matrices)
+        return _dense(array, matrices) if fast is None else fast
+    out = np.empty(_shape(array, matrices), array.dtype)
+    slabs = _Slabs(array.shape, matrices, array.dtype)
+    for depth in slabs.depth:
+        slabs.resample(array[depth.low : depth.high], depth, out[depth.start : depth.stop])
+    return out
+
+
+def _shape(array: Array, matrices: Sequence[np.ndarray | None]) -> tuple[int, ...]:
+    return tuple(
+        n if matrix is None else len(matrix)
+        for n, matrix in zip(array.shape, matrices, strict=True)
+    )
+
+
+def _dense(array: Array, matrices: Sequence[np.ndarray | None]) -> Array:
+    """Multiply whole matrices: for device arrays that no kernel takes."""
+    xp = namespace(array)
     out = array
     for axis, matrix in enumerate(matrices):
-        if matrix is None:
-            continue
-        weights = like(matrix.astype(array.dtype), array)
-        if axis == 0:
-            out = (weights @ out.reshape(out.shape[0], -1)).reshape(-1, *out.shape[1:])
-        elif axis == 1:
-            out = xp.matmul(weights, out)
-        else:
-            out = (out.reshape(-1, out.shape[2]) @ weights.T).reshape(*out.shape[:2], -1)
+        if matrix is not None:
+            weights = like(matrix.astype(array.dtype), array)
+            out = xp.moveaxis(xp.tensordot(weights, out, axes=(1, axis)), 0, axis)
     return xp.ascontiguousarray(out)
+
+
+class _Slabs:
+    """Resamples a tile on the CPU, a few output planes at a time; its buffers are reused."""
+
+    def __init__(
+        self, shape: Sequence[int], matrices: Sequence[np.ndarray | None], dtype: np.dtype
+    ) -> None:
+        depth, rows, columns = matrices
+        n_rows = shape[1] if rows is None else len(rows)
+        if depth is None:
+            self.depth = [
+                Band(z, min(z + ROWS, shape[0]), z, min(z + ROWS, shape[0]), np.zeros(0))
+                for z in range(0, shape[0], ROWS)
+            ]
+        else:
+            self.depth = bands(depth, dtype)
+        self._keeps_depth = depth is None
+        self._rows = None if rows is None else bands(rows, dtype)
+        self._columns = None if columns is None else bands(columns, dtype, 2 * ROWS)
+        n_planes = self.depth[0].stop
+        self._thin = np.empty((n_planes, *shape[1:]), dtype)
+        self._low = np.empty((n_planes, n_rows, shape[2]), dtype)
+
+    def resample(self, source: np.ndarray, depth: Band, out: np.ndarray) -> None:
+        """Resample the input planes of `depth` into its output planes."""
+        n = depth.stop - depth.start
+        # Depth first: each axis leaves less to do for the next.
+        if not self._keeps_depth:
+            last = self._rows is None and self._columns is None
+            thin = out if last else self._thin[:n]
+            multiply(depth, source.transpose(1, 0, 2), thin.transpose(1, 0, 2))
+            source = thin
+        if self._rows is not None:
+            low = out if self._columns is None else self._low[:n]
+            for band in self._rows:
+                multiply(band, source[:, band.low : band.high], low[:, band.start : band.stop])
+            source = low
+        if self._columns is not None:
+            for band in self._columns:
+                multiply(
+                    band,
+                    source[:, :, band.low : band.high].transpose(0, 2, 1),
+                    out[:, :, band.start : band.stop].transpose(0, 2, 1),
+                )
 
 
 def resize(array: Array, shape: Sequence[int]) -> Array:
@@ -161,9 +232,44 @@ def resample_masked(
     mask (uint8) of where that is not so.
     """
     xp = namespace(array)
-    weight = valid.astype(array.dtype)
-    share = apply_axis_weights(weight, matrices)
-    out = apply_axis_weights(array * weight, matrices)
-    keep = share >= 0.5
-    out = xp.where(keep, out / xp.where(keep, share, 1), 0).astype(array.dtype)
-    return out, keep.astype(xp.uint8)
+    array = xp.ascontiguousarray(array)
+    if is_device_array(array):
+        from linumpy.gpu.stage_resample import resampled_masked
+
+        fast = resampled_masked(array, valid, matrices, HALF)
+        return _dense_masked(array, valid, matrices) if fast is None else fast
+    shape = _shape(array, matrices)
+    out, keep = np.empty(shape, array.dtype), np.empty(shape, np.uint8)
+    if all(matrix is None for matrix in matrices):
+        np.greater(valid, 0, out=keep, casting="unsafe")
+        np.multiply(array, keep, out=out)
+        return out, keep
+    slabs = _Slabs(array.shape, matrices, array.dtype)
+    n_planes = max(depth.high - depth.low for depth in slabs.depth)
+    weight = np.empty((n_planes, *array.shape[1:]), array.dtype)
+    share = np.empty((slabs.depth[0].stop, *shape[1:]), array.dtype)
+    for depth in slabs.depth:
+        planes, target = slice(depth.low, depth.high), slice(depth.start, depth.stop)
+        if valid[planes].min() > 0:
+            slabs.resample(array[planes], depth, out[target])
+            keep[target] = 1
+            continue
+        weights, shares = weight[: depth.high - depth.low], share[: depth.stop - depth.start]
+        np.greater(valid[planes], 0, out=weights, casting="unsafe")
+        slabs.resample(weights, depth, shares)
+        weights *= array[planes]
+        slabs.resample(weights, depth, out[target])
+        np.greater_equal(shares, HALF, out=keep[target], casting="unsafe")
+        np.divide(out[target], shares, out=out[target], where=keep[target].view(bool))
+        out[target] *= keep[target]
+    return out, keep
+
+
+def _dense_masked(
+    array: Array, valid: Array, matrices: Sequence[np.ndarray | None]
+) -> tuple[Array, Array]:
+    xp = namespace(array)
+    weight = (valid > 0).astype(array.dtype)
+    share, out = _dense(weight, matrices), _dense(array * weight, matrices)
+    keep = share >= HALF
+    return xp.where(keep, out / xp.where(keep, share, 1), 0), keep.astype(xp.uint8)

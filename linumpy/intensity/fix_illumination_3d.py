@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace
-from linumpy.geometry.interface import depth_gradient
+from linumpy.device import Array, is_device_array, like
+from linumpy.geometry.banded import row_blocks
+from linumpy.geometry.interface import difference_weights
 from linumpy.mosaic.shared_field import TileMap, fit_shared_field
 
 MIN_SIGNAL_TO_NOISE = 2.0
 _WATER_MARGIN_PX = 4
+_PROFILE_SIGMA = 2.0
 
 
 @dataclass(frozen=True)
@@ -60,23 +62,51 @@ def brightness_map(array: Array, valid: Array | None = None) -> Array:
     float32 map over axis 1 and 2; NaN where the signal's power is below `MIN_SIGNAL_TO_NOISE`
     times the uncertainty of the noise's.
     """
-    xp = namespace(array)
-    weight = xp.ones_like(array) if valid is None else valid.astype(xp.float32)
-    count = weight.sum(axis=0)
-    power = xp.square(array) * weight
-    profile_weight = xp.maximum(weight.sum(axis=(1, 2)), 1)
-    profile = xp.sqrt(power.sum(axis=(1, 2)) / profile_weight)
-    rise = depth_gradient(xp.log(xp.maximum(profile, 1e-12))[:, None, None], 1, 2.0)
-    top = max(0, int(rise[:, 0, 0].argmax()) - _WATER_MARGIN_PX)
-    mean_power = power.sum(axis=0) / xp.maximum(count, 1)
+    weights = difference_weights(_PROFILE_SIGMA)
+    if is_device_array(array):
+        from linumpy.gpu.stage_kernels import brightness
+
+        return brightness(array, valid, weights, _WATER_MARGIN_PX, MIN_SIGNAL_TO_NOISE)
+    power, count, plane_power, plane_count = _power_sums(array, valid)
+    profile = np.sqrt(plane_power / np.maximum(plane_count, 1))
+    steps = np.diff(np.log(np.maximum(profile, 1e-12)))
+    rise = np.correlate(np.pad(steps, len(weights) // 2), weights, "valid")
+    top = max(0, int(rise.argmax()) - _WATER_MARGIN_PX)
     noise = 0.0
     if top >= 2:
-        noise = float(power[:top].sum() / xp.maximum(weight[:top].sum(), 1))
-    signal = mean_power - noise
+        noise = float(plane_power[:top].sum() / max(plane_count[:top].sum(), 1))
+    signal = power / np.maximum(count, 1) - np.float32(noise)
     # Speckle power of n planes scatters by 1/sqrt(n).
-    uncertainty = noise / xp.sqrt(xp.maximum(count, 1))
+    uncertainty = np.float32(noise) / np.sqrt(np.maximum(count, 1))
     good = (count > 0) & (signal > MIN_SIGNAL_TO_NOISE * uncertainty) & (signal > 0)
-    return xp.where(good, xp.sqrt(xp.where(good, signal, 1)), xp.nan).astype(xp.float32)
+    return np.where(good, np.sqrt(np.where(good, signal, 1)), np.nan).astype(np.float32)
+
+
+def _power_sums(
+    array: np.ndarray, valid: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return power and number of valid voxels, summed along depth (float32) and a plane (float64).
+
+    One pass over the tile, in pieces that stay in cache.
+    """
+    n_planes, n_rows, n_columns = array.shape
+    power, count = np.zeros((2, n_rows, n_columns), np.float32)
+    plane_power, plane_count = np.zeros((2, n_planes))
+    for rows in row_blocks(n_rows, 4 * n_columns):
+        square = np.empty(power[rows].shape, np.float32)
+        for plane in range(n_planes):
+            np.square(array[plane, rows], out=square)
+            known = None if valid is None else valid[plane, rows] > 0
+            if known is None or known.all():
+                count[rows] += 1
+                plane_count[plane] += square.size
+            else:
+                square *= known
+                count[rows] += known
+                plane_count[plane] += np.count_nonzero(known)
+            power[rows] += square
+            plane_power[plane] += square.sum()
+    return power, count, plane_power, plane_count
 
 
 def fit_flat_field(

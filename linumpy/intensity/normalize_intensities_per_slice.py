@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace
+from linumpy.device import Array, is_device_array
+from linumpy.geometry.banded import row_blocks
 from linumpy.intensity.quantiles import histogram_quantile, otsu_threshold
 
 _SCALE_QUANTILE = 0.9
@@ -52,12 +53,21 @@ class Normalization:
 
 def depth_mean(volume: Array, valid: Array | None) -> Array:
     """Return the mean over depth of the valid voxels; NaN in columns without any."""
-    xp = namespace(volume)
+    if is_device_array(volume):
+        from linumpy.gpu.stage_kernels import mean_along_depth
+
+        return mean_along_depth(volume, valid)
     if valid is None:
-        return volume.mean(axis=0, dtype=xp.float32)
-    count = (valid > 0).sum(axis=0)
-    total = (volume * (valid > 0)).sum(axis=0, dtype=xp.float32)
-    return xp.where(count > 0, total / xp.maximum(count, 1), xp.nan).astype(xp.float32)
+        return volume.mean(axis=0, dtype=np.float32)
+    total = np.zeros(volume.shape[1:], np.float32)
+    count = np.zeros(volume.shape[1:], np.int32)
+    for rows in row_blocks(volume.shape[1], volume.itemsize * volume.shape[2]):
+        for plane, mask in zip(volume[:, rows], valid[:, rows], strict=True):
+            known = mask > 0
+            total[rows] += plane if known.all() else plane * known
+            count[rows] += known
+    mean = total / np.maximum(count, 1)
+    return np.where(count > 0, mean, np.nan).astype(np.float32)
 
 
 def find_agarose(mean_map: np.ndarray, sigma_px: float) -> AgaroseMask:
@@ -85,8 +95,8 @@ def find_agarose(mean_map: np.ndarray, sigma_px: float) -> AgaroseMask:
 
 def solve_normalization(
     slice_id: int,
-    all_counts: np.ndarray,
-    agarose_counts: np.ndarray,
+    all_counts: Array,
+    agarose_counts: Array,
     agarose_fraction: float,
     percentile_max: float,
 ) -> Normalization:
@@ -128,8 +138,21 @@ def normalize_intensities_per_slice(
     model
         From `solve_normalization`.
     """
-    xp = namespace(volume)
-    floor = like(np.asarray(model.floor, np.float32), volume)[:, None, None]
-    cap = like(np.asarray(model.cap, np.float32), volume)[:, None, None]
-    out = (xp.clip(volume, floor, cap) - floor) / xp.float32(model.scale)
-    return out if valid is None else xp.where(valid > 0, out, 0).astype(xp.float32)
+    floor, cap = np.asarray(model.floor, np.float32), np.asarray(model.cap, np.float32)
+    scale = np.float32(model.scale)
+    if is_device_array(volume):
+        from linumpy.gpu.stage_kernels import scaled_planes
+
+        return scaled_planes(volume, valid, floor, cap, scale)
+    out = np.empty(volume.shape, np.float32)
+    for plane in range(len(volume)):
+        for rows in row_blocks(volume.shape[1], 4 * volume.shape[2]):
+            target = out[plane, rows]
+            np.clip(volume[plane, rows], floor[plane], cap[plane], out=target)
+            target -= floor[plane]
+            target /= scale
+            if valid is not None:
+                known = valid[plane, rows] > 0
+                if not known.all():
+                    target *= known
+    return out

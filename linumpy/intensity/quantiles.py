@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
+from linumpy.device import Array, is_device_array, to_host
 
 N_BINS = 1 << 15
 _SHIFT = 16
 _LARGEST_PATTERN = np.float32(np.finfo(np.float32).max).view(np.uint32)
 
 
-def float_histogram(values: Array, selected: Array) -> np.ndarray:
+def float_histogram(
+    values: Array, selected: Array | None = None, columns: Array | None = None
+) -> Array:
     """Count the positive values of each plane in bit-pattern bins; others count as zero.
 
     Parameters
@@ -24,34 +26,50 @@ def float_histogram(values: Array, selected: Array) -> np.ndarray:
     values
         float32, shape (planes, n), NumPy or CuPy.
     selected
-        Boolean of the same shape: what to count.
+        Mask of the same shape, boolean or uint8: what to count. None counts everything.
+    columns
+        Boolean of shape (n,): which columns to count at all; None for all of them.
 
     Returns
     -------
-    int64 array of shape (planes, `N_BINS`) on the host; bin 0 holds zeros and negatives.
+    int64 array of shape (planes, `N_BINS`), where `values` lies; bin 0 holds zeros and negatives.
     """
-    xp = namespace(values)
-    bins = xp.maximum(values, 0).astype(xp.float32).view(xp.int32) >> _SHIFT
-    planes = xp.arange(values.shape[0], dtype=xp.int64)[:, None]
-    flat = (planes * N_BINS + bins)[selected]
-    counts = xp.bincount(flat, minlength=values.shape[0] * N_BINS)
-    return to_host(counts).reshape(values.shape[0], N_BINS)
+    if is_device_array(values):
+        from linumpy.gpu.stage_kernels import pattern_counts
+
+        return pattern_counts(values, selected, columns, N_BINS)
+    counts = np.zeros((len(values), N_BINS), np.int64)
+    for plane, row in enumerate(values):
+        chosen = None if columns is None else columns
+        if selected is not None:
+            mask = selected[plane] > 0
+            chosen = mask if chosen is None else chosen & mask
+        row = np.ascontiguousarray(row, np.float32)
+        if chosen is not None and not chosen.all():
+            row = row[chosen]
+        patterns = row.view(np.uint32) >> np.uint32(_SHIFT)
+        found = np.bincount(patterns, minlength=N_BINS)
+        counts[plane] = found[:N_BINS]
+        # The sign bit is on top: all that follows is below zero, or minus zero.
+        counts[plane, 0] += found[N_BINS:].sum()
+    return counts
 
 
-def histogram_quantile(counts: np.ndarray, fraction: float) -> np.ndarray:
+def histogram_quantile(counts: Array, fraction: float) -> np.ndarray:
     """Return a quantile of each plane from `float_histogram` counts, interpolated in its bin.
 
     Parameters
     ----------
     counts
-        Shape (planes, `N_BINS`).
+        Shape (planes, `N_BINS`), NumPy or CuPy.
     fraction
         Between 0 and 1.
 
     Returns
     -------
-    float64 per plane; NaN where a plane has no count.
+    float64 per plane, on the host; NaN where a plane has no count.
     """
+    counts = to_host(counts)
     edges = np.arange(N_BINS + 1, dtype=np.uint32) << np.uint32(_SHIFT)
     # The patterns from infinity on are no numbers; nothing finite is counted there.
     value = edges.clip(max=_LARGEST_PATTERN).view(np.float32).astype(float)

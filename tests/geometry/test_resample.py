@@ -6,6 +6,7 @@ from skimage.transform import resize as skimage_resize
 
 from linumpy.device import to_host
 from linumpy.geometry.resample import (
+    apply_axis_weights,
     axis_weights,
     resample_masked,
     resample_mosaic_grid,
@@ -76,3 +77,77 @@ def test_masked_voxels_lend_nothing(xp, rng):
     assert (data[mask == 0] == 0).all()
     assert mask[:, 4:6].max() == 0
     assert mask[:, :3].min() == 1 and mask[:, 7:].min() == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "steps"),
+    [
+        ((21, 40, 3100), (2, 2, 2)),
+        ((30, 700, 12), (1.7, 3, None)),
+        ((9, 10, 11), (0.4, None, 0.7)),
+        ((40, 9, 10), (None, None, 3)),
+        ((1, 1, 1), (2, 2, 2)),
+        ((50, 60, 70), (9, 20, 100)),
+    ],
+)
+def test_axes_are_multiplied_by_their_matrices(xp, rng, shape, steps, dtype):
+    matrices = [
+        None if step is None else axis_weights(n, max(1, int(n / step)), step)
+        for n, step in zip(shape, steps, strict=True)
+    ]
+    array = rng.random(shape).astype(dtype)
+    ours = apply_axis_weights(xp.asarray(array), matrices)
+    full = [np.eye(n) if m is None else m for n, m in zip(shape, matrices, strict=True)]
+    expected = np.einsum("zyx,az,by,cx->abc", array, *full, optimize=True)
+    assert ours.dtype == dtype and ours.flags.c_contiguous
+    np.testing.assert_allclose(to_host(ours), expected, atol=2e-6)
+
+
+def test_arrays_in_any_memory_order(xp, rng):
+    array = rng.random((12, 14, 16), dtype=np.float32)
+    matrices = resampling_matrices(array.shape, (5,) * 3, (10,) * 3)
+    expected = to_host(apply_axis_weights(xp.asarray(array), matrices))
+    for turned in (np.asfortranarray(array), np.repeat(array, 2, axis=2)[:, :, ::2]):
+        ours = to_host(apply_axis_weights(xp.asarray(turned), matrices))
+        np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("steps", [(2, 2, 2), (None, 2, None), (None, None, None)])
+def test_shares_decide_what_is_valid(xp, rng, steps):
+    """Held against weighted means by whole matrices; planes with and without holes."""
+    shape = (40, 12, 14)
+    matrices = [
+        None if step is None else axis_weights(n, int(n / step), step)
+        for n, step in zip(shape, steps, strict=True)
+    ]
+    array = rng.random(shape, dtype=np.float32) + 1
+    valid = np.ones(shape, np.uint8)
+    valid[18:25] = rng.random((7, 12, 14)) < 0.6
+    valid[33:] = 0
+    full = [np.eye(n) if m is None else m for n, m in zip(shape, matrices, strict=True)]
+    share = np.einsum("zyx,az,by,cx->abc", valid, *full, optimize=True)
+    total = np.einsum("zyx,az,by,cx->abc", array * valid, *full, optimize=True)
+    data, keep = resample_masked(xp.asarray(array), xp.asarray(valid), matrices)
+    assert keep.dtype == np.uint8
+    np.testing.assert_array_equal(to_host(keep), share >= 0.5 - 1e-4)
+    expected = np.where(share >= 0.5 - 1e-4, total / np.maximum(share, 0.1), 0)
+    np.testing.assert_allclose(to_host(data), expected, atol=3e-6)
+
+
+@pytest.mark.parametrize("factor", [2, 4, 6])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_edge_through_the_middle_of_a_voxel_leaves_it_valid(xp, factor, axis):
+    """Rounding does not decide about voxels that are exactly half covered."""
+    shape = [40, 40, 40]
+    shape[axis] = 96
+    matrices = resampling_matrices(shape, (5,) * 3, (5 * factor,) * 3)
+    array = xp.ones(shape, xp.float32)
+    for start in range(24 + factor // 2, 72, factor):
+        below = np.moveaxis(np.zeros(shape, np.uint8), axis, 0)
+        below[start:] = 1
+        for valid in (below, 1 - below):
+            mask = xp.asarray(np.ascontiguousarray(np.moveaxis(valid, 0, axis)))
+            _, keep = resample_masked(array, mask, matrices)
+            line = np.moveaxis(to_host(keep), axis, 0)[:, 3, 3]
+            assert line[start // factor] == 1

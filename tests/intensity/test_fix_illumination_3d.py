@@ -1,4 +1,6 @@
 import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter1d
 
 from linumpy.device import to_host
 from linumpy.intensity.fix_illumination_3d import brightness_map, fix_illumination_3d
@@ -34,3 +36,28 @@ def test_correction_divides(xp, rng):
     np.testing.assert_array_equal(
         to_host(fix_illumination_3d(xp.asarray(tile), flat)), tile / flat[None]
     )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_brightness_is_the_mean_power_less_that_of_the_water(xp, rng, masked):
+    z = np.arange(90)[:, None, None]
+    tile = speckled(rng, np.where(z < 35, 0, 9) + np.zeros((90, 130, 1100)))
+    valid = np.ones(tile.shape)
+    if masked:
+        valid[:6], valid[80:], valid[:, 3, 4] = 0, 0, 0
+        valid[40, 20:60] = 0
+    n = valid.sum(axis=0)
+    power = tile.astype(float) ** 2 * valid
+    per_plane = power.sum(axis=(1, 2)) / np.maximum(valid.sum(axis=(1, 2)), 1)
+    profile = np.log(np.sqrt(np.maximum(per_plane, 1e-24)))
+    top = gaussian_filter1d(profile, 2.0, order=1, mode="nearest").argmax() - 4
+    top = max(0, int(top))
+    noise = power[:top].sum() / max(valid[:top].sum(), 1) if top >= 2 else 0
+    assert masked or top > 25
+    signal = power.sum(axis=0) / np.maximum(n, 1) - noise
+    good = (n > 0) & (signal > 2 * noise / np.sqrt(np.maximum(n, 1)))
+    expected = np.sqrt(np.where(good, signal, np.nan))
+    mask = xp.asarray(valid.astype(np.uint8)) if masked else None
+    seen = to_host(brightness_map(xp.asarray(tile), mask))
+    assert seen.dtype == np.float32
+    np.testing.assert_allclose(seen, expected, rtol=1e-4)

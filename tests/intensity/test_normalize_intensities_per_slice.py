@@ -3,6 +3,7 @@ import pytest
 
 from linumpy.device import to_host
 from linumpy.intensity.normalize_intensities_per_slice import (
+    Normalization,
     depth_mean,
     find_agarose,
     normalize_intensities_per_slice,
@@ -61,3 +62,20 @@ def test_depth_mean_of_masked_columns(xp):
     assert mean[0, 0] == volume[:2, 0, 0].mean()
     assert np.isnan(mean[1, 2])
     assert mean[0, 1] == volume[:, 0, 1].mean()
+
+
+def test_planes_are_clipped_scaled_and_masked(xp, rng):
+    """Held against the formula; what lies outside the mask counts for nothing."""
+    volume = rng.random((5, 30, 1000), dtype=np.float32)
+    valid = np.ones(volume.shape, np.uint8)
+    valid[2, 4:9], valid[4] = 0, 0
+    floor, cap = np.array([0.1, 0.2, 0, 0.4, 0.1]), np.array([0.9, 0.8, 1, 0.6, 0.5])
+    model = Normalization(0, floor.tolist(), cap.tolist(), 0.7, 0.5)
+    bounds = floor[:, None, None], cap[:, None, None]
+    plain = (np.clip(volume, *bounds) - bounds[0]) / 0.7
+    for mask in (None, valid):
+        given = None if mask is None else xp.asarray(mask)
+        ours = normalize_intensities_per_slice(xp.asarray(volume), given, model)
+        expected = plain if mask is None else plain * mask
+        assert ours.dtype == np.float32
+        np.testing.assert_allclose(to_host(ours), expected, atol=1e-6)

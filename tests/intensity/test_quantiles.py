@@ -5,7 +5,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from skimage.filters import threshold_otsu
 
-from linumpy.intensity.quantiles import float_histogram, histogram_quantile, otsu_threshold
+from linumpy.device import to_host
+from linumpy.intensity.quantiles import (
+    N_BINS,
+    float_histogram,
+    histogram_quantile,
+    otsu_threshold,
+)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 0.9, 0.999, 1.0])
@@ -40,3 +46,20 @@ def test_empty_plane_has_no_quantile():
 def test_otsu_is_scikit_images(rng):
     values = np.concatenate([rng.normal(3, 0.5, 4000), rng.normal(9, 1.5, 2500)])
     assert otsu_threshold(values) == pytest.approx(threshold_otsu(values, nbins=256), abs=0.06)
+
+
+def test_counts_of_selected_columns_with_negatives_as_zero(xp, rng):
+    values = (rng.normal(0, 50, (4, 300)) * (rng.random((4, 300)) < 0.9)).astype(np.float32)
+    values[0, :3] = -0.0, 1e-40, np.finfo(np.float32).max
+    selected, columns = rng.random(values.shape) < 0.7, rng.random(300) < 0.5
+    for chosen, some in [(None, None), (selected, None), (None, columns), (selected, columns)]:
+        expected = np.zeros((4, N_BINS), int)
+        for plane, at in np.ndindex(values.shape):
+            if (chosen is None or chosen[plane, at]) and (some is None or some[at]):
+                value = values[plane, at]
+                number = int.from_bytes(value.tobytes(), "little") >> 16 if value > 0 else 0
+                expected[plane, number] += 1
+        given = (None if a is None else xp.asarray(a) for a in (chosen, some))
+        counts = float_histogram(xp.asarray(values), *given)
+        assert counts.dtype == np.int64
+        np.testing.assert_array_equal(to_host(counts), expected)
