@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
+from linumpy.device import Array, is_device_array, namespace
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,
     CorrelationSurface,
     Peak,
-    correlation_surface,
+    PendingSurface,
+    fetch_surfaces,
     find_peak,
     flatten,
+    start_correlation,
 )
 from linumpy.registration.network import connected_components, robust_spread, solve_network
 
@@ -47,11 +49,11 @@ class TileEvidence:
     slabs
         Flattened depth slabs, shape (slabs, axis 1, axis 2), on the tile's device.
     slab_means
-        Mean amplitude of each slab, on the host.
+        Mean amplitude of each slab, beside them.
     """
 
     slabs: Array
-    slab_means: np.ndarray
+    slab_means: Array
 
 
 @dataclass(frozen=True)
@@ -141,21 +143,54 @@ def tile_evidence(array: Array, valid: Array | None = None) -> TileEvidence:
     valid
         Its mask, or None.
     """
-    xp = namespace(array)
     thickness = -(-array.shape[0] // MAX_SLABS)
+    if is_device_array(array):
+        from linumpy.gpu.mosaic_kernels import slab_means
+
+        slabs, there = slab_means(array, valid, thickness)
+    else:
+        slabs, there = _slab_means(array, valid, thickness)
+    if there is None:
+        return TileEvidence(flatten(slabs), slabs.mean(axis=(1, 2)))
+    xp = namespace(slabs)
+    weight = xp.maximum(there.sum(axis=(1, 2)), 1).astype(xp.float32)
+    return TileEvidence(flatten(slabs, there), slabs.sum(axis=(1, 2)) / weight)
+
+
+def _slab_means(
+    array: np.ndarray, valid: np.ndarray | None, thickness: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return means over slabs of `thickness` planes, and where a slab has data (None: all over).
+
+    Planes left at the end are not used.
+    """
     n_slabs = array.shape[0] // thickness
-    used = n_slabs * thickness
+    slabs = np.zeros((n_slabs, *array.shape[1:]), np.float32)
+    there = None if valid is None else np.ones(slabs.shape, np.uint8)
+    for n, slab in enumerate(slabs):
+        planes = slice(n * thickness, (n + 1) * thickness)
+        if valid is None or valid[planes].min():
+            for plane in array[planes]:
+                slab += plane
+            slab /= thickness
+            continue
+        assert there is not None
+        count = np.zeros(slab.shape, np.float32)
+        for plane, mask in zip(array[planes], valid[planes] > 0, strict=True):
+            slab += plane * mask
+            count += mask
+        there[n] = count > 0
+        slab /= np.maximum(count, 1)
+    return slabs, there
 
-    def slab_sum(values: Array) -> Array:
-        return values[:used].reshape(n_slabs, thickness, *values.shape[1:]).sum(axis=1)
 
-    if valid is None:
-        slabs = slab_sum(array) / xp.float32(thickness)
-        return TileEvidence(flatten(slabs), to_host(slabs.mean(axis=(1, 2))))
-    count = slab_sum(valid.astype(xp.float32))
-    slabs = slab_sum(array * valid) / xp.maximum(count, 1)
-    weight = xp.maximum((count > 0).sum(axis=(1, 2)), 1)
-    return TileEvidence(flatten(slabs, count > 0), to_host(slabs.sum(axis=(1, 2)) / weight))
+@dataclass(frozen=True)
+class PendingPair:
+    """A pair's correlation that may still be computed on a device; see `finish_pairs`."""
+
+    pair: TilePair
+    surface: PendingSurface
+    origin_px: tuple[int, int]
 
 
 def correlate_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) -> PairResult:
@@ -164,8 +199,12 @@ def correlate_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) ->
     The window searched reaches three quarters of the nominal overlap to either side: an error of
     the stage larger than that leaves too little in common to be recognised.
     """
+    return finish_pairs([start_pair(first, second, pair)])[0]
+
+
+def start_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) -> PendingPair:
+    """Start what `correlate_pair` does; a device is not waited for."""
     shape = first.slabs.shape[1:]
-    chosen = _common_slabs(first.slab_means, second.slab_means)
     expected = np.asarray(pair.expected_px)
     overlap = np.asarray(shape) - np.abs(expected)
     reach = int(np.clip(0.75 * overlap.min(), 4, 64))
@@ -179,13 +218,33 @@ def correlate_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) ->
         windows.append((slice(start_a, stop_a), slice(start_b, stop_b)))
         starts.append(start_a - start_b)
     centre = tuple(int(np.rint(d - s)) for d, s in zip(expected, starts, strict=True))
-    surface = correlation_surface(
-        first.slabs[chosen][:, windows[0][0], windows[1][0]],
-        second.slabs[chosen][:, windows[0][1], windows[1][1]],
+    part_a = first.slabs[:, windows[0][0], windows[1][0]]
+    part_b = second.slabs[:, windows[0][1], windows[1][1]]
+    chosen: Array = None
+    if is_device_array(part_a):
+        from linumpy.gpu.mosaic_kernels import choose_slabs
+
+        chosen = choose_slabs(first.slab_means, second.slab_means, _SIGNAL_OVER_NOISE, _MIN_SLABS)
+    else:
+        common = _common_slabs(first.slab_means, second.slab_means)
+        part_a, part_b = part_a[common], part_b[common]
+    surface = start_correlation(
+        part_a,
+        part_b,
         centre,  # type: ignore[arg-type]
         (reach, reach),
+        chosen=chosen,
     )
-    return PairResult(pair, surface, (starts[0], starts[1]), find_peak(surface))
+    return PendingPair(pair, surface, (starts[0], starts[1]))
+
+
+def finish_pairs(pending: Sequence[PendingPair]) -> list[PairResult]:
+    """Return the results of pairs that were started, with one copy from a device."""
+    surfaces = fetch_surfaces([p.surface for p in pending])
+    return [
+        PairResult(p.pair, surface, p.origin_px, find_peak(surface))
+        for p, surface in zip(pending, surfaces, strict=True)
+    ]
 
 
 def _common_slabs(first: np.ndarray, second: np.ndarray) -> np.ndarray:

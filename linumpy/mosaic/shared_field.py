@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linumpy.device import Array, to_host
 from linumpy.errors import InputError
 
 _ROBUST_SIGMA = 1.4826
@@ -73,20 +74,35 @@ class SharedField:
     tile_residual: float
 
 
-def bin_map(values: np.ndarray, cell: int) -> np.ndarray:
+def bin_map(values: Array, cell: int) -> np.ndarray:
     """Reduce a map to medians over square cells of `cell` pixels; a rest at the end is dropped.
 
     A cell of which less than half is finite becomes NaN.
+
+    Parameters
+    ----------
+    values
+        Map over axis 1 and axis 2, NumPy or CuPy.
+
+    Returns
+    -------
+    float64 array on the host: loading a GPU's library for sorting takes longer than sorting the
+    maps of a whole slice here.
     """
-    n1, n2 = values.shape[0] // cell, values.shape[1] // cell
-    cells = values[: n1 * cell, : n2 * cell].reshape(n1, cell, n2, cell)
-    blocks = cells.transpose(0, 2, 1, 3).reshape(n1, n2, -1)
-    finite = np.isfinite(blocks).mean(axis=-1)
-    with np.errstate(invalid="ignore"):
-        out = np.full((n1, n2), np.nan)
-        good = finite >= 0.5
-        out[good] = np.nanmedian(blocks[good], axis=-1)
-    return out
+    host = to_host(values)
+    n1, n2 = host.shape[0] // cell, host.shape[1] // cell
+    cells = host[: n1 * cell, : n2 * cell].reshape(n1, cell, n2, cell)
+    # Numbers come before NaN.
+    pixels = np.sort(cells.transpose(0, 2, 1, 3).reshape(n1, n2, -1), axis=-1)
+    count = cell * cell - np.isnan(pixels).sum(axis=-1)
+
+    def at(place: np.ndarray) -> np.ndarray:
+        inside = np.clip(place, 0, cell * cell - 1)[..., None]
+        return np.take_along_axis(pixels, inside, axis=-1)[..., 0].astype(np.float64)
+
+    median = (at((count - 1) // 2) + at(count // 2)) / 2
+    good = 2 * np.isfinite(pixels).sum(axis=-1) >= cell * cell
+    return np.where(good, median, np.nan)
 
 
 def basis(shape: tuple[int, int], u1: np.ndarray, u2: np.ndarray, degree: int) -> np.ndarray:

@@ -66,6 +66,82 @@ def common_canvas(
     return Canvas((float(corner[0]), float(corner[1])), (int(shape[0]), int(shape[1])), origin)
 
 
+@dataclass(frozen=True)
+class Placement:
+    """How a slice reaches a block of the canvas.
+
+    Attributes
+    ----------
+    source
+        Pixels of the slice that the block rests on.
+    inner
+        Pixels of the block that they give.
+    shares
+        An axis: weight of the pixel itself, and of the one before it.
+    """
+
+    source: Window
+    inner: Window
+    shares: tuple[tuple[np.float32, np.float32], ...]
+
+
+def place_block(
+    shape: tuple[int, int], origin_px: Sequence[float], window: Window
+) -> Placement | None:
+    """Return how a slice reaches a block; None when it does not.
+
+    Parameters
+    ----------
+    shape
+        Lateral pixels of the slice.
+    origin_px
+        Where the slice's pixel (0, 0) lies on the canvas.
+    window
+        The block's pixels on the canvas.
+    """
+    inner, source, shares = [], [], []
+    for axis in (0, 1):
+        whole = int(np.floor(origin_px[axis]))
+        fraction = np.float32(origin_px[axis] - whole)
+        before = 1 if fraction > 0 else 0
+        first = max(window[axis].start, whole + before)
+        stop = min(window[axis].stop, whole + shape[axis])
+        if first >= stop:
+            return None
+        inner.append(slice(first - window[axis].start, stop - window[axis].start))
+        source.append(slice(first - whole - before, stop - whole))
+        shares.append((np.float32(1) - fraction, fraction))
+    return Placement((source[0], source[1]), (inner[0], inner[1]), tuple(shares))
+
+
+def interpolate(
+    data: Array, valid: Array | None, placement: Placement
+) -> tuple[Array, Array | None]:
+    """Interpolate planes of a slice linearly along both lateral axes.
+
+    Parameters
+    ----------
+    data, valid
+        Planes (z, axis 1, axis 2) of the placement's `source`, and their mask or None.
+
+    Returns
+    -------
+    The pixels of the placement's `inner`, and where all samples that they rest on are valid
+    (bool); None if that is everywhere.
+    """
+    good = None if valid is None or valid.all() else valid > 0
+    for axis in (0, 1):
+        here, previous = placement.shares[axis]
+        if previous > 0:
+            tail = (slice(None),) * (axis + 1) + (slice(1, None),)
+            head = (slice(None),) * (axis + 1) + (slice(None, -1),)
+            moved = here * data[tail]
+            moved += previous * data[head]
+            data = moved
+            good = None if good is None else good[tail] & good[head]
+    return data, good
+
+
 def align_mosaics_3d_from_shifts(
     read: ReadPlanes,
     shape: tuple[int, int],
@@ -93,32 +169,15 @@ def align_mosaics_3d_from_shifts(
     Block (planes, axis 1, axis 2), float32, and its mask (uint8); None when the slice does not
     reach the block. A pixel is valid when all samples that it was interpolated from are.
     """
-    inner, source, shares = [], [], []
-    for axis in (0, 1):
-        whole = int(np.floor(origin_px[axis]))
-        fraction = np.float32(origin_px[axis] - whole)
-        before = 1 if fraction > 0 else 0
-        first = max(window[axis].start, whole + before)
-        stop = min(window[axis].stop, whole + shape[axis])
-        if first >= stop:
-            return None
-        inner.append(slice(first - window[axis].start, stop - window[axis].start))
-        source.append(slice(first - whole - before, stop - whole))
-        shares.append((np.float32(1) - fraction, fraction))
-    data, valid = read(planes, (source[0], source[1]))
+    placement = place_block(shape, origin_px, window)
+    if placement is None:
+        return None
+    data, good = interpolate(*read(planes, placement.source), placement)
     xp = namespace(data)
-    good = xp.ones(data.shape, bool) if valid is None else valid > 0
-    for axis in (0, 1):
-        here, previous = shares[axis]
-        if previous > 0:
-            tail = (slice(None),) * (axis + 1) + (slice(1, None),)
-            head = (slice(None),) * (axis + 1) + (slice(None, -1),)
-            data = here * data[tail] + previous * data[head]
-            good = good[tail] & good[head]
     size = (data.shape[0], *(w.stop - w.start for w in window))
     out = xp.zeros(size, xp.float32)
     mask = xp.zeros(size, xp.uint8)
-    part = (slice(None), inner[0], inner[1])
-    out[part] = xp.where(good, data, 0)
-    mask[part] = good
+    part = (slice(None), *placement.inner)
+    out[part] = data if good is None else xp.where(good, data, 0)
+    mask[part] = True if good is None else good
     return out, mask

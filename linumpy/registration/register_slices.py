@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.cli import logger
-from linumpy.device import Array, namespace, to_host
-from linumpy.params import param
+from linumpy.device import Array, is_device_array, namespace, to_host
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,
     confidence,
@@ -26,6 +25,7 @@ from linumpy.registration.correlation import (
     flatten,
 )
 from linumpy.registration.network import robust_spread, solve_network
+from linumpy.stage_params import RegisterParams
 
 MAX_COARSE_SIDE_PX = 1024
 MAX_PLANES = 10
@@ -33,35 +33,6 @@ _FINE_RADIUS_PX = 3
 _MIN_PAIR_SIGMA_UM = 1.0
 _MIN_MOTOR_SIGMA_UM = 2.0
 _MAX_ID_STEP = 2
-
-
-@dataclass(frozen=True)
-class RegisterParams:
-    """Parameters of the registration of slices."""
-
-    first_plane: int = param(
-        4,
-        "moving_slice_first_index",
-        "planes at the top of a slice that are not trusted, for an uneven cut",
-        minimum=0,
-    )
-    max_translation_px: int = param(
-        200,
-        "registration_max_translation",
-        "largest shift sought between two slices, pixels",
-        minimum=1,
-    )
-    drift_mm: float = param(
-        0.1,
-        "registration_allowed_drifting_mm",
-        "largest error of the slicing interval sought, mm",
-        minimum=0,
-    )
-    expected_z: bool = param(
-        False,
-        "use_expected_z_overlap",
-        "place slices in depth by the slicing interval alone, without measuring",
-    )
 
 
 @dataclass(frozen=True)
@@ -162,21 +133,25 @@ def register_pair(
         return None
     expected = (np.subtract(moving.corner_um, fixed.corner_um)) / lateral_um
     reach = 0 if params.expected_z else round(params.drift_mm * 1e3 / voxel_um[0])
+    factor = -(-max(*fixed.shape[1:], *moving.shape[1:]) // MAX_COARSE_SIDE_PX)
+    low, high = max(0, start - reach), min(fixed.shape[0], start + n_planes + reach)
+    below = _Planes(fixed, low, high, factor)
+    above = _Planes(moving, params.first_plane, params.first_plane + n_planes, factor)
     guess, matched = None, 0
-    for matched in _nearest_first(reach, fixed.shape[0] - n_planes - start, -start):
-        guess = _coarse_search(fixed, moving, start + matched, n_planes, expected, params)
+    for matched in _nearest_first(reach, high - n_planes - start, low - start):
+        guess = _coarse_search(below, above, start + matched, expected, params)
         if guess is not None:
             break
     if guess is None:
         return None
     plane_shift, measured = 0.0, False
     if not params.expected_z:
-        found = _search_depth(fixed, moving, start, n_planes, guess, params, reach)
+        found = _search_depth(below, above, start, guess)
         if found is not None:
             plane_shift, measured = found, True
     centred = start + (round(plane_shift) if measured else matched)
     centred = int(np.clip(centred, 0, fixed.shape[0] - n_planes))
-    fine = _fine_search(fixed, moving, centred, n_planes, guess, params)
+    fine = _fine_search(below, above, centred, guess)
     if fine is None:
         return None
     lateral = (np.asarray(fine.displacement_px) - expected) * lateral_um
@@ -204,22 +179,66 @@ def _nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
     return [s for s in steps if lowest <= s <= highest]
 
 
-def _planes(
-    volume: SliceVolume, start: int, count: int, window: tuple[slice, slice], factor: int = 1
-) -> Array:
-    if factor == 1:
-        return flatten(*volume.read(slice(start, start + count), window))
-    binned = []
-    for plane in range(start, start + count):
-        # One plane at a time: the whole of a large slice is needed here, but only coarsely.
-        data, valid = volume.read(slice(plane, plane + 1), window)
-        share = None if valid is None else _bin(valid, factor)
-        binned.append((_bin(data, factor), share))
-    xp = namespace(binned[0][0])
-    valid = None
-    if binned[0][1] is not None:
-        valid = xp.concatenate([share for _, share in binned]) > 0.5
-    return flatten(xp.concatenate([data for data, _ in binned]), valid)
+class _Planes:
+    """Planes ``low … high − 1`` of a slice as a pair looks at them, read and flattened once.
+
+    Parameters
+    ----------
+    factor
+        Pixels of a side that are one for the search over the whole plane.
+    """
+
+    def __init__(self, volume: SliceVolume, low: int, high: int, factor: int) -> None:
+        self.volume, self.low, self.high, self.factor = volume, low, high, factor
+        self._whole: tuple[Array, Array | None] | None = None
+        self._coarse: dict[int, Array] = {}
+        self._window: tuple[tuple[slice, slice], int, Array] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many planes there are."""
+        return self.high - self.low
+
+    def coarse(self, start: int, count: int) -> Array:
+        """Return flattened whole planes, binned by the factor."""
+        wanted = range(start, start + count)
+        lacking = [plane for plane in wanted if plane not in self._coarse]
+        # One plane at a time: all of a large slice is needed here, but only coarsely.
+        parts = [self._binned(plane) for plane in lacking]
+        if parts:
+            xp = namespace(parts[0][0])
+            valid = None
+            if parts[0][1] is not None:
+                valid = xp.concatenate([share for _, share in parts])
+            flat = flatten(xp.concatenate([data for data, _ in parts]), valid)
+            self._coarse.update(zip(lacking, flat, strict=True))
+        return namespace(self._coarse[start]).stack([self._coarse[plane] for plane in wanted])
+
+    def _binned(self, plane: int) -> tuple[Array, Array | None]:
+        data, valid = self._read(slice(plane, plane + 1), self.volume.whole())
+        if self.factor == 1:
+            return data, valid
+        share = None if valid is None else _bin(valid, self.factor) > 0.5
+        return _bin(data, self.factor), share
+
+    def within(self, window: tuple[slice, slice], start: int, count: int) -> Array:
+        """Return flattened planes of a window, at full resolution."""
+        if self._window is not None:
+            known, first, planes = self._window
+            if known == window and first <= start and start + count <= first + len(planes):
+                return planes[start - first : start - first + count]
+        planes = flatten(*self._read(slice(start, start + count), window))
+        self._window = (window, start, planes)
+        return planes
+
+    def _read(self, planes: slice, window: tuple[slice, slice]) -> tuple[Array, Array | None]:
+        if self.factor > 1:
+            return self.volume.read(planes, window)
+        if self._whole is None:
+            self._whole = self.volume.read(slice(self.low, self.high), self.volume.whole())
+        data, valid = self._whole
+        part = (slice(planes.start - self.low, planes.stop - self.low), *window)
+        return data[part], None if valid is None else valid[part]
 
 
 def _bin(planes: Array, factor: int) -> Array:
@@ -230,22 +249,14 @@ def _bin(planes: Array, factor: int) -> Array:
 
 
 def _coarse_search(
-    fixed: SliceVolume,
-    moving: SliceVolume,
-    start: int,
-    n_planes: int,
-    expected: np.ndarray,
-    params: RegisterParams,
+    fixed: _Planes, moving: _Planes, start: int, expected: np.ndarray, params: RegisterParams
 ) -> np.ndarray | None:
-    side = max(*fixed.shape[1:], *moving.shape[1:])
-    factor = -(-side // MAX_COARSE_SIDE_PX)
-    first = _planes(fixed, start, n_planes, fixed.whole(), factor)
-    second = _planes(moving, params.first_plane, n_planes, moving.whole(), factor)
+    factor = fixed.factor
     centre = np.rint(expected / factor).astype(int)
     radius = max(2, -(-params.max_translation_px // factor))
     surface = correlation_surface(
-        first,
-        second,
+        fixed.coarse(start, moving.count),
+        moving.coarse(moving.low, moving.count),
         (int(centre[0]), int(centre[1])),
         (radius, radius),
         min_overlap_share=0.25,
@@ -274,26 +285,18 @@ def _shared_window(
     )
 
 
-def _fine_search(
-    fixed: SliceVolume,
-    moving: SliceVolume,
-    start: int,
-    n_planes: int,
-    guess: np.ndarray,
-    params: RegisterParams,
-) -> Any:
-    window_fixed, window_moving = _shared_window(fixed, moving, guess)
+def _fine_search(fixed: _Planes, moving: _Planes, start: int, guess: np.ndarray) -> Any:
+    window_fixed, window_moving = _shared_window(fixed.volume, moving.volume, guess)
     origin = np.array([w.start for w in window_fixed]) - [w.start for w in window_moving]
-    first = _planes(fixed, start, n_planes, window_fixed)
-    second = _planes(moving, params.first_plane, n_planes, window_moving)
+    first = fixed.within(window_fixed, start, moving.count)
+    second = moving.within(window_moving, moving.low, moving.count)
     # A wide window serves as the noise that the peak is compared with.
     surface = correlation_surface(first, second, (0, 0), (24, 24), min_overlap_share=0.25)
     local = guess - origin
-    factor = max(1, -(-max(*fixed.shape[1:], *moving.shape[1:]) // MAX_COARSE_SIDE_PX))
     peak = find_peak(
         surface,
         expected_px=(float(local[0]), float(local[1])),
-        within_px=_FINE_RADIUS_PX * factor,
+        within_px=_FINE_RADIUS_PX * fixed.factor,
     )
     if peak is None:
         return None
@@ -303,30 +306,13 @@ def _fine_search(
     )
 
 
-def _search_depth(
-    fixed: SliceVolume,
-    moving: SliceVolume,
-    start: int,
-    n_planes: int,
-    guess: np.ndarray,
-    params: RegisterParams,
-    reach: int,
-) -> float | None:
+def _search_depth(fixed: _Planes, moving: _Planes, start: int, guess: np.ndarray) -> float | None:
     """Find how many planes deeper than expected the match lies; None when it is not clear."""
-    window_fixed, window_moving = _shared_window(fixed, moving, guess)
-    low = max(0, start - reach)
-    high = min(fixed.shape[0], start + n_planes + reach)
-    first = _planes(fixed, low, high - low, window_fixed)
-    second = _planes(moving, params.first_plane, n_planes, window_moving)
-    xp = namespace(first)
-    shifts = np.arange(low - start, high - n_planes - start + 1)
-    scores = []
-    norm = xp.sqrt((second * second).sum())
-    for shift in shifts:
-        part = first[start - low + shift : start - low + shift + n_planes]
-        product = (part * second).sum()
-        scores.append(float(to_host(product / (norm * xp.sqrt((part * part).sum()) + 1e-12))))
-    values = np.array(scores)
+    window_fixed, window_moving = _shared_window(fixed.volume, moving.volume, guess)
+    first = fixed.within(window_fixed, fixed.low, fixed.count)
+    second = moving.within(window_moving, moving.low, moving.count)
+    values = _depth_scores(first, second)
+    shifts = np.arange(len(values)) + fixed.low - start
     best = int(values.argmax())
     noise = max(1.4826 * float(np.median(np.abs(values - np.median(values)))), 1e-6)
     clear = (values[best] - np.median(values)) / noise >= 3.0
@@ -336,6 +322,30 @@ def _search_depth(
     curvature = before - 2 * peak + after
     offset = 0.5 * (before - after) / curvature if curvature < 0 else 0.0
     return float(shifts[best] + offset)
+
+
+def _depth_scores(first: Array, second: Array) -> np.ndarray:
+    """Return the correlation of `second` with as many planes of `first`, from each of its planes.
+
+    The products of all planes are fetched from a device together.
+    """
+    xp = namespace(first)
+    n, n_scores = len(second), len(first) - len(second) + 1
+    sums = [_plane_products(first[k : k + n_scores], second[k]) for k in range(n)]
+    squares = [_plane_products(plane[None], plane) for stack in (first, second) for plane in stack]
+    found = to_host(xp.concatenate([*sums, *squares])).astype(np.float64)
+    product = found[: n * n_scores].reshape(n, n_scores).sum(axis=0)
+    energy = found[n * n_scores :]
+    around = np.convolve(energy[: len(first)], np.ones(n), "valid")
+    return product / (np.sqrt(energy[len(first) :].sum()) * np.sqrt(around) + 1e-12)
+
+
+def _plane_products(planes: Array, plane: Array) -> Array:
+    """Return the sum of the products of each plane's pixels with those of one plane."""
+    if is_device_array(planes):
+        return (planes * plane).sum(axis=(1, 2))
+    room = np.empty_like(plane)
+    return np.array([np.multiply(other, plane, out=room).sum() for other in planes])
 
 
 def register_slices(

@@ -1,13 +1,16 @@
 import numpy as np
 import pytest
 
+from linumpy.device import to_host
 from linumpy.mosaic.register_tiles import (
+    MAX_SLABS,
     correlate_pair,
     find_pairs,
     overlap_means,
     solve_positions,
     tile_evidence,
 )
+from linumpy.registration.correlation import flatten
 
 from ..registration.speckle import FINE, fixed_field, image
 
@@ -51,6 +54,30 @@ def test_an_outlier_pair_is_rejected(xp, acquisition):
     error = (solution.position_px - true)[:8]
     error -= error.mean(axis=0)
     assert np.sqrt((error**2).mean(axis=0)).max() < 0.25
+
+
+@pytest.mark.parametrize("depth", [7, 24, 60])
+def test_slabs_are_means_of_what_is_valid(xp, rng, depth):
+    """A slab without, with and only with masked voxels; planes that fill no slab are left out."""
+    tile = rng.random((depth, 30, 40), dtype=np.float32)
+    valid = np.ones(tile.shape, np.uint8)
+    valid[: depth // 3] = rng.random((depth // 3, 30, 40)) > 0.4
+    valid[-1:], valid[:, 5:8, 3] = 0, 0
+    spoiled = np.where(valid > 0, tile, 1e4).astype(np.float32)
+    thickness = -(-depth // MAX_SLABS)
+    n = depth // thickness
+    parts = spoiled[: n * thickness].reshape(n, thickness, 30, 40).astype(float)
+    known = valid[: n * thickness].reshape(n, thickness, 30, 40)
+    count = known.sum(axis=1)
+    slabs = (parts * known).sum(axis=1) / np.maximum(count, 1)
+    means = slabs.sum(axis=(1, 2)) / np.maximum((count > 0).sum(axis=(1, 2)), 1)
+    for mask in (valid, None):
+        evidence = tile_evidence(xp.asarray(spoiled), None if mask is None else xp.asarray(mask))
+        if mask is None:
+            means, slabs, count = parts.mean(axis=(1, 2, 3)), parts.mean(axis=1), count * 0 + 1
+        np.testing.assert_allclose(to_host(evidence.slab_means), means, rtol=1e-5)
+        flat = flatten(slabs.astype(np.float32), (count > 0).astype(np.uint8))
+        np.testing.assert_allclose(to_host(evidence.slabs), flat, rtol=2e-6, atol=1e-5)
 
 
 def test_pairs_share_a_side():

@@ -73,6 +73,20 @@ def test_basis_is_orthogonal_and_without_constant():
     assert np.abs(terms.mean(axis=0)).max() < 1e-3
 
 
+@pytest.mark.parametrize("cell", [1, 4, 5])
+def test_bin_map_is_numpys_median_where_half_is_known(xp, rng, cell):
+    image = rng.random((33, 42), dtype=np.float32)
+    image[rng.random(image.shape) < 0.45] = np.nan
+    image[::3, ::7] = np.inf
+    ours = bin_map(xp.asarray(image), cell)
+    assert ours.dtype == np.float64 and isinstance(ours, np.ndarray)
+    for i, j in np.ndindex(33 // cell, 42 // cell):
+        pixels = image[i * cell : (i + 1) * cell, j * cell : (j + 1) * cell].astype(float)
+        known = np.isfinite(pixels).mean() >= 0.5
+        expected = np.nanmedian(pixels) if known else np.nan
+        np.testing.assert_array_equal(ours[i, j], expected)
+
+
 def test_bin_map_takes_medians_and_passes_gaps_on():
     image = np.arange(36.0).reshape(6, 6)
     image[0, 0] = 1e9

@@ -1,12 +1,17 @@
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter, uniform_filter
 
+from linumpy.device import to_host
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,
+    _window_mean,
     confidence,
     correlation_surface,
+    fetch_surfaces,
     find_peak,
     flatten,
+    start_correlation,
 )
 
 from .speckle import FINE, fixed_field, image
@@ -85,3 +90,85 @@ def test_confidence_grows_from_noise_to_one():
     values = [confidence(score) for score in scores]
     assert values[0] == 0 and confidence(ACCEPT_Z_SCORE) == pytest.approx(0.5)
     assert np.all(np.diff(values) >= 0) and values[-1] < 1
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 300), (2, 5, 7), (1, 17, 129), (2, 130, 16)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_flattening_is_that_of_scipys_gaussian_windows(xp, rng, shape, masked):
+    planes = rng.random(shape, dtype=np.float32)
+    planes[0, :2] = 0
+    valid = np.ones(shape, np.uint8)
+    if masked:
+        valid = (rng.random(shape) > 0.3).astype(np.uint8)
+        valid[0] = 1
+
+    def window(image, sigma):
+        weight = gaussian_filter(valid.astype(float), (0, sigma, sigma), mode="nearest", truncate=3)
+        blurred = gaussian_filter(image * 1.0, (0, sigma, sigma), mode="nearest", truncate=3)
+        return blurred / np.maximum(weight, 1e-6)
+
+    mean = window((planes * valid).astype(float), 6.0)
+    smooth = window((planes * valid).astype(float), 0.6)
+    good = (valid > 0) & (mean > 0)
+    expected = np.where(good, smooth / np.where(good, mean, 1) - 1, 0)
+    ours = flatten(xp.asarray(planes), xp.asarray(valid) if masked else None)
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(to_host(ours), expected, atol=5e-6)
+
+
+def test_dark_and_masked_planes_are_nothing(xp):
+    planes = np.zeros((2, 20, 30), np.float32)
+    planes[1] = 7
+    valid = np.ones(planes.shape, np.uint8)
+    valid[1] = 0
+    assert not to_host(flatten(xp.asarray(planes), xp.asarray(valid))).any()
+
+
+def test_planes_of_several_masks_count_each_by_its_own(xp, rng):
+    """Planes are known all over, but for a pixel, for a half, not at all; some of them alike."""
+    first = rng.normal(size=(7, 16, 18)).astype(np.float32)
+    second = rng.normal(size=(7, 15, 17)).astype(np.float32)
+    first[2, 4, 4] = 0
+    first[3:5, 8:] = second[4:6, :, :5] = 0
+    first[6] = 0
+    surface = correlation_surface(xp.asarray(first), xp.asarray(second), (1, -2), (3, 4))
+    for i, j in ((0, 0), (3, 4), (5, 1), (6, 8)):
+        d1, d2 = 1 + i - 3, -2 + j - 4
+        a = first[:, max(0, d1) : min(16, 15 + d1), max(0, d2) : min(18, 17 + d2)].astype(float)
+        b = second[:, max(0, -d1) : min(15, 16 - d1), max(0, -d2) : min(17, 18 - d2)].astype(float)
+        both = (a != 0) & (b != 0)
+        scale = np.sqrt((a[both] ** 2).sum() * (b[both] ** 2).sum())
+        assert surface.values[i, j] == pytest.approx((a * b).sum() / scale, abs=1e-4)
+        assert surface.weight[i, j] ** 2 == pytest.approx(both.sum() / largest(first, second))
+
+
+def largest(first, second):
+    """The largest overlap of known pixels over the window of the test above."""
+    counts = []
+    for d1 in range(-2, 5):
+        for d2 in range(-6, 3):
+            a = first[:, max(0, d1) : min(16, 15 + d1), max(0, d2) : min(18, 17 + d2)]
+            b = second[:, max(0, -d1) : min(15, 16 - d1), max(0, -d2) : min(17, 18 - d2)]
+            counts.append(((a != 0) & (b != 0)).sum())
+    return max(counts)
+
+
+def test_surfaces_fetched_together_are_those_fetched_alone(xp, rng):
+    stacks = [xp.asarray(rng.normal(size=(2, 20 + k, 24)).astype(np.float32)) for k in range(4)]
+    cases = [(stacks[0], stacks[1], (2, 0), (4, 5)), (stacks[2], stacks[3], (-1, 3), (6, 3))]
+    cases.append((stacks[0], stacks[3], (1, 1), (3, 3)))
+    together = fetch_surfaces([start_correlation(*case) for case in cases])
+    for surface, case in zip(together, cases, strict=True):
+        alone = correlation_surface(*case)
+        np.testing.assert_array_equal(surface.values, alone.values)
+        np.testing.assert_array_equal(surface.weight, alone.weight)
+        assert surface.centre_px == alone.centre_px == case[2]
+    assert fetch_surfaces([]) == []
+
+
+def test_the_mean_around_a_sample_is_scipys(rng):
+    known = rng.random((31, 20)) > 0.3
+    values = np.where(known, rng.normal(size=known.shape), 0)
+    share = uniform_filter(known.astype(float), 7, mode="constant")
+    expected = uniform_filter(values, 7, mode="constant") / share
+    np.testing.assert_allclose(_window_mean(values, known, 7), expected, atol=1e-12)

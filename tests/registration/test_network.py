@@ -2,7 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components as scipy_components
 
+from linumpy.registration import network
 from linumpy.registration.network import connected_components, solve_network
 
 
@@ -83,3 +86,35 @@ def test_reports_residuals_of_the_solution(rng):
     for (a, b), error, residual in zip(pairs, errors, solved.residual, strict=True):
         step = solved.deviation[b] - solved.deviation[a]
         assert residual[0] == pytest.approx(error[0] - step[0])
+
+
+def test_many_items_are_solved_as_few_are(rng, monkeypatch):
+    """The sparse way, taken from some size on, answers what the dense one does."""
+    positions = rng.uniform(-1, 1, (25, 2))
+    pairs = grid_pairs(5)
+    errors = rng.normal(0, 1, (len(pairs), 2))
+    answers = []
+    for limit in (25, 24):
+        monkeypatch.setattr(network, "_MAX_DENSE_ITEMS", limit)
+        answers.append(
+            solve_network(25, pairs, errors, prior_sigma=2.0, min_pair_sigma=0.1, terms=positions)
+        )
+    for name in ("deviation", "linear", "residual", "pair_sigma"):
+        dense, sparse = (getattr(answer, name) for answer in answers)
+        np.testing.assert_allclose(dense, sparse, atol=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=14))
+def test_groups_are_scipys_connected_components(pairs):
+    pairs = [(a, b) for a, b in pairs if a != b]
+    first, second = np.array(pairs, dtype=int).reshape(-1, 2).T
+    graph = coo_matrix((np.ones(len(pairs)), (first, second)), shape=(12, 12))
+    _, label = scipy_components(graph, directed=False)
+    ours = connected_components(12, pairs)
+    joined = np.bincount(label)[label] > 1
+    assert (ours >= 0).tolist() == joined.tolist()
+    # Numbered by their first items, from 0 on.
+    order = {}
+    for name in label[joined].tolist():
+        order.setdefault(name, len(order))
+    assert ours[joined].tolist() == [order[name] for name in label[joined].tolist()]

@@ -8,16 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter1d
 
+from linumpy.device import to_host
 from linumpy.registration import register_slices as module
 from linumpy.registration.correlation import ACCEPT_Z_SCORE
 from linumpy.registration.register_slices import (
-    RegisterParams,
     SliceVolume,
     expected_plane,
     motor_registration,
     register_pair,
     register_slices,
 )
+from linumpy.stage_params import RegisterParams
 
 from .speckle import FINE, fixed_field, image
 
@@ -143,6 +144,56 @@ def test_large_slices_are_searched_coarsely_with_the_same_answer(xp, rng, tissue
     monkeypatch.setattr(module, "MAX_COARSE_SIDE_PX", 40)
     found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
     np.testing.assert_allclose(found.shift_um[1:], (112.5, -95), atol=2.0)
+
+
+def test_a_pair_reads_each_slice_once(rng, tissue, monkeypatch):
+    """However many depths are tried; a large slice is read plane by plane, and then its middle."""
+    reads = []
+
+    def counted(slice_id, data):
+        plain = volume(np, slice_id, data)
+
+        def read(planes, window):
+            reads.append((slice_id, planes.start, planes.stop))
+            return plain.read(planes, window)
+
+        return replace(plain, read=read)
+
+    fixed = counted(1, cut(rng, tissue, 1))
+    moving = counted(2, cut(rng, tissue, 2, (1, 1), 5))
+    small = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
+    assert sorted(reads) == [(1, 0, 30), (2, 2, 12)]
+    reads.clear()
+    monkeypatch.setattr(module, "MAX_COARSE_SIDE_PX", 40)
+    register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
+    planes = [read for read in reads if read[2] - read[1] == 1]
+    assert len(set(planes)) == len(planes)
+    assert [read for read in reads if read not in planes] == [(1, 0, 30), (2, 2, 12)]
+    assert abs(small.shift_um[0] - 50) < 5
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_planes_of_other_windows_are_other_planes(xp, rng, tissue, factor):
+    """Whatever was asked for before, each answer is the flattened part of the slice."""
+    data, valid = cut(rng, tissue, 0), (rng.random(SHAPE) > 0.1).astype(np.uint8)
+    planes = module._Planes(volume(xp, 0, data, valid=valid), 3, 20, factor)
+    windows = [(slice(0, 50), slice(4, 60)), (slice(1, 50), slice(4, 60))]
+    for window, start, count in ((0, 3, 17), (0, 5, 4), (1, 5, 4), (1, 4, 9), (1, 5, 9)):
+        part = (slice(start, start + count), *windows[window])
+        expected = module.flatten(data[part], valid[part])
+        found = to_host(planes.within(windows[window], start, count))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_depths_are_scored_by_their_correlation(xp, rng):
+    first = rng.normal(size=(9, 12, 14)).astype(np.float32)
+    second = rng.normal(size=(4, 12, 14)).astype(np.float32)
+    scores = module._depth_scores(xp.asarray(first), xp.asarray(second))
+    expected = []
+    for k in range(6):
+        part = first[k : k + 4].astype(float)
+        expected.append((part * second).sum() / np.sqrt((part**2).sum() * (second**2.0).sum()))
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
 
 
 def test_all_slices_are_solved_together(xp, rng, tissue):

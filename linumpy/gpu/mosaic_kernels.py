@@ -1,0 +1,285 @@
+"""Stitching and registration on a GPU: calls of the CUDA kernels in ``mosaic_kernels.cu``.
+
+The functions are the device's side of those in `mosaic` and `registration` that name them, with
+the same meaning. They queue work on the current stream and wait for nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from linumpy.device import Array, like
+from linumpy.mosaic.stitch_3d_refined import Placement
+
+_THREADS = 256
+_PLANES_A_THREAD = 4
+_MAX_GRID = 65535
+_STACK_NBYTES = 128 << 20
+"""Bytes of padded planes that a correlation transforms at a time."""
+
+
+@functools.cache
+def _module(device_id: int) -> Any:
+    import cupy
+
+    source = (resources.files(__package__) / "mosaic_kernels.cu").read_text()
+    return cupy.RawModule(code=source, options=("--std=c++17",), backend="nvrtc")
+
+
+def kernel(name: str) -> Any:
+    """Return a kernel of this module for the current device, compiled at its first use."""
+    import cupy
+
+    return _module(cupy.cuda.Device().id).get_function(name)
+
+
+def _grid(n: int, rows: int = 1) -> tuple[int, int]:
+    """Return blocks for `n` threads and for `rows` things that are looped over."""
+    return max(1, min(-(-n // _THREADS), 1 << 16)), max(1, min(rows, _MAX_GRID))
+
+
+def _floats(array: Array) -> Array:
+    import cupy
+
+    return cupy.ascontiguousarray(array, dtype=cupy.float32)
+
+
+def _bytes(mask: Array | None) -> Array | None:
+    """Return a mask as contiguous bytes, without a copy where it is some already."""
+    import cupy
+
+    if mask is None:
+        return None
+    if mask.dtype.itemsize != 1:
+        mask = mask > 0
+    return cupy.ascontiguousarray(mask).view(cupy.uint8)
+
+
+def _pointer(array: Array | None) -> Any:
+    return np.uint64(0) if array is None else array
+
+
+def stitch_block(
+    parts: Sequence[Placement],
+    weights: tuple[Array, Array],
+    shape: tuple[int, int, int],
+    like_array: Array,
+) -> tuple[Array, Array]:
+    """Blend tiles into one block in one launch; see `mosaic.stitch_3d_refined`."""
+    import cupy
+
+    depth, rows, columns = shape
+    out, mask = cupy.empty(shape, cupy.float32), cupy.empty(shape, cupy.uint8)
+    if not out.size:
+        return out, mask
+    # The arrays are held here until the launch: the table knows only their addresses.
+    held = [(_floats(part.data), _bytes(part.valid)) for part in parts]
+    table = np.zeros((max(len(parts), 1), 10), np.int64)
+    for row, part, (data, valid) in zip(table, parts, held, strict=False):
+        fractions = np.asarray(part.fraction, np.float32).view(np.int32)
+        table_row = (
+            data.data.ptr,
+            0 if valid is None else valid.data.ptr,
+            *(part.low[0], part.high[0], part.low[1], part.high[1]),
+            *part.shift,
+            *fractions,
+        )
+        row[:] = table_row
+    tile_rows, tile_columns = (len(profile) for profile in weights)
+    blocks = (
+        -(-columns // 32),
+        -(-rows // 8),
+        min(-(-depth // _PLANES_A_THREAD), _MAX_GRID),
+    )
+    arguments = (
+        cupy.asarray(table),
+        np.int32(len(parts)),
+        _floats(like(weights[0], like_array)),
+        _floats(like(weights[1], like_array)),
+        *(np.int32(n) for n in (tile_rows, tile_columns, depth, rows, columns)),
+        out,
+        mask,
+    )
+    kernel("stitch_block")(blocks, (32, 8), arguments)
+    return out, mask
+
+
+def slab_means(array: Array, valid: Array | None, thickness: int) -> tuple[Array, Array | None]:
+    """Return means over slabs of `thickness` planes, and where a slab has data (None: all over).
+
+    Planes left at the end are not used.
+    """
+    import cupy
+
+    n_slabs = array.shape[0] // thickness
+    shape = (n_slabs, *array.shape[1:])
+    plane = array.shape[1] * array.shape[2]
+    slabs = cupy.empty(shape, cupy.float32)
+    there = None if valid is None else cupy.empty(shape, cupy.uint8)
+    arguments = (
+        _floats(array),
+        _pointer(_bytes(valid)),
+        np.int32(thickness),
+        np.int32(n_slabs),
+        np.int64(plane),
+        slabs,
+        _pointer(there),
+    )
+    kernel("slab_means")(_grid(plane, n_slabs), (_THREADS,), arguments)
+    return slabs, there
+
+
+@functools.cache
+def _taps(device_id: int, taps: tuple[float, ...]) -> Array:
+    import cupy
+
+    array = cupy.asarray(np.asarray(taps, np.float32))
+    # Other streams will read it.
+    cupy.cuda.get_current_stream().synchronize()
+    return array
+
+
+def flatten_planes(
+    planes: Array, valid: Array | None, wide: Sequence[float], narrow: Sequence[float]
+) -> Array:
+    """Take the local mean and brightness out of images; see `registration.correlation.flatten`.
+
+    Parameters
+    ----------
+    planes, valid
+        Shape (planes, axis 1, axis 2).
+    wide, narrow
+        Taps of the two symmetric windows from the middle on, the first at least as long.
+    """
+    import cupy
+
+    n, rows, columns = planes.shape
+    out = cupy.empty(planes.shape, cupy.float32)
+    if not out.size:
+        return out
+    planes, valid = _floats(planes), _bytes(valid)
+    count = 2 if valid is None else 4
+    blurred: list[Array | None] = [cupy.empty(planes.shape, cupy.float32) for _ in range(count)]
+    blurred += [None] * (4 - count)
+    device = cupy.cuda.Device().id
+    windows: list[Any] = []
+    for taps in (wide, narrow):
+        windows += [_taps(device, tuple(map(float, taps))), np.int32(len(taps) - 1)]
+    sizes = tuple(np.int32(k) for k in (n, rows, columns))
+    pointers = [_pointer(array) for array in blurred]
+    grid = _grid(rows * columns, n)
+    arguments = (planes, _pointer(valid), *sizes, *windows, *pointers)
+    kernel("blur_rows")(grid, (_THREADS,), arguments)
+    arguments = (*pointers, _pointer(valid), *sizes, *windows, out)
+    kernel("flatten_columns")(grid, (_THREADS,), arguments)
+    return out
+
+
+def choose_slabs(first: Array, second: Array, signal_over_noise: float, least: int) -> Array:
+    """Choose slabs by the means of two tiles: 1 or 0 for each, and behind them their number."""
+    import cupy
+
+    chosen = cupy.empty(len(first) + 1, cupy.float32)
+    arguments = (
+        _floats(first),
+        _floats(second),
+        np.int32(len(first)),
+        np.float32(signal_over_noise),
+        np.int32(least),
+        chosen,
+    )
+    kernel("choose_slabs")((1,), (1,), arguments)
+    return chosen
+
+
+def choose_all(n: int) -> Array:
+    """Choose all of `n` planes, as `choose_slabs` does."""
+    import cupy
+
+    chosen = cupy.ones(n + 1, cupy.float32)
+    chosen[n:] = n
+    return chosen
+
+
+def correlate(
+    first: Array,
+    second: Array,
+    chosen: Array,
+    low: tuple[int, int],
+    side: tuple[int, int],
+    size: tuple[int, int],
+    min_overlap_share: float,
+) -> Array:
+    """Correlate two stacks over a window; see `registration.correlation.correlation_surface`.
+
+    Parameters
+    ----------
+    first, second
+        Shape (planes, n1, n2) each, float32; rows must be contiguous.
+    chosen
+        From `choose_slabs`: the planes to use.
+    low, side
+        First displacement of the window, and its samples, along axis 1 and axis 2.
+    size
+        Padded lengths for the transforms.
+    min_overlap_share
+        As there.
+
+    Returns
+    -------
+    float32, shape (2, *side): values and weights of the surface.
+    """
+    import cupy
+
+    n_planes = len(first)
+    total = cupy.zeros((4, size[0], size[1] // 2 + 1), cupy.complex64)
+    at_once = max(1, _STACK_NBYTES // (24 * size[0] * size[1]))
+    for start in range(0, n_planes, at_once):
+        planes = slice(start, start + at_once)
+        _add_cross_spectra(first[planes], second[planes], chosen[planes], size, total)
+    maps = cupy.fft.irfft2(total, s=size)
+    window = cupy.empty((4, *side), cupy.float32)
+    samples = side[0] * side[1]
+    where = tuple(np.int32(k) for k in (*low, *side))
+    arguments = (_floats(maps), *(np.int32(n) for n in size), *where, window)
+    kernel("cut_window")(_grid(samples, 4), (_THREADS,), arguments)
+    out = cupy.empty((2, *side), cupy.float32)
+    smaller = min(first[0].size, second[0].size)
+    arguments = (
+        window,
+        *where,
+        *(np.int32(n) for n in (*first.shape[1:], *second.shape[1:])),
+        window[3].max(),
+        chosen[n_planes:],
+        np.float32(min_overlap_share * smaller),
+        out,
+    )
+    kernel("normalise_window")(_grid(samples), (_THREADS,), arguments)
+    return out
+
+
+def _add_cross_spectra(
+    first: Array, second: Array, chosen: Array, size: tuple[int, int], total: Array
+) -> None:
+    """Transform some planes and add their cross spectra to `total`."""
+    import cupy
+
+    n = len(first)
+    stack = cupy.empty((6, n, *size), cupy.float32)
+    image: list[Any] = []
+    for array in (first, second):
+        strides = (np.int64(step // 4) for step in array.strides[:2])
+        image += [array, *strides, *(np.int32(k) for k in array.shape[1:])]
+    sizes = (np.int32(k) for k in (n, *size))
+    grid = _grid(size[0] * size[1], n)
+    kernel("correlation_inputs")(grid, (_THREADS,), (*image, chosen, *sizes, stack))
+    spectra = cupy.fft.rfft2(stack)
+    del stack
+    frequencies = size[0] * (size[1] // 2 + 1)
+    arguments = (spectra, np.int32(n), np.int64(frequencies), total)
+    kernel("cross_spectra")(_grid(frequencies), (_THREADS,), arguments)
