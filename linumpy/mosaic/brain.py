@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.cli import progress
-from linumpy.device import CPU, Device, default_workers, to_host
+from linumpy.device import CPU, Array, Device, default_workers, to_host
 from linumpy.errors import InputError
 from linumpy.io.atomic import write_text
 from linumpy.io.grid import parse_stage_to_array
@@ -19,23 +19,24 @@ from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.tables import offsets_from_shifts, read_shifts, read_slice_config, selected_ids
 from linumpy.mosaic.stack_slices_motor import (
-    StackParams,
     brain_geometry,
     open_slices,
     stack_slices_motor,
     z_matches,
 )
+from linumpy.mosaic.stacking import BLOCK_PX, cuts
 from linumpy.params import build
 from linumpy.registration.align_mosaics_3d_from_shifts import align_mosaics_3d_from_shifts
 from linumpy.registration.register_slices import (
-    RegisterParams,
     SliceRegistration,
     SliceVolume,
     motor_registration,
     register_slices,
 )
-from linumpy.slices.layout import SHARD_PX, volume_spec
+from linumpy.slices.layout import volume_spec
 from linumpy.slices.single_stages import model_place
+from linumpy.stage_params import RegisterParams, StackParams
+from linumpy.stream import stream
 
 _MAX_PAIRS = 4
 _SLICE_NAME = re.compile(r"slice_z(\d+)\.ome\.zarr")
@@ -162,22 +163,30 @@ def align_slice(
         {k: v for k, v in attributes.items() if k != "version"},
     )
     windows = [
-        (slice(i, min(i + SHARD_PX, canvas.shape[0])), slice(j, min(j + SHARD_PX, canvas.shape[1])))
-        for i in range(0, canvas.shape[0], SHARD_PX)
-        for j in range(0, canvas.shape[1], SHARD_PX)
+        (i, j)
+        for i in cuts(slice(0, canvas.shape[0]), BLOCK_PX)
+        for j in cuts(slice(0, canvas.shape[1]), BLOCK_PX)
     ]
+
+    def align(window: tuple[slice, slice]) -> tuple[Array, Array] | None:
+        return align_mosaics_3d_from_shifts(
+            volume.read,
+            volume.shape[1:],
+            canvas.origin_px[volume.slice_id],
+            slice(0, volume.shape[0]),
+            window,
+        )
+
     with create_image(output, spec, overwrite=overwrite, with_valid=True) as image:
-        for window in progress(windows, len(windows), "align"):
-            found = align_mosaics_3d_from_shifts(
-                volume.read,
-                volume.shape[1:],
-                canvas.origin_px[volume.slice_id],
-                slice(0, volume.shape[0]),
-                window,
-            )
+
+        def write(window: tuple[slice, slice], found: tuple[Array, Array] | None) -> None:
             if found is not None:
                 image.array[(slice(None), *window)] = to_host(found[0])
                 image.valid[(slice(None), *window)] = to_host(found[1])  # type: ignore[index]
+
+        done = stream(windows, align, lambda _, found: found, write)
+        for _ in progress(done, len(windows), "align"):
+            pass
 
 
 def stack_folder(

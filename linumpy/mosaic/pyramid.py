@@ -1,19 +1,52 @@
-"""Pyramids: coarser levels, each straight from level 0, written shard by shard."""
+"""Pyramids: coarser levels, each made straight from level 0 while its blocks are in hand.
+
+Along each axis a level is a matrix times level 0 (`linumpy.geometry.resample`). So a cell of
+level 0 adds a small product to each coarse shard that rests on it, and a shard is finished with
+the last such cell. Nothing is read back, and only shards that are begun take memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linumpy.device import CPU, Device, to_device, to_host
+from linumpy.device import CPU, Array, Device, is_device_array, namespace, to_device
 from linumpy.errors import InputError
-from linumpy.geometry.resample import apply_axis_weights, axis_weights
-from linumpy.io.omezarr import ImageWriter, Triple
-from linumpy.slices.layout import CHUNK_PX, SHARD_PX
+from linumpy.geometry.resample import HALF, apply_axis_weights, axis_weights
+from linumpy.io.omezarr import ImageWriter, Shape, Triple
 
 DEFAULT_RESOLUTIONS_UM = (10.0, 25.0, 50.0, 100.0)
+
+Box = tuple[slice, slice, slice]
+
+
+class Part(NamedTuple):
+    """Data that are ready to be written: ``array[window] = data``."""
+
+    array: Any
+    window: Box
+    data: Array
+
+
+def write_parts(parts: list[Part]) -> None:
+    """Write parts, whole shards each, and let go of them; those on a GPU are encoded there."""
+    on_gpu: dict[int, list[Part]] = {}
+    while parts:
+        part = parts.pop(0)
+        if is_device_array(part.data):
+            on_gpu.setdefault(id(part.array), []).append(part)
+        else:
+            part.array[part.window] = part.data
+    for together in on_gpu.values():
+        from linumpy.gpu.windows import write_windows
+
+        windows = [part.window for part in together]
+        write_windows(together[0].array, windows, [part.data for part in together])
 
 
 def pyramid_levels(voxel_um: Triple, resolutions_um: Sequence[float]) -> list[Triple]:
@@ -34,65 +67,211 @@ def pyramid_levels(voxel_um: Triple, resolutions_um: Sequence[float]) -> list[Tr
     return levels
 
 
-def write_pyramid(
-    image: ImageWriter, resolutions_um: Sequence[float], *, device: Device = CPU
-) -> None:
-    """Write the coarser levels of an image whose level 0 is complete.
+@dataclass(frozen=True)
+class _Share:
+    """What one cell gives to one coarse shard, along one axis: `weights` to `rows` of it."""
+
+    shard: int
+    rows: slice
+    weights: np.ndarray
+
+
+class _Axis:
+    """One axis of a level: the shares of each cell, and the cells that each shard rests on."""
+
+    def __init__(self, n: int, n_out: int, step: float, cell: int, shard: int) -> None:
+        self.shares: list[list[_Share]] = [[] for _ in range(0, n, cell)]
+        self.n_cells: list[int] = []
+        for index, first in enumerate(range(0, n_out, shard)):
+            matrix = axis_weights(n, min(shard, n_out - first), step, first).astype(np.float32)
+            self.n_cells.append(0)
+            for place, shares in enumerate(self.shares):
+                part = matrix[:, place * cell : (place + 1) * cell]
+                used = np.flatnonzero(part.any(axis=1))
+                if used.size:
+                    rows = slice(int(used[0]), int(used[-1]) + 1)
+                    shares.append(_Share(index, rows, np.ascontiguousarray(part[rows])))
+                    self.n_cells[index] += 1
+
+
+@dataclass
+class _Shard:
+    """A coarse shard that is begun.
+
+    Attributes
+    ----------
+    awaited
+        Cells that are still to come.
+    total, lack
+        Weighted sum of the image, and weight of the voxels without data; None for all 0.
+    """
+
+    awaited: int
+    total: Array | None = None
+    lack: Array | None = None
+
+
+class _Level:
+    """One coarser level: where its shards lie, and those that are begun."""
+
+    def __init__(self, image: ImageWriter, voxel_um: Triple, cell: Shape) -> None:
+        shape, base_um = image.spec.shape, image.spec.voxel_um
+        steps = [target / base for target, base in zip(voxel_um, base_um, strict=True)]
+        size = [max(1, int(n / s + 1e-6)) for n, s in zip(shape, steps, strict=True)]
+        self.shape: Shape = (size[0], size[1], size[2])
+        self.shards = image.spec.shards
+        self.array = image.add_level(self.shape, voxel_um, image.spec.chunks, self.shards)
+        self.valid = image.valid_arrays[-1] if image.valid is not None else None
+        self.axes = [
+            _Axis(*one) for one in zip(shape, self.shape, steps, cell, self.shards, strict=True)
+        ]
+        self.begun: dict[tuple[int, ...], _Shard] = {}
+
+    def shares(self, cell: Sequence[int]) -> Iterator[tuple[_Share, ...]]:
+        """Return what a cell gives to each shard: one share an axis."""
+        return itertools.product(*(axis.shares[k] for axis, k in zip(self.axes, cell, strict=True)))
+
+    def window(self, key: Sequence[int]) -> Box:
+        """Return the voxels of a shard."""
+        first, second, third = (
+            slice(k * side, min((k + 1) * side, n))
+            for k, side, n in zip(key, self.shards, self.shape, strict=True)
+        )
+        return first, second, third
+
+    def add(self, key: tuple[int, ...], rows: Box, total: Array | None, lack: Array | None) -> bool:
+        """Add what one cell gives; whether the shard is finished with it."""
+        if key not in self.begun:
+            cells = prod(axis.n_cells[k] for axis, k in zip(self.axes, key, strict=True))
+            self.begun[key] = _Shard(cells)
+        shard = self.begun[key]
+        shape = [part.stop - part.start for part in self.window(key)]
+        if total is not None:
+            if shard.total is None:
+                shard.total = namespace(total).zeros(shape, np.float32)
+            shard.total[rows] += total
+        if lack is not None:
+            if shard.lack is None:
+                shard.lack = namespace(lack).zeros(shape, np.float32)
+            shard.lack[rows] += lack
+        shard.awaited -= 1
+        return shard.awaited == 0
+
+    def finish(self, key: tuple[int, ...]) -> Iterator[Part]:
+        """Return a finished shard of image and mask, and forget it."""
+        shard = self.begun.pop(key)
+        if shard.total is None:
+            return
+        yield Part(self.array, self.window(key), shard.total)
+        if self.valid is not None:
+            mask = namespace(shard.total).ones(shard.total.shape, np.uint8)
+            if shard.lack is not None:
+                mask = (shard.lack <= 1 - HALF).astype(np.uint8)
+            yield Part(self.valid, self.window(key), mask)
+
+
+class Pyramid:
+    """The coarser levels of an image, growing while its level 0 passes by.
 
     Parameters
     ----------
     image
-        Its level 0 is read a shard's worth at a time; memory stays the same however large it is.
+        Gets the levels, empty at first.
     resolutions_um
         Voxel sizes wanted.
+    cell
+        Voxels of level 0 that are worked on at a time, along each axis.
+    device
+        Where its blocks will live.
+    each
+        Applies a function to all items and returns the results in order: `map`, or that of a
+        pool of threads. Sums are made in the order of the cells all the same.
     """
-    shape = image.array.shape
-    for voxel_um in pyramid_levels(image.spec.voxel_um, resolutions_um):
-        step = [target / base for target, base in zip(voxel_um, image.spec.voxel_um, strict=True)]
-        size = tuple(max(1, int(n / s + 1e-6)) for n, s in zip(shape, step, strict=True))
-        image.add_level(
-            size,  # type: ignore[arg-type]
-            voxel_um,
-            image.spec.chunks,
-            image.spec.shards,
+
+    def __init__(
+        self,
+        image: ImageWriter,
+        resolutions_um: Sequence[float],
+        cell: Shape,
+        *,
+        device: Device = CPU,
+        each: Callable[..., Iterable[Any]] = map,
+    ) -> None:
+        self._cell = cell
+        self._device = device
+        self._each = each
+        self._levels = [
+            _Level(image, voxel_um, cell)
+            for voxel_um in pyramid_levels(image.spec.voxel_um, resolutions_um)
+        ]
+
+    def add(self, window: Box, data: Array | None, valid: Array | None = None) -> list[Part]:
+        """Add one block of level 0.
+
+        Parameters
+        ----------
+        window
+            Its voxels: whole cells, but for the image's far ends. Each cell is to come once.
+        data
+            Block (z, axis 1, axis 2), float32, 0 where there is no data; None if there is none
+            at all.
+        valid
+            Its mask (uint8), on the same device; None if all of `data` count.
+
+        Returns
+        -------
+        Shards of the coarser levels that are finished with it.
+        """
+        ranges = (
+            range(part.start // side, -(-part.stop // side))
+            for part, side in zip(window, self._cell, strict=True)
         )
-        for z in range(0, size[0], SHARD_PX):
-            for i in range(0, size[1], SHARD_PX):
-                for j in range(0, size[2], SHARD_PX):
-                    start = (z, i, j)
-                    stop = tuple(min(s + SHARD_PX, n) for s, n in zip(start, size, strict=True))
-                    window = tuple(map(slice, start, stop))
-                    image.arrays[-1][window] = _shard(image.array, step, start, stop, device)
-                    if image.valid is not None:
-                        share = _shard(image.valid, step, start, stop, device)
-                        image.valid_arrays[-1][window] = (share >= 0.5).astype(np.uint8)
 
+        def products(cell: tuple[int, ...]) -> list[Any]:
+            box = self._box(cell, window)
+            return self._products(
+                cell,
+                None if data is None else data[box],
+                None if valid is None else valid[box],
+            )
 
-def _shard(
-    array: Any,
-    step: Sequence[float],
-    start: tuple[int, ...],
-    stop: tuple[int, ...],
-    device: Device,
-) -> np.ndarray:
-    """Resample one shard in layers of a chunk's height, which bounds what is read at once."""
-    out = np.empty([b - a for a, b in zip(start, stop, strict=True)], np.float32)
-    lateral = [_needed(array.shape[a], start[a], stop[a], step[a]) for a in (1, 2)]
-    for z in range(start[0], stop[0], CHUNK_PX):
-        end = min(z + CHUNK_PX, stop[0])
-        depth = _needed(array.shape[0], z, end, step[0])
-        windows = [depth[0], lateral[0][0], lateral[1][0]]
-        matrices = [depth[1], lateral[0][1], lateral[1][1]]
-        block = to_device(np.asarray(array[tuple(windows)], np.float32), device)
-        out[z - start[0] : end - start[0]] = to_host(apply_axis_weights(block, matrices))
-    return out
+        parts: list[Part] = []
+        for given in self._each(products, itertools.product(*ranges)):
+            for level, key, rows, total, lack in given:
+                if level.add(key, rows, total, lack):
+                    parts.extend(level.finish(key))
+        return parts
 
+    def _box(self, cell: Sequence[int], window: Box) -> Box:
+        """Return the voxels of a cell within a block."""
+        first, second, third = (
+            slice(k * side - w.start, min((k + 1) * side, w.stop) - w.start)
+            for k, side, w in zip(cell, self._cell, window, strict=True)
+        )
+        return first, second, third
 
-def _needed(n: int, start: int, stop: int, step: float) -> tuple[slice, np.ndarray | None]:
-    """Return the input range that outputs ``start … stop − 1`` rest on, and their matrix."""
-    if step == 1:
-        return slice(start, stop), None
-    weights = axis_weights(n, stop - start, step, start)
-    used = np.flatnonzero(weights.any(axis=0))
-    window = slice(int(used[0]), int(used[-1]) + 1)
-    return window, weights[:, window]
+    def _products(
+        self, cell: tuple[int, ...], data: Array | None, valid: Array | None
+    ) -> list[tuple[_Level, tuple[int, ...], Box, Array | None, Array | None]]:
+        """Return what a cell adds to the shards of all levels."""
+        missing = None if valid is None else valid == 0
+        if missing is not None and not missing.any():
+            missing = None
+        elif missing is not None and missing.all():
+            data = None
+        if missing is not None and data is not None:
+            missing = missing.astype(np.float32)
+        found = []
+        for level in self._levels:
+            for shares in level.shares(cell):
+                matrices = [share.weights for share in shares]
+                total = None if data is None else apply_axis_weights(data, matrices)
+                lack = None
+                if data is None:
+                    z, i, j = (matrix.sum(axis=1) for matrix in matrices)
+                    lack = to_device(z[:, None, None] * i[:, None] * j, self._device)
+                elif missing is not None:
+                    lack = apply_axis_weights(missing, matrices)
+                rows = tuple(share.rows for share in shares)
+                found.append((level, tuple(share.shard for share in shares), rows, total, lack))
+        return found  # type: ignore[return-value]

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from linumpy.cli import logger, progress
-from linumpy.device import CPU, Array, Device, to_device, to_host
+from linumpy.device import CPU, Array, Device, default_workers, namespace
 from linumpy.errors import InputError
-from linumpy.io.omezarr import Image, create_image, open_image
-from linumpy.mosaic.pyramid import write_pyramid
-from linumpy.mosaic.stacking import StackedSlice, blend_planes, host_blank, place_slices
-from linumpy.params import param
+from linumpy.io.omezarr import Image, ImageWriter, Shape, create_image, open_image
+from linumpy.mosaic.pyramid import Part, Pyramid, write_parts
+from linumpy.mosaic.stacking import (
+    BLOCK_PX,
+    StackedSlice,
+    StackStep,
+    cuts,
+    lay_slice,
+    place_slices,
+    stack_steps,
+)
 from linumpy.registration.align_mosaics_3d_from_shifts import (
     Canvas,
-    align_mosaics_3d_from_shifts,
+    Placement,
     common_canvas,
+    place_block,
 )
 from linumpy.registration.register_slices import SliceRegistration, SliceVolume
-from linumpy.slices.layout import SHARD_PX, volume_spec
-
-
-@dataclass(frozen=True)
-class StackParams:
-    """Parameters of stacking."""
-
-    first_plane: int = param(
-        4,
-        "moving_slice_first_index",
-        "planes at the top of a slice that are not trusted, for an uneven cut",
-        minimum=0,
-    )
-    blend: bool = param(
-        True, "stack_blend_enabled", "pass over from slice to slice by a Hann window"
-    )
+from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
+from linumpy.stage_params import StackParams
+from linumpy.stream import stream
+from linumpy.timeline import span
 
 
 @dataclass(frozen=True)
@@ -88,12 +85,17 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
         raise InputError(f"{image.path}: expected a slice cropped at its interface")
     corner = [t - v / 2 for t, v in zip(image.translation_um, image.voxel_um, strict=True)]
 
+    def part(array: Any, box: tuple[slice, ...]) -> Array:
+        if not device.is_gpu:
+            return array[box]
+        from linumpy.gpu.windows import read_windows
+
+        return read_windows(array, [box])[0]
+
     def read(planes: slice, window: tuple[slice, slice]) -> tuple[Array, Array | None]:
         try:
-            data = to_device(image.array[(planes, *window)], device)
-            valid = (
-                None if image.valid is None else to_device(image.valid[(planes, *window)], device)
-            )
+            data = part(image.array, (planes, *window))
+            valid = None if image.valid is None else part(image.valid, (planes, *window))
         except Exception as error:
             raise InputError(
                 f"{image.path}: planes {planes.start}-{planes.stop} cannot be read "
@@ -203,14 +205,17 @@ def stack_slices_motor(
             "slice_interval_um": registration.slice_interval_um,
         },
     )
-    readers = {volume.slice_id: volume for volume in slices}
-    with create_image(output, spec, overwrite=overwrite, with_valid=True) as image:
-        windows = list(_shard_windows(spec.shape))
-        for z_range, window in progress(windows, len(windows), "stack"):
-            block, mask = _block(places, readers, canvas, z_range, window, params, device)
-            image.array[(z_range, *window)] = to_host(block)
-            image.valid[(z_range, *window)] = to_host(mask)  # type: ignore[index]
-        write_pyramid(image, resolutions_um, device=device)
+    with (
+        create_image(output, spec, overwrite=overwrite, with_valid=True) as image,
+        ThreadPoolExecutor(default_workers(device), "linumpy-stack") as pool,
+    ):
+        brain = _Brain(image, slices, canvas, params, resolutions_um, device, pool)
+        steps = list(
+            stack_steps(places, spec.shape, lambda *where: brain.placement(*where) is not None)
+        )
+        done = stream(steps, brain.read, brain.lay, brain.write)
+        for _ in progress(done, len(steps), "stack"):
+            pass
     return BrainModel(
         voxel_um,
         origin_um,
@@ -221,46 +226,108 @@ def stack_slices_motor(
     )
 
 
-def _shard_windows(
-    shape: tuple[int, int, int],
-) -> Iterator[tuple[slice, tuple[slice, slice]]]:
-    for z in range(0, shape[0], SHARD_PX):
-        for i in range(0, shape[1], SHARD_PX):
-            for j in range(0, shape[2], SHARD_PX):
-                stops = [min(k + SHARD_PX, n) for k, n in zip((z, i, j), shape, strict=True)]
-                yield slice(z, stops[0]), (slice(i, stops[1]), slice(j, stops[2]))
+class Planes(NamedTuple):
+    """Planes of a slice, read for one block, and where they lie in it."""
+
+    placement: Placement
+    data: Array
+    valid: Array | None
 
 
-def _block(
-    places: Sequence[StackedSlice],
-    readers: Mapping[int, SliceVolume],
-    canvas: Canvas,
-    z_range: slice,
-    window: tuple[slice, slice],
-    params: StackParams,
-    device: Device,
-) -> tuple[Array, Array]:
-    """Blend one shard of the brain from the slices that reach it."""
+class _Brain:
+    """The brain being put together: the shards that are open, and the pyramid above them."""
 
-    def parts() -> Iterator[tuple[StackedSlice, int, Array, Array]]:
-        for place in places:
-            first = max(place.first_plane_px, z_range.start - place.z_start_px)
-            stop = min(place.n_planes, z_range.stop - place.z_start_px)
-            if first >= stop:
-                continue
-            volume = readers[place.slice_id]
-            found = align_mosaics_3d_from_shifts(
-                volume.read,
-                volume.shape[1:],
-                canvas.origin_px[place.slice_id],
-                slice(first, stop),
-                window,
+    def __init__(
+        self,
+        image: ImageWriter,
+        slices: Sequence[SliceVolume],
+        canvas: Canvas,
+        params: StackParams,
+        resolutions_um: Sequence[float],
+        device: Device,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._image = image
+        self._slices = {volume.slice_id: volume for volume in slices}
+        self._canvas = canvas
+        self._blend = params.blend
+        # On the CPU threads share small pieces, which stay in the cache; a GPU takes all at once.
+        self._each: Callable[..., Iterable[Any]] = map if device.is_gpu else pool.map
+        self._planes_at_once = SHARD_PX if device.is_gpu else 1
+        cell: Shape = (CHUNK_PX, CHUNK_PX, BLOCK_PX)
+        if device.is_gpu:
+            cell = (SHARD_PX, BLOCK_PX, BLOCK_PX)
+        self._pyramid = Pyramid(image, resolutions_um, cell, device=device, each=self._each)
+        self._open: dict[int, tuple[Array, Array]] = {}
+
+    def placement(self, place: StackedSlice, window: tuple[slice, slice]) -> Placement | None:
+        """Return how a slice reaches a lateral block; None when it does not."""
+        shape = self._slices[place.slice_id].shape[1:]
+        return place_block(shape, self._canvas.origin_px[place.slice_id], window)
+
+    def read(self, step: StackStep) -> Planes | None:
+        """Read what a step needs; called from several threads."""
+        if step.place is None:
+            return None
+        placement = self.placement(step.place, step.window)
+        if placement is None:
+            return None
+        volume = self._slices[step.place.slice_id]
+        with span("read", f"slice z{volume.slice_id:02d}"):
+            return Planes(placement, *volume.read(step.planes, placement.source))
+
+    def lay(self, step: StackStep, planes: Planes | None) -> list[Part]:
+        """Lay a slice's planes over the open shards, and return what is finished with them."""
+        parts: list[Part] = []
+        with span("compute"):
+            if step.place is not None and planes is not None:
+                self._lay(step, step.place, planes)
+            for layer in step.finished:
+                window = (layer, *step.window)
+                data, mask = self._open.pop(layer.start, (None, None))
+                if data is not None:
+                    parts.append(Part(self._image.array, window, data))
+                    parts.append(Part(self._image.valid, window, mask))
+                parts.extend(self._pyramid.add(window, data, mask))
+        return parts
+
+    def write(self, step: StackStep, parts: list[Part]) -> None:
+        """Write what is finished; called from one thread."""
+        if parts:
+            with span("write"):
+                write_parts(parts)
+
+    def _lay(self, step: StackStep, place: StackedSlice, read: Planes) -> None:
+        """Lay planes over the open shards, by threads that have planes of their own."""
+
+        def lay(z: slice) -> None:
+            layer = z.start - z.start % SHARD_PX
+            data, mask = (array[z.start - layer : z.stop - layer] for array in self._open[layer])
+            first = place.z_start_px + step.planes.start
+            part = slice(z.start - first, z.stop - first)
+            planes = slice(z.start - place.z_start_px, z.stop - place.z_start_px)
+            lay_slice(
+                data,
+                mask,
+                read.data[part],
+                None if read.valid is None else read.valid[part],
+                read.placement,
+                place.weights(planes, blend=self._blend),
             )
-            if found is not None:
-                yield place, first, *found
 
-    lateral = (window[0].stop - window[0].start, window[1].stop - window[1].start)
-    return blend_planes(parts(), z_range, lateral, host_blank(device), blend=params.blend)
+        z = slice(place.z_start_px + step.planes.start, place.z_start_px + step.planes.stop)
+        for layer in cuts(z, SHARD_PX):
+            self._begin(layer.start - layer.start % SHARD_PX, step.window, read.data)
+        for _ in self._each(lay, cuts(z, self._planes_at_once)):
+            pass
+
+    def _begin(self, z: int, window: tuple[slice, slice], like_array: Array) -> None:
+        """Open the shards of a block that begin at plane `z`, empty."""
+        if z not in self._open:
+            xp = namespace(like_array)
+            n_planes = min(SHARD_PX, self._image.spec.shape[0] - z)
+            shape = (n_planes, *(part.stop - part.start for part in window))
+            self._open[z] = (xp.zeros(shape, xp.float32), xp.zeros(shape, xp.uint8))
 
 
 def z_matches(places: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

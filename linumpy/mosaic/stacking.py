@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, namespace, to_device, to_host
+from linumpy.device import Array, Device, is_device_array, namespace, to_device, to_host
+from linumpy.registration.align_mosaics_3d_from_shifts import Placement, interpolate
 from linumpy.registration.correlation import flatten
 from linumpy.registration.register_slices import expected_plane
+from linumpy.slices.layout import CHUNK_PX, SHARD_PX
+
+BLOCK_PX = 2 * SHARD_PX
+"""Lateral side of what is put together at a time: the wider, the fewer chunks of slices that two
+blocks share are decoded for both."""
+
+SLAB_PX = 4 * SHARD_PX
+"""Planes that are finished for all blocks before the next are begun: memory follows the coarse
+shards that wait between two slabs, not the number of slices."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,49 @@ class StackedSlice:
     def end(self) -> int:
         """One past the last plane of the brain that the slice takes part in."""
         return self.z_start_px + self.n_planes
+
+    def weights(self, planes: slice, *, blend: bool) -> np.ndarray:
+        """Return the weight of planes of the slice over what lies above it, float32.
+
+        They rise by `hann_weights` through the overlap when `blend` is true; else they are 1.
+        """
+        weights = np.ones(planes.stop - planes.start, np.float32)
+        if blend and self.overlap_px:
+            position = np.arange(planes.start, planes.stop) - self.first_plane_px
+            inside = position < self.overlap_px
+            weights[inside] = hann_weights(self.overlap_px)[position[inside]]
+        return weights
+
+
+@dataclass(frozen=True)
+class StackStep:
+    """One read of stacking: some planes of a slice, for one lateral block of the brain.
+
+    Attributes
+    ----------
+    window
+        The block's pixels along axis 1 and axis 2.
+    place
+        The slice; None where no slice reaches.
+    planes
+        Planes of the slice, all within one layer of its chunks.
+    finished
+        Planes of the brain, a layer of shards each, to which no later step adds.
+    """
+
+    window: tuple[slice, slice]
+    place: StackedSlice | None
+    planes: slice
+    finished: tuple[slice, ...]
+
+
+def cuts(whole: slice, side: int) -> Iterator[slice]:
+    """Cut a range at the multiples of `side`."""
+    start = whole.start
+    while start < whole.stop:
+        stop = min(whole.stop, (start // side + 1) * side)
+        yield slice(start, stop)
+        start = stop
 
 
 def place_slices(
@@ -94,53 +147,105 @@ def hann_weights(n: int) -> np.ndarray:
     return (0.5 * (1 - np.cos(np.pi * t))).astype(np.float32)
 
 
-def blend_planes(
-    parts: Iterable[tuple[StackedSlice, int, Array, Array]],
-    z_range: slice,
-    lateral: tuple[int, int],
-    like_array: Array,
-    *,
-    blend: bool,
-) -> tuple[Array, Array]:
-    """Lay slices over each other, in order, into one block of the brain.
+def stack_steps(
+    places: Sequence[StackedSlice],
+    shape: Sequence[int],
+    reaches: Callable[[StackedSlice, tuple[slice, slice]], bool],
+) -> Iterator[StackStep]:
+    """Plan in which order slices are read, so that each is read about once.
+
+    Slab by slab, and in a slab block by block, the slices follow each other in order of depth. Of
+    a block only the layers of shards are open that the slice in hand reaches.
 
     Parameters
     ----------
-    parts
-        Slice, first of its planes given, those planes, and their mask; in order of depth.
-    z_range
-        Planes of the brain that the block holds.
-    lateral
-        Pixels of the block.
-    like_array
-        Any array on the device to work on.
-    blend
-        Whether slices pass over by `hann_weights`; else the new slice replaces the old one.
-
-    Returns
-    -------
-    Block (planes, axis 1, axis 2), float32, 0 where there is no data, and its mask (uint8).
+    places
+        In the order in which slices are laid over each other.
+    shape
+        Voxels of the brain.
+    reaches
+        Whether a slice has pixels in a lateral block.
     """
-    xp = namespace(like_array)
-    shape = (z_range.stop - z_range.start, *lateral)
-    out = xp.zeros(shape, xp.float32)
-    mask = xp.zeros(shape, xp.uint8)
-    for place, first, data, valid in parts:
-        low = place.z_start_px + first - z_range.start
-        window = slice(low, low + data.shape[0])
-        weight = np.ones(data.shape[0], np.float32)
-        if blend and place.overlap_px:
-            ramp = hann_weights(place.overlap_px)
-            position = np.arange(data.shape[0]) + first - place.first_plane_px
-            inside = position < place.overlap_px
-            weight[inside] = ramp[position[inside]]
-        share = xp.asarray(weight)[:, None, None]
-        old, new = mask[window] > 0, valid > 0
-        share = xp.where(old, share, xp.float32(1))
-        mixed = (1 - share) * out[window] + share * data
-        out[window] = xp.where(new, mixed, out[window])
-        mask[window] = old | new
-    return out, mask
+    for slab in cuts(slice(0, shape[0]), SLAB_PX):
+        for i in cuts(slice(0, shape[1]), BLOCK_PX):
+            for j in cuts(slice(0, shape[2]), BLOCK_PX):
+                there = [place for place in places if reaches(place, (i, j))]
+                yield from _block_steps(there, slab, (i, j))
+
+
+def _block_steps(
+    places: Sequence[StackedSlice], slab: slice, window: tuple[slice, slice]
+) -> Iterator[StackStep]:
+    layers = list(cuts(slab, SHARD_PX))
+    reads: list[tuple[StackedSlice, slice]] = []
+    last = [-1] * len(layers)
+    for place in places:
+        first = max(place.first_plane_px, slab.start - place.z_start_px)
+        stop = min(place.n_planes, slab.stop - place.z_start_px)
+        for planes in cuts(slice(first, stop), CHUNK_PX):
+            begin, end = place.z_start_px + planes.start, place.z_start_px + planes.stop
+            for n, layer in enumerate(layers):
+                if layer.start < end and begin < layer.stop:
+                    last[n] = len(reads)
+            reads.append((place, planes))
+    empty = tuple(layer for layer, n in zip(layers, last, strict=True) if n < 0)
+    if empty:
+        yield StackStep(window, None, slice(0, 0), empty)
+    for n, (place, planes) in enumerate(reads):
+        finished = tuple(layer for layer, m in zip(layers, last, strict=True) if m == n)
+        yield StackStep(window, place, planes, finished)
+
+
+def lay_slice(
+    out: Array,
+    mask: Array,
+    data: Array,
+    valid: Array | None,
+    placement: Placement,
+    weights: np.ndarray,
+) -> None:
+    """Lay planes of a slice over what a block of the brain holds, in place.
+
+    Parameters
+    ----------
+    out, mask
+        The block's planes (z, axis 1, axis 2), float32, 0 where there is no data yet, and where
+        there are data (uint8, 0 or 1).
+    data, valid
+        The same planes of the slice, float32, and their mask or None; the placement's `source`.
+    placement
+        Where the slice lies in the block.
+    weights
+        A plane: weight of the slice where the block holds data already.
+    """
+    if is_device_array(out):
+        from linumpy.gpu import stack_kernels
+
+        stack_kernels.lay_slice(out, mask, data, valid, placement, weights)
+        return
+    moved, good = interpolate(data, valid, placement)
+    here = (slice(None), *placement.inner)
+    _lay_over(out[here], mask[here], moved, good, weights)
+
+
+def _lay_over(
+    out: np.ndarray,
+    mask: np.ndarray,
+    data: np.ndarray,
+    good: np.ndarray | None,
+    weights: np.ndarray,
+) -> None:
+    share = weights[:, None, None]
+    if good is None and ((weights == 1).all() or not mask.any()):
+        out[...] = data
+    elif good is None and mask.all():
+        out *= 1 - share
+        out += share * data
+    else:
+        share = np.where(mask > 0, share, np.float32(1))
+        mixed = (1 - share) * out + share * data
+        np.copyto(out, mixed, where=True if good is None else good)
+    mask |= True if good is None else good
 
 
 def find_z_overlap(
@@ -192,8 +297,3 @@ def find_z_overlap(
         if not best[1] >= score:
             best = (overlap, score)
     return best
-
-
-def host_blank(device: Device = CPU) -> Array:
-    """Return an empty array on `device`, to name it to functions that take arrays."""
-    return to_device(np.empty(0, np.float32), device)

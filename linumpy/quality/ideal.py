@@ -103,12 +103,13 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
     from linumpy.geometry.detect_focal_curvature import FocalCurvature
     from linumpy.intensity.fix_illumination_3d import FlatField
     from linumpy.io.models import load_model, save_model
-    from linumpy.mosaic.stack_slices_motor import StackParams, open_slices, stack_slices_motor
+    from linumpy.mosaic.stack_slices_motor import open_slices, stack_slices_motor
     from linumpy.params import build
     from linumpy.registration.register_slices import SliceRegistration
     from linumpy.slices.learn_models import AcquisitionModels
-    from linumpy.slices.reconstruct_slice import SliceParams, reconstruct_slice
+    from linumpy.slices.reconstruct_slice import reconstruct_slice
     from linumpy.slices.register_stage import TilePositions
+    from linumpy.stage_params import SliceParams, StackParams
 
     def loaded(models: Path, stem: str, kind: type[M]) -> M | None:
         # A correction that the run went without is one that its ideal goes without.

@@ -1,23 +1,31 @@
 """Stacking against a slow model of it, on scenes that interpolation keeps exactly."""
 
 import logging
+import random
+import time
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import zarr
 from scipy.ndimage import shift as scipy_shift
 
+from linumpy.device import CPU, to_host
 from linumpy.errors import InputError
+from linumpy.geometry.resample import HALF, axis_weights
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.mosaic import stack_slices_motor as module
+from linumpy.mosaic import stacking
 from linumpy.mosaic.stack_slices_motor import (
-    StackParams,
     brain_geometry,
     open_slices,
     stack_slices_motor,
     z_matches,
 )
 from linumpy.registration.register_slices import SliceRegistration, motor_registration
-from linumpy.slices.layout import volume_spec
+from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
+from linumpy.stage_params import StackParams
 
 VOXEL_UM = (10.0, 8.0, 8.0)
 INTERVAL_UM = 50.0
@@ -161,7 +169,9 @@ def test_the_size_of_the_blocks_changes_no_bit(holed, tmp_path, device, monkeypa
     slices = open_slices(holed[0], device=device)
     model = motor_registration(slices, VOXEL_UM, INTERVAL_UM)
     stack(slices, model, tmp_path / "whole.ome.zarr", device)
-    monkeypatch.setattr(module, "SHARD_PX", 14)
+    monkeypatch.setattr(stacking, "BLOCK_PX", SHARD_PX)
+    monkeypatch.setattr(stacking, "SLAB_PX", SHARD_PX)
+    monkeypatch.setattr(stacking, "CHUNK_PX", 5)
     stack(slices, model, tmp_path / "bits.ome.zarr", device)
     whole, bits = (open_image(tmp_path / f"{n}.ome.zarr") for n in ("whole", "bits"))
     np.testing.assert_array_equal(whole.array[...], bits.array[...])
@@ -233,3 +243,189 @@ def test_a_spoiled_slice_stops_the_brain_and_is_named(tmp_path, device, rng):
     with pytest.raises(InputError, match=r"slice_z01\.ome\.zarr: planes 2-12 cannot be read"):
         stack(slices, model, tmp_path / "b.ome.zarr", device)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s"]
+
+
+LEVELS_UM = (25.0, 60.0)
+PLANES_APART = 20
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """Three slices of 60 x 530 x 40 noise with holes, each a fraction of a pixel away."""
+    rng = np.random.default_rng(5)
+    folder = tmp_path_factory.mktemp("three")
+    paths = []
+    for k, corner in enumerate([(0.0, 0.0), (18.0, 12.0), (-5.5, 3.25)]):
+        valid = (rng.random((60, 530, 40)) > 0.02).astype(np.uint8)
+        valid[:, :40] = 0
+        valid[:, 300:] = 1
+        data = rng.random(valid.shape, dtype=np.float32) * valid
+        paths.append(write_slice(folder, k, data, corner_um=corner, valid=valid))
+    return paths
+
+
+def many(paths, n, device=CPU):
+    """A stack of `n` slices, the same few again and again, and its registration."""
+    slices = open_slices(paths, device=device)
+    slices = [replace(slices[k % len(slices)], slice_id=k) for k in range(n)]
+    offsets = [{"slice_id": k, "offset_um": [0.0] * 3, "n_pairs": 1} for k in range(n)]
+    interval_um = PLANES_APART * VOXEL_UM[0]
+    return slices, SliceRegistration(0, VOXEL_UM, interval_um, offsets, [])
+
+
+def write_brain(slices, model, output, device=CPU, levels=LEVELS_UM):
+    stack_slices_motor(slices, model, output, StackParams(), resolutions_um=levels, device=device)
+    image, mask = open_image(output), open_image(output / "labels/valid")
+    return [np.asarray(a) for a in image.arrays], [np.asarray(a) for a in mask.arrays]
+
+
+def simple_brain(slices, model):
+    """Whole slices in whole arrays, single precision, one after the other."""
+    canvas, places = brain_geometry(slices, model, StackParams())
+    out = np.zeros((places[-1].end, *canvas.shape), np.float32)
+    there = np.zeros(out.shape, bool)
+    for volume, place in zip(slices, places, strict=True):
+        data, valid = volume.read(slice(place.first_plane_px, volume.shape[0]), volume.whole())
+        data, good, low = to_host(data), to_host(valid) > 0, []
+        for axis, at in enumerate(canvas.origin_px[place.slice_id], 1):
+            share = np.float32(at - np.floor(at))
+            low.append(int(np.floor(at)) + (share > 0))
+            if share > 0:
+                data, good, before, before_good = (
+                    np.take(a, np.arange(first, a.shape[axis] - 1 + first), axis)
+                    for first, a in ((1, data), (1, good), (0, data), (0, good))
+                )
+                data = (np.float32(1) - share) * data + share * before
+                good = good & before_good
+        here = (
+            slice(place.begin, place.end),
+            *(slice(at, at + n) for at, n in zip(low, data.shape[1:], strict=True)),
+        )
+        weight = np.ones(len(data), np.float32)
+        weight[: place.overlap_px] = (
+            stacking.hann_weights(place.overlap_px) if place.overlap_px else 1
+        )
+        weight = np.where(there[here], weight[:, None, None], np.float32(1))
+        mixed = (1 - weight) * out[here] + weight * data
+        out[here] = np.where(good, mixed, out[here])
+        there[here] |= good
+    return out, there
+
+
+def resampled(array, voxel_um):
+    matrices = [
+        axis_weights(n, int(n * v / t + 1e-6), t / v)
+        for n, v, t in zip(array.shape, VOXEL_UM, voxel_um, strict=True)
+    ]
+    return np.einsum("zij,cz,ai,bj->cab", array, *matrices, optimize=True)
+
+
+def test_the_brain_is_the_simple_one_to_the_bit_and_its_levels_are_its_own(three, tmp_path, device):
+    """Two layers of shards, two blocks."""
+    slices, model = many(three, 14, device)
+    arrays, masks = write_brain(slices, model, tmp_path / "b.ome.zarr", device)
+    data, there = simple_brain(slices, model)
+    assert data.shape[0] > SHARD_PX and data.shape[1] > stacking.BLOCK_PX
+    np.testing.assert_array_equal(arrays[0], data)
+    np.testing.assert_array_equal(masks[0], there)
+    for level, um in enumerate(LEVELS_UM, 1):
+        atol = 5e-6 if device.is_gpu else 1e-6
+        np.testing.assert_allclose(arrays[level], resampled(data, (um,) * 3), atol=atol)
+        share = resampled(there, (um,) * 3)
+        np.testing.assert_array_equal(masks[level], share >= HALF)
+
+
+def test_threads_and_their_timing_change_no_bit(three, tmp_path, monkeypatch):
+    slices, model = many(three, 14)
+    dice = random.Random(1)
+
+    def late(read):
+        def later(*where):
+            time.sleep(dice.random() / 50)
+            return read(*where)
+
+        return later
+
+    results = []
+    for workers in (1, 5):
+        monkeypatch.setattr(module, "default_workers", lambda device, n=workers: n)
+        output = tmp_path / f"{workers}.ome.zarr"
+        results.append(write_brain([replace(s, read=late(s.read)) for s in slices], model, output))
+    for one, five in zip(*([*arrays, *masks] for arrays, masks in results), strict=True):
+        np.testing.assert_array_equal(one, five)
+
+
+def test_every_shard_is_written_once_and_nothing_is_read_back(three, tmp_path, monkeypatch):
+    slices, model = many(three, 14)
+    write, read = zarr.Array.__setitem__, zarr.Array.__getitem__
+    written = []
+
+    def recorded(array, window, data):
+        written.append((array.path, array.shape, window))
+        write(array, window, data)
+
+    def watched(array, window):
+        assert "slice_z" in str(array.store_path), "a level was read back"
+        return read(array, window)
+
+    monkeypatch.setattr(zarr.Array, "__setitem__", recorded)
+    monkeypatch.setattr(zarr.Array, "__getitem__", watched)
+    output = tmp_path / "b.ome.zarr"
+    stack_slices_motor(slices, model, output, StackParams(), resolutions_um=LEVELS_UM)
+    monkeypatch.undo()
+    shards = []
+    for name, shape, window in written:
+        for part, n in zip(window, shape, strict=True):
+            assert part.start % SHARD_PX == 0 and (part.stop % SHARD_PX == 0 or part.stop == n)
+        shards += [
+            (name, z, i, j)
+            for z in range(window[0].start, window[0].stop, SHARD_PX)
+            for i in range(window[1].start, window[1].stop, SHARD_PX)
+            for j in range(window[2].start, window[2].stop, SHARD_PX)
+        ]
+    assert len(shards) == len(set(shards))
+    assert {name for name, *_ in shards} == {
+        f"{stem}{k}" for stem in ("", "labels/valid/") for k in range(3)
+    }
+
+
+def test_a_chunk_is_decoded_once_a_block_that_it_reaches(three, tmp_path):
+    """Also where a slice lies in two layers of shards."""
+    slices, model = many(three, 14)
+    decoded = {}
+
+    def counted(volume):
+        def read(planes, window):
+            ranges = [range(s.start // CHUNK_PX, -(-s.stop // CHUNK_PX)) for s in (planes, *window)]
+            for chunk in np.ndindex(*map(len, ranges)):
+                key = (volume.slice_id, *(r[k] for r, k in zip(ranges, chunk, strict=True)))
+                decoded[key] = decoded.get(key, 0) + 1
+            return volume.read(planes, window)
+
+        return replace(volume, read=read)
+
+    write_brain([counted(s) for s in slices], model, tmp_path / "b.ome.zarr")
+    # 530 pixels are nine chunks; the brain's blocks meet at pixel 512, so one chunk of them at most
+    # lies in both. In depth and along axis 2 a slice is one chunk.
+    assert len(decoded) == 14 * 9
+    assert max(decoded.values()) == 2
+    assert sum(n == 2 for n in decoded.values()) <= 14
+
+
+def test_memory_does_not_grow_with_the_slices(three, tmp_path):
+    """More than one slab, and three times as many slices."""
+
+    def peak_nbytes(n):
+        slices, model = many(three, n)
+        tracemalloc.start()
+        stack_slices_motor(
+            slices, model, tmp_path / f"{n}.ome.zarr", StackParams(), resolutions_um=LEVELS_UM
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    peak_nbytes(2)
+    few = peak_nbytes(20)
+    assert 60 * PLANES_APART > stacking.SLAB_PX
+    assert peak_nbytes(60) < 1.25 * few

@@ -5,7 +5,19 @@ from hypothesis import strategies as st
 from scipy.signal.windows import hann
 
 from linumpy.device import to_host
-from linumpy.mosaic.stacking import blend_planes, find_z_overlap, hann_weights, place_slices
+from linumpy.mosaic.stacking import (
+    BLOCK_PX,
+    SLAB_PX,
+    StackedSlice,
+    cuts,
+    find_z_overlap,
+    hann_weights,
+    lay_slice,
+    place_slices,
+    stack_steps,
+)
+from linumpy.registration.align_mosaics_3d_from_shifts import place_block
+from linumpy.slices.layout import CHUNK_PX, SHARD_PX
 
 from ..conftest import HAS_GPU
 
@@ -56,33 +68,144 @@ def slow_blend(parts, shape, blend):
     return out, mask
 
 
+def lay_all(xp, parts, shape, blend, planes_at_once):
+    """All parts laid over each other, some planes at a time."""
+    out, mask = xp.zeros(shape, xp.float32), xp.zeros(shape, xp.uint8)
+    block = (slice(0, shape[1]), slice(0, shape[2]))
+    whole = place_block(shape[1:], (0.0, 0.0), block)
+    for one, first, data, valid in parts:
+        for k in cuts(slice(0, len(data)), planes_at_once):
+            z = slice(one.z_start_px + first + k.start, one.z_start_px + first + k.stop)
+            weights = one.weights(slice(first + k.start, first + k.stop), blend=blend)
+            given = None if valid is None else xp.asarray(valid[k])
+            lay_slice(out[z], mask[z], xp.asarray(data[k]), given, whole, weights)
+    return to_host(out), to_host(mask)
+
+
+@pytest.mark.parametrize("holes", [0.3, 0.0])
 @pytest.mark.parametrize("blend", [True, False])
-def test_blending_is_the_rule_applied_to_each_voxel(xp, rng, blend):
+def test_blending_is_the_rule_applied_to_each_voxel(xp, rng, blend, holes):
     places = place([0, 1, 2], planes=14, interval=50.0, first=2)
     parts = []
     for one in places:
         n = one.n_planes - one.first_plane_px
         data = rng.random((n, 3, 4), dtype=np.float32)
-        valid = (rng.random((n, 3, 4)) > 0.3).astype(np.uint8)
+        valid = (rng.random((n, 3, 4)) >= holes).astype(np.uint8)
         parts.append((one, one.first_plane_px, data * valid, valid))
     shape = (max(p.end for p in places), 3, 4)
     expected, mask = slow_blend(parts, shape, blend)
-    given_parts = [(p, f, xp.asarray(d), xp.asarray(v)) for p, f, d, v in parts]
-    out, got = blend_planes(given_parts, slice(0, shape[0]), (3, 4), xp.empty(0), blend=blend)
-    np.testing.assert_allclose(to_host(out), expected, atol=1e-6)
-    np.testing.assert_array_equal(to_host(got), mask)
-    # Any range of planes is the same part of the whole, to the bit.
-    cut = [
-        (
-            p,
-            f + max(0, 6 - p.z_start_px - f),
-            d[max(0, 6 - p.z_start_px - f) :],
-            v[max(0, 6 - p.z_start_px - f) :],
-        )
-        for p, f, d, v in given_parts
-    ]
-    part, _ = blend_planes(cut, slice(6, shape[0]), (3, 4), xp.empty(0), blend=blend)
-    np.testing.assert_array_equal(to_host(part), to_host(out)[6:])
+    out, got = lay_all(xp, parts, shape, blend, 1)
+    np.testing.assert_allclose(out, expected, atol=1e-6)
+    np.testing.assert_array_equal(got, mask)
+    # However the planes are shared out, it is the same to the bit; so without a mask that is full.
+    if not holes:
+        parts = [(*part[:3], None) for part in parts]
+    again, _ = lay_all(xp, parts, shape, blend, 5)
+    np.testing.assert_array_equal(again, out)
+
+
+@pytest.mark.parametrize("origin", [(2.0, 3.0), (-1.6, 2.0), (2.0, 1.25), (-2.3, -0.5)])
+@pytest.mark.parametrize("old", ["none", "some", "all"])
+@pytest.mark.parametrize("new", [None, 0.1])
+def test_each_way_of_laying_gives_the_bits_of_the_rule(xp, rng, origin, old, new):
+    """A slice over an empty, a holed and a full block; with and without holes of its own."""
+    shape, size = (9, 11), (3, 10, 12)
+    mask = np.full(size, old == "all", np.uint8)
+    if old == "some":
+        mask[:] = rng.random(size) > 0.5
+    out = rng.random(size, dtype=np.float32) * mask
+    window = (slice(0, size[1]), slice(0, size[2]))
+    placement = place_block(shape, origin, window)
+    source = [part.stop - part.start for part in placement.source]
+    data = rng.random((3, *source), dtype=np.float32)
+    valid = None if new is None else (rng.random(data.shape) > new).astype(np.uint8)
+    weights = np.array([0.3, 0.9, 1.0], np.float32)
+
+    def samples(array, axis):
+        head, tail = [slice(None)] * 3, [slice(None)] * 3
+        head[axis], tail[axis] = slice(None, -1), slice(1, None)
+        return array[tuple(head)], array[tuple(tail)]
+
+    moved, good = data, np.ones(data.shape, bool) if valid is None else valid > 0
+    for axis, at in enumerate(origin, 1):
+        share = np.float32(at - np.floor(at))
+        if share:
+            head, tail = samples(moved, axis)
+            moved = (np.float32(1) - share) * tail + share * head
+            head, tail = samples(good, axis)
+            good = head & tail
+    here = (slice(None), *placement.inner)
+    expected, filled = out.copy(), mask.copy()
+    share = np.where(mask[here] > 0, weights[:, None, None], np.float32(1))
+    mixed = (1 - share) * out[here] + share * moved
+    expected[here] = np.where(good, mixed, out[here])
+    filled[here] |= good
+
+    result, result_mask = xp.asarray(out), xp.asarray(mask)
+    given = None if valid is None else xp.asarray(valid)
+    lay_slice(result, result_mask, xp.asarray(data), given, placement, weights)
+    np.testing.assert_array_equal(to_host(result), expected)
+    np.testing.assert_array_equal(to_host(result_mask), filled)
+
+
+stacks = st.lists(
+    st.tuples(st.integers(-30, 90), st.integers(0, 9), st.integers(10, 300), st.integers(0, 3)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(stacks, st.integers(1, 3 * BLOCK_PX), st.integers(1, BLOCK_PX + 1))
+def test_every_plane_is_read_once_a_block_and_every_shard_finished_once(rows, n_rows, n_columns):
+    """Slices of any thickness, also out of order, some of which do not reach every block."""
+    places, z = [], 0
+    for k, (step, first, planes, _) in enumerate(rows):
+        z = max(0, z + step)
+        places.append(StackedSlice(k, z, min(first, planes - 1), planes, 0))
+    shape = (max(p.end for p in places), n_rows, n_columns)
+
+    def reaches(one, window):
+        return rows[one.slice_id][3] != window[0].start // BLOCK_PX
+
+    read, finished = {}, {}
+    for step in stack_steps(places, shape, reaches):
+        block = (step.window[0].start, step.window[1].start)
+        done = finished.setdefault(block, {})
+        if step.place is not None:
+            assert reaches(step.place, step.window)
+            assert step.planes.start // CHUNK_PX == (step.planes.stop - 1) // CHUNK_PX
+            for k in range(step.planes.start, step.planes.stop):
+                brain_z = step.place.z_start_px + k
+                order = read.setdefault((*block, brain_z), [])
+                order.append(step.place.slice_id)
+                assert brain_z // SHARD_PX * SHARD_PX not in done
+        for layer in step.finished:
+            assert layer.start not in done and layer.start % SHARD_PX == 0
+            done[layer.start] = layer.stop
+    for i in cuts(slice(0, n_rows), BLOCK_PX):
+        for j in cuts(slice(0, n_columns), BLOCK_PX):
+            layers = finished[i.start, j.start]
+            assert sorted(layers.items()) == [
+                (c.start, c.stop) for c in cuts(slice(0, shape[0]), SHARD_PX)
+            ]
+            for z in range(shape[0]):
+                expected = [
+                    p.slice_id for p in places if p.begin <= z < p.end and reaches(p, (i, j))
+                ]
+                assert read.get((i.start, j.start, z), []) == expected
+
+
+def test_only_layers_that_the_slices_in_hand_reach_are_open():
+    """However many slices: those of 60 planes, 20 apart, lie in two layers of shards at most."""
+    places = place(list(range(300)), planes=60)
+    open_layers, n_open = set(), []
+    for step in stack_steps(places, (places[-1].end, 10, 10), lambda *_: True):
+        begin = step.place.z_start_px + step.planes.start
+        end = step.place.z_start_px + step.planes.stop
+        open_layers |= {z // SHARD_PX for z in (begin, end - 1)}
+        n_open.append(len(open_layers))
+        open_layers -= {layer.start // SHARD_PX for layer in step.finished}
+    assert max(n_open) == 2 and places[-1].end > 4 * SLAB_PX
 
 
 @pytest.mark.parametrize("use_gpu", [False, True] if HAS_GPU else [False])
