@@ -42,12 +42,12 @@ workflow {
     check_space(params, source)
 
     prepare(source)
-    learn(prepare.out.grids, schema)
+    learn(prepare.out.slices, schema)
     if (params.fused) {
-        reconstructed = reconstruct_fused(prepare.out.grids, learn.out.models, schema)
+        reconstructed = reconstruct_fused(prepare.out.slices, learn.out.models, schema)
     }
     else {
-        reconstructed = reconstruct_chained(prepare.out.grids, learn.out.models, schema)
+        reconstructed = reconstruct_chained(prepare.out.slices, learn.out.models, schema)
     }
     assemble(source.subject, reconstructed.slices, prepare.out.shifts, prepare.out.config, schema)
     describe(
@@ -62,7 +62,8 @@ workflow {
     }
 }
 
-// Mosaic grids and tables: made from raw tiles, or taken as they lie in the input.
+// Slices to work on, and tables. Mosaic grids are made from raw tiles, or taken as they lie in the
+// input; where nobody wants them, raw tiles go straight to the slices.
 workflow prepare {
     take:
     source // from find_input
@@ -86,19 +87,27 @@ workflow prepare {
         config = generate_slice_config.out.config
         times = times.mix(generate_slice_config.out.time)
     }
-    grids = channel.fromList(source.slices)
+    used = channel.fromList(source.slices)
         .combine(config)
         .filter { slice_id, _path, _digest, table -> is_used(table, slice_id) }
         .map { slice_id, path, digest, _table -> [slice_id, path, digest] }
         .ifEmpty { error('slice_config.csv leaves out every slice of the input') }
-    if (source.kind == 'raw') {
-        create_mosaic_grid_3d(grids)
-        grids = create_mosaic_grid_3d.out.grid
-        times = times.mix(create_mosaic_grid_3d.out.time)
+    if (source.straight) {
+        grids = channel.empty()
+        slices = used.map { slice_id, raw, digest -> [slice_id, [], raw, digest] }
+    }
+    else {
+        grids = used
+        if (source.kind == 'raw') {
+            create_mosaic_grid_3d(used)
+            grids = create_mosaic_grid_3d.out.grid
+            times = times.mix(create_mosaic_grid_3d.out.time)
+        }
+        slices = grids.map { slice_id, grid, digest -> [slice_id, grid, [], digest] }
     }
 
     emit:
-    grids // [slice_id, grid, digest]
+    slices // [slice_id, grid, raw, digest]; the grid or the raw folder is []
     shifts
     config
     times
@@ -109,12 +118,15 @@ workflow prepare {
 // What belongs to the microscope and not to a slice, learned once.
 workflow learn {
     take:
-    grids
+    slices
     schema
 
     main:
-    ordered = grids.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
-        .map { rows -> [rows.collect { row -> row[1] }, rows.collect { row -> row[2] }] }
+    ordered = slices.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
+        .map { rows ->
+            def grids = rows.collect { row -> row[1] }.findAll { grid -> grid }
+            [rows.collect { row -> row[0] }, grids, rows ? rows[0][2] : [], rows.collect { row -> row[3] }]
+        }
     learn_models(ordered, stage_params('learn_models', params, schema))
 
     emit:
@@ -126,12 +138,12 @@ workflow learn {
 // A task a slice.
 workflow reconstruct_fused {
     take:
-    grids
+    slices
     models
     schema
 
     main:
-    reconstruct_slice(grids, models, stage_params('reconstruct_slice', params, schema))
+    reconstruct_slice(slices, models, stage_params('reconstruct_slice', params, schema))
 
     emit:
     slices = reconstruct_slice.out.slice
@@ -145,11 +157,12 @@ workflow reconstruct_fused {
 // A task a stage and slice, with the same result to the bit.
 workflow reconstruct_chained {
     take:
-    grids
+    slices
     models
     schema
 
     main:
+    grids = slices.map { slice_id, grid, _raw, digest -> [slice_id, grid, digest] }
     resample_mosaic_grid(grids, stage_params('resample_mosaic_grid', params, schema))
     detect_focal_curvature(
         resample_mosaic_grid.out.grid, models, stage_params('detect_focal_curvature', params, schema)

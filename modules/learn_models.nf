@@ -1,13 +1,18 @@
 // Focal surface and flat field of the microscope, learned once from tiles of all slices.
 //
-// Takes the grids with their digests, first slice first, and its parameters on standard input.
-// A correction that is switched off leaves no model; one that is on leaves JSON and NPZ.
+// Takes the grids with their digests, first slice first, or the whole raw acquisition as one folder
+// and the ids of its slices; and its parameters on standard input. A correction that is switched off
+// leaves no model; one that is on leaves JSON and NPZ.
+// Params, for raw tiles: those of create_mosaic_grid_3d.
+
+include { acquisition_flags } from './local/params'
+
 process learn_models {
     tag 'all slices'
     label 'slice'
 
     input:
-    tuple path(grids, stageAs: 'grids/*'), val(digests)
+    tuple val(slice_ids), path(grids, stageAs: 'grids/*'), path(raw, stageAs: 'raw'), val(digests)
     stdin
 
     output:
@@ -16,8 +21,9 @@ process learn_models {
 
     script:
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    def tiles = raw ? "--from_root_directory raw -z ${slice_ids.join(' ')} ${acquisition_flags(params)}" : 'grids/*'
     """
-    linum_learn_models.py grids/* \\
+    linum_learn_models.py ${tiles} \\
         --output models \\
         --params - \\
         ${gpu}

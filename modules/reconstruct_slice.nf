@@ -1,13 +1,19 @@
-// One slice, whole: from its mosaic grid to a stitched, cropped, normalised volume.
+// One slice, whole: from its tiles to a stitched, cropped, normalised volume.
 //
+// Takes the slice's mosaic grid, or the whole raw acquisition as one folder; the digest stands for
+// the slice's files in it.
 // Takes the models of learn_models, and the parameters of all its stages on standard input.
 // Gives the volume, what the slice taught (tile positions, interface, normalisation), and pictures.
+// Params, for raw tiles: those of create_mosaic_grid_3d.
+
+include { acquisition_flags } from './local/params'
+
 process reconstruct_slice {
     tag "z${slice_id}"
     label 'slice'
 
     input:
-    tuple val(slice_id), path(grid), val(digest)
+    tuple val(slice_id), path(grid), path(raw, stageAs: 'raw'), val(digest)
     path models, stageAs: 'learned/*'
     stdin
 
@@ -20,8 +26,9 @@ process reconstruct_slice {
 
     script:
     def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
+    def tiles = raw ? "--from_root_directory raw -z ${slice_id} ${acquisition_flags(params)}" : grid
     """
-    linum_reconstruct_slice.py ${grid} slices/slice_z${slice_id}.ome.zarr \\
+    linum_reconstruct_slice.py ${tiles} slices/slice_z${slice_id}.ome.zarr \\
         --models learned \\
         --output_models models/z${slice_id} \\
         --aip aips/aip_z${slice_id}.png \\

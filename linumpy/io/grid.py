@@ -8,7 +8,8 @@ no such metadata, are read with nominal positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -68,6 +69,11 @@ class GridInfo:
     def grid_shape(self) -> tuple[int, int]:
         """Number of tiles along axis 1 and axis 2."""
         return (1 + max(t.ix for t in self.tiles), 1 + max(t.iy for t in self.tiles))
+
+    @property
+    def tile_nbytes(self) -> int:
+        """Bytes of a tile, float32."""
+        return 4 * math.prod(self.tile_shape_px)
 
     @property
     def shape(self) -> Shape:
@@ -170,12 +176,33 @@ class GridWriter:
         if self._image.valid is not None:
             self._image.valid[window] = 1 if valid is None else valid
 
+    def write_tiles_on_gpu(
+        self, keys: Sequence[tuple[int, int]], tiles: Sequence[Any], masks: Sequence[Any | None]
+    ) -> None:
+        """Write tiles and masks that are CuPy arrays, their chunks encoded together."""
+        from linumpy.gpu.windows import write_windows
+
+        windows = [tile_window(self.info, *key) for key in keys]
+        write_windows(self._image.array, windows, tiles)
+        if self._image.valid is not None:
+            write_windows(self._image.valid, windows, masks_on_gpu(tiles, masks))
+
     def update_tile(self, ix: int, iy: int, *, flags: tuple[str, ...]) -> None:
         """Replace the flags of a tile in the metadata that is written at the end."""
         self._slots[ix, iy] = replace(self._slots[ix, iy], flags=flags)
         tiles = tuple(self._slots[t.ix, t.iy] for t in self.info.tiles)
         self.info = replace(self.info, tiles=tiles)
         self._image.attributes.update(self.info.to_attributes())
+
+
+def masks_on_gpu(tiles: Sequence[Any], masks: Sequence[Any | None]) -> list[Any]:
+    """Return masks as they are written: where there is none, all of the tile is data."""
+    import cupy
+
+    return [
+        cupy.ones(tile.shape, cupy.uint8) if mask is None else mask
+        for tile, mask in zip(tiles, masks, strict=True)
+    ]
 
 
 def tile_window(info: GridInfo, ix: int, iy: int) -> tuple[slice, slice, slice]:
@@ -224,9 +251,32 @@ class Grid:
         """Return the tile's mask as uint8, or None when the grid has none."""
         return None if self._valid is None else self._read(self._valid, ix, iy, np.uint8)
 
+    def read_tiles_on_gpu(self, keys: Sequence[tuple[int, int]]) -> list[tuple[Any, Any | None]]:
+        """Return tiles and their masks as CuPy arrays, their chunks decoded together.
+
+        Raises
+        ------
+        InputError
+            When a chunk is corrupt; names its file.
+        """
+        from linumpy.gpu.windows import read_windows
+
+        windows = [tile_window(self.info, *key) for key in keys]
+        tiles = [tile.astype("float32", copy=False) for tile in read_windows(self._array, windows)]
+        masks: list[Any] = [None] * len(tiles)
+        if self._valid is not None:
+            masks = [m.astype("uint8", copy=False) for m in read_windows(self._valid, windows)]
+        return list(zip(tiles, masks, strict=True))
+
     def _read(self, array: Any, ix: int, iy: int, dtype: Any) -> np.ndarray:
+        from zarr.core.buffer.cpu import NDBuffer
+
+        from linumpy.io.host_pool import empty
+
         try:
-            data = array[tile_window(self.info, ix, iy)]
+            room = empty(self.info.tile_shape_px, array.dtype)
+            window = tile_window(self.info, ix, iy)
+            data = array.get_basic_selection(window, out=NDBuffer.from_numpy_array(room))
         except Exception as error:
             raise InputError(
                 f"{self.path}: tile ({ix}, {iy}) cannot be read ({type(error).__name__}: {error})"

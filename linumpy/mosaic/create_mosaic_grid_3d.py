@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, namespace, to_device, to_host
+from linumpy.device import (
+    CPU,
+    Array,
+    Device,
+    default_workers,
+    namespace,
+    to_device,
+    to_host,
+)
 from linumpy.errors import InputError, LinumpyError
-from linumpy.geometry.galvo import GalvoShift, detect_slice_galvo_shift, fix_galvo_shift
+from linumpy.geometry.galvo import (
+    GalvoShift,
+    detect_slice_galvo_shift,
+    fix_galvo_shift,
+    sampled_tiles,
+)
 from linumpy.geometry.resample import (
     apply_axis_weights,
     resample_masked,
@@ -21,9 +35,10 @@ from linumpy.geometry.resample import (
     resampling_matrices,
 )
 from linumpy.io.atomic import refuse_existing
-from linumpy.io.grid import GridInfo, GridTile, create_grid, parse_stage_to_array
+from linumpy.io.grid import GridInfo, create_grid, parse_stage_to_array
 from linumpy.io.omezarr import Shape, Triple
 from linumpy.io.raw import RawTile, discover_tiles, image_files, read_aip, read_tile
+from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.raw_slice import (
     RawSlice,
     TileGrid,
@@ -39,33 +54,8 @@ logger = logging.getLogger("linumpy")
 Key = tuple[int, int]
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
 
-NATIVE_RESOLUTION = -1.0
 DARK_CONTRAST = 0.1
 SATURATED_SHARE = 0.01
-
-
-@dataclass(frozen=True)
-class GridOptions:
-    """How a slice is turned into a mosaic grid.
-
-    Attributes
-    ----------
-    axial_resolution_um, slicing_interval_um
-        Win over ``metadata.json``; None takes what stands there.
-    resolution_um
-        Isotropic voxel of the grid; -1 keeps the voxels of the microscope.
-    fix_galvo_shift, galvo_threshold
-        Whether to look for the fly-back band, and the confidence from which its place is believed.
-    stage_to_array
-        Signed stage axes that run along axis 1 (A-lines) and axis 2 (B-scans).
-    """
-
-    axial_resolution_um: float | None = None
-    slicing_interval_um: float | None = None
-    resolution_um: float = NATIVE_RESOLUTION
-    fix_galvo_shift: bool = True
-    galvo_threshold: float = 0.6
-    stage_to_array: str = "+x,+y"
 
 
 class _MaskNeeded(LinumpyError):
@@ -110,10 +100,104 @@ def create_mosaic_grid_3d(
     OutputExistsError
         When the grid exists and `overwrite` is false.
     """
+    refuse_existing(output, overwrite)
+    tiles = open_raw_tiles(root, slice_id, options)
+    write = partial(_write, Path(output), tiles, device, overwrite, progress)
+    try:
+        return write(with_valid=tiles.has_holes)
+    except _MaskNeeded:
+        return write(with_valid=True)
+
+
+@dataclass(frozen=True)
+class RawTiles:
+    """The tiles of a raw slice on their grid: all checked, and where their fly-back lies.
+
+    Attributes
+    ----------
+    info
+        Geometry of the grid. What is odd about single tiles is not known yet.
+    tiles
+        The raw tile of each place; holes have none.
+    matrices
+        As from `linumpy.geometry.resample.resampling_matrices`.
+    """
+
+    raw: RawSlice
+    info: GridInfo
+    tiles: Mapping[Key, RawTile]
+    matrices: list[np.ndarray | None]
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether places of the grid lack a tile."""
+        return len(self.tiles) < len(self.info.tiles)
+
+    def keys(self) -> list[Key]:
+        """All places that have a tile, row by row."""
+        return sorted(self.tiles)
+
+    def read(self, key: Key) -> np.ndarray:
+        """Read a tile's samples from disk; see `linumpy.io.raw.read_tile`."""
+        return read_tile(self.tiles[key], self.raw.info)
+
+    def prepare(self, volume: Array) -> PreparedTile:
+        """Cut the fly-back out of a tile, and do the rest as `prepare_tile`."""
+        kept = fix_galvo_shift(volume, self.info.galvo_shift_px, self.raw.info.n_extra)
+        return prepare_tile(kept, self.matrices)
+
+    def finish(self, found: Mapping[Key, TileNotes]) -> GridInfo:
+        """Return the geometry with what was found out about all tiles, and warn of odd ones.
+
+        Raises
+        ------
+        InputError
+            When all samples of the slice are 0.
+        """
+        if not any(notes.bright for notes in found.values()):
+            raise InputError(
+                f"{self.raw.root}: empty slice z{self.raw.slice_id:02d}, all samples of its "
+                f"{len(self.tiles)} tiles are 0; expected amplitudes"
+            )
+        for key, notes in sorted(found.items()):
+            odd = [flag for flag in notes.flags if flag.startswith(("nan:", "saturated"))]
+            if odd:
+                logger.warning("%s: flagged %s", self.tiles[key].path, ", ".join(odd))
+        dark = sum("dark" in notes.flags for notes in found.values())
+        logger.debug("slice z%02d: %d of %d tiles are dark", self.raw.slice_id, dark, len(found))
+        tiles = tuple(
+            replace(tile, flags=(*tile.flags, *found[tile.ix, tile.iy].flags))
+            if (tile.ix, tile.iy) in found
+            else tile
+            for tile in self.info.tiles
+        )
+        return replace(self.info, tiles=tiles)
+
+
+def open_raw_tiles(
+    root: Path | str,
+    slice_id: int,
+    options: GridOptions | None = None,
+    *,
+    slices: Mapping[int, tuple[RawTile, ...]] | None = None,
+) -> RawTiles:
+    """Check the headers, sizes and positions of a slice's tiles, and find their fly-back.
+
+    Parameters
+    ----------
+    root
+        Folder of the raw acquisition.
+    slices
+        What `linumpy.io.raw.discover_tiles` found there, where that is known already.
+
+    Raises
+    ------
+    InputError
+        When the acquisition is not what was expected; names the file or the tile.
+    """
     options = options or GridOptions()
     _check_options(options)
-    refuse_existing(output, overwrite)
-    slices = discover_tiles(root)
+    slices = discover_tiles(root) if slices is None else slices
     raw = read_raw_slice(slices, slice_id, root)
     axial_um = axial_resolution_um(raw, options.axial_resolution_um)
     interval_um = slice_interval_um(raw, slices, options.slicing_interval_um)
@@ -126,25 +210,13 @@ def create_mosaic_grid_3d(
         info = replace(
             info, galvo_shift_px=shift.shift_px, galvo_confidence=round(shift.confidence, 4)
         )
-    tiles = {(t.ix - grid.origin[0], t.iy - grid.origin[1]): t for t in raw.tiles}
-    write = partial(_write, Path(output), info, raw, tiles, axial_um, device, overwrite, progress)
-    holes = len(tiles) < len(info.tiles)
-    try:
-        written = write(with_valid=holes)
-    except _MaskNeeded:
-        written = write(with_valid=True)
-    _report_flags(written, tiles)
-    return written
-
-
-def _report_flags(info: GridInfo, tiles: dict[Key, RawTile]) -> None:
-    for tile in info.tiles:
-        odd = [flag for flag in tile.flags if flag.startswith(("nan:", "saturated"))]
-        if odd:
-            path = tiles[tile.ix, tile.iy].path
-            logger.warning("%s: flagged %s", path, ", ".join(odd))
-    dark = sum("dark" in tile.flags for tile in info.tiles)
-    logger.debug("slice z%02d: %d of %d tiles are dark", info.slice_id, dark, len(tiles))
+    source_um = (axial_um, *raw.info.pixel_um)
+    return RawTiles(
+        raw=raw,
+        info=info,
+        tiles={(t.ix - grid.origin[0], t.iy - grid.origin[1]): t for t in raw.tiles},
+        matrices=resampling_matrices(raw.info.shape_px, source_um, info.voxel_um),
+    )
 
 
 def _check_options(options: GridOptions) -> None:
@@ -196,9 +268,12 @@ def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | No
     n_extra = raw.info.n_extra
     if n_extra == 0 or not options.fix_galvo_shift:
         return None
-    found = detect_slice_galvo_shift(
-        lambda n: read_aip(raw.tiles[n], raw.info), len(raw.tiles), n_extra
-    )
+    numbers = sampled_tiles(len(raw.tiles))
+    with ThreadPoolExecutor(min(default_workers(CPU), len(numbers)), "linumpy-read") as pool:
+        aips = dict(
+            zip(numbers, pool.map(lambda n: read_aip(raw.tiles[n], raw.info), numbers), strict=True)
+        )
+    found = detect_slice_galvo_shift(aips.__getitem__, len(raw.tiles), n_extra)
     if found.confidence >= options.galvo_threshold:
         return found
     logger.warning(
@@ -211,60 +286,73 @@ def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | No
 
 def _write(
     output: Path,
-    info: GridInfo,
-    raw: RawSlice,
-    tiles: dict[Key, RawTile],
-    axial_um: float,
+    tiles: RawTiles,
     device: Device,
     overwrite: bool,
     progress: Progress | None,
     *,
     with_valid: bool,
 ) -> GridInfo:
-    """Stream the tiles through `prepare_tile` into a new grid."""
-    matrices = resampling_matrices(raw.info.shape_px, (axial_um, *raw.info.pixel_um), info.voxel_um)
-    places: dict[Key, GridTile] = {(t.ix, t.iy): t for t in info.tiles}
-    bright = False
+    """Stream the tiles into a new grid."""
 
-    def read(key: Key) -> np.ndarray:
-        volume = read_tile(tiles[key], raw.info)
-        return fix_galvo_shift(volume, info.galvo_shift_px, raw.info.n_extra)
-
-    def compute(key: Key, volume: np.ndarray) -> PreparedTile:
-        tile = prepare_tile(to_device(volume, device), matrices)
+    def prepare(_: Key, volume: np.ndarray) -> PreparedTile:
+        tile = tiles.prepare(to_device(volume, device))
         if tile.valid is not None and not with_valid:
             raise _MaskNeeded
-        return PreparedTile(
-            to_host(tile.data), None if tile.valid is None else to_host(tile.valid), tile.flags
-        )
+        valid = None if tile.valid is None else to_host(tile.valid)
+        return PreparedTile(to_host(tile.data), valid, tile.notes)
 
-    with create_grid(output, info, overwrite=overwrite, with_valid=with_valid) as writer:
+    with create_grid(output, tiles.info, overwrite=overwrite, with_valid=with_valid) as writer:
 
         def write(key: Key, tile: PreparedTile) -> None:
             writer.write_tile(*key, tile.data, tile.valid)
 
-        steps: Iterator[tuple[Key, PreparedTile]] = stream(sorted(tiles), read, compute, write)
-        if progress is not None:
-            steps = progress(steps, len(tiles), f"slice z{raw.slice_id:02d}")
-        for key, tile in steps:
-            bright = bright or bool(tile.data.any())
-            if tile.flags:
-                writer.update_tile(*key, flags=(*places[key].flags, *tile.flags))
-        if not bright:
-            raise InputError(
-                f"{raw.root}: empty slice z{raw.slice_id:02d}, all samples of its {len(tiles)} "
-                "tiles are 0; expected amplitudes"
+        steps: Iterator[tuple[Key, PreparedTile]]
+        if device.is_gpu:
+            steps = stream(tiles.keys(), tiles.read, prepare, write)
+        else:
+            # NumPy releases the GIL in all that takes long: whole tiles in threads.
+            workers = default_workers(device)
+            steps = stream(
+                tiles.keys(),
+                lambda key: prepare(key, tiles.read(key)),
+                lambda _, tile: tile,
+                write,
+                depth=workers + 1,
+                readers=workers,
             )
+        if progress is not None:
+            steps = progress(steps, len(tiles.tiles), f"slice z{tiles.raw.slice_id:02d}")
+        info = tiles.finish({key: tile.notes for key, tile in steps})
+        for before, place in zip(tiles.info.tiles, info.tiles, strict=True):
+            if place.flags != before.flags:
+                writer.update_tile(place.ix, place.iy, flags=place.flags)
         return writer.info
 
 
 @dataclass(frozen=True)
+class TileNotes:
+    """What was found out about a tile.
+
+    Attributes
+    ----------
+    flags
+        What is odd about it; see `prepare_tile`.
+    bright
+        Whether it has a sample that is not 0.
+    """
+
+    flags: tuple[str, ...]
+    bright: bool
+
+
+@dataclass(frozen=True)
 class PreparedTile:
-    """A tile ready for the grid: samples, mask (None: all valid) and what is odd about it."""
+    """A tile ready for the grid: samples, mask (None: all valid) and what was found out."""
 
     data: Array
     valid: Array | None
-    flags: tuple[str, ...]
+    notes: TileNotes
 
 
 def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTile:
@@ -295,7 +383,10 @@ def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTi
     at_top = int(xp.count_nonzero(volume == top))
     if float(top) > 0 and at_top > max(1, SATURATED_SHARE * volume.size):
         flags.append("saturated")
-    if not n_bad:
-        return PreparedTile(apply_axis_weights(volume, matrices), None, tuple(flags))
-    data, valid = resample_masked(volume, finite, matrices)
-    return PreparedTile(data, valid, tuple(flags))
+    valid = None
+    if n_bad:
+        data, valid = resample_masked(volume, finite, matrices)
+    else:
+        data = apply_axis_weights(volume, matrices)
+    bright = float(top) != 0 or bool(data.any())
+    return PreparedTile(data, valid, TileNotes(tuple(flags), bright))

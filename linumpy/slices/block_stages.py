@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, like, namespace, to_device, to_host
+from linumpy.device import CPU, Array, Device, like, to_device, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.crop_3d_mosaic_below_interface import (
     InterfaceCut,
@@ -26,30 +26,20 @@ from linumpy.intensity.normalize_intensities_per_slice import (
 from linumpy.intensity.quantiles import float_histogram
 from linumpy.io.grid import GridInfo
 from linumpy.mosaic.stitch_3d_refined import (
-    BLENDING_METHODS,
     blending_weights,
     canvas_shape,
     stitch_3d_refined,
     tiles_in_block,
 )
-from linumpy.params import param
-from linumpy.slices.engine import Stage
+from linumpy.slices.engine import Source, Stage, on_device
 from linumpy.slices.layout import SliceLayout
 from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Key, Tile
+from linumpy.stage_params import CropParams, NormalizeParams, StitchParams
 
 
-@dataclass(frozen=True)
-class StitchParams:
-    """Parameters of stitching."""
-
-    blending_method: str = param(
-        "linear", "stitch_blending_method", "how overlaps are blended", choices=BLENDING_METHODS
-    )
-
-
-class StitchedSource:
+class StitchedSource(Source):
     """A slice put together, block by block, from tiles in a store."""
 
     def __init__(
@@ -121,27 +111,9 @@ class StitchedSource:
         data, valid = stitch_3d_refined(placed(), self._weights, window, depth)
         return Tile(key, data, valid)
 
-
-@dataclass(frozen=True)
-class CropParams:
-    """Parameters of cropping."""
-
-    depth_um: float = param(
-        600.0, "crop_interface_out_depth", "depth kept below the interface, um", minimum=1
-    )
-    sigma_xy_px: int = param(
-        3, "crop_interface_sigma_xy", "lateral box of the interface finder, pixels", minimum=1
-    )
-    sigma_z_px: float = param(
-        2.0, "crop_interface_sigma_z", "axial sigma of the interface finder, voxels", minimum=0.5
-    )
-    max_depth_fraction: float = param(
-        0.5,
-        "crop_interface_max_depth_fraction",
-        "share of the depth, from the top, where the interface is sought",
-        minimum=0.05,
-        maximum=1,
-    )
+    def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
+        """Blend blocks one after the other, in the order of the current stream."""
+        return [on_device(self.read(key), device) for key in keys]
 
 
 class Crop3dMosaicBelowInterface(Stage):
@@ -159,7 +131,7 @@ class Crop3dMosaicBelowInterface(Stage):
         self._layout = layout
         self._depths: list[np.ndarray] = []
 
-    def measure(self, tile: Tile) -> np.ndarray:
+    def measure(self, tile: Tile) -> Array:
         """Return the interfaces of a block's A-lines."""
         return interface_depths(
             tile.data,
@@ -169,9 +141,9 @@ class Crop3dMosaicBelowInterface(Stage):
             max_depth_fraction=self._params.max_depth_fraction,
         )
 
-    def gather(self, key: Key, measurement: np.ndarray) -> None:
+    def gather(self, key: Key, measurement: Array) -> None:
         """Keep one block's interfaces."""
-        self._depths.append(measurement)
+        self._depths.append(to_host(measurement))
 
     def solve(self) -> InterfaceCut:
         """Choose the planes to keep."""
@@ -202,22 +174,6 @@ class Crop3dMosaicBelowInterface(Stage):
             return crop_3d_mosaic_below_interface(array, cut.first_plane, cut.n_planes)
 
         return Tile(tile.key, crop(tile.data), None if tile.valid is None else crop(tile.valid))
-
-
-@dataclass(frozen=True)
-class NormalizeParams:
-    """Parameters of normalisation."""
-
-    percentile_max: float = param(
-        99.9,
-        "clip_percentile_upper",
-        "percentile of each plane that values are capped at",
-        minimum=50,
-        maximum=100,
-    )
-    sigma_px: float = param(
-        1.0, "normalize_sigma", "smoothing before agarose is told from tissue, pixels", minimum=0
-    )
 
 
 class FindAgarose(Stage):
@@ -261,28 +217,23 @@ class NormalizeIntensitiesPerSlice(Stage):
     def start(self, layout: SliceLayout) -> None:
         """Start empty histograms."""
         self._layout = layout
-        self._all: np.ndarray | None = None
-        self._agarose_counts: np.ndarray | None = None
+        self._all: Array = None
+        self._agarose_counts: Array = None
 
-    def measure(self, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
+    def measure(self, tile: Tile) -> tuple[Array, Array]:
         """Return histograms of each plane, of all valid voxels and of the agarose."""
-        xp = namespace(tile.data)
         planes = tile.data.shape[0]
         values = tile.data.reshape(planes, -1)
-        valid = (
-            xp.ones(values.shape, bool)
-            if tile.valid is None
-            else (tile.valid > 0).reshape(planes, -1)
-        )
+        valid = None if tile.valid is None else tile.valid.reshape(planes, -1)
         agarose = like(self._agarose.model.mask[self._layout.window(tile.key)], tile.data)
         return (
             float_histogram(values, valid),
-            float_histogram(values, valid & agarose.reshape(1, -1)),
+            float_histogram(values, valid, agarose.ravel()),
         )
 
-    def gather(self, key: Key, measurement: tuple[np.ndarray, np.ndarray]) -> None:
-        """Add one block's histograms."""
-        if self._all is None or self._agarose_counts is None:
+    def gather(self, key: Key, measurement: tuple[Array, Array]) -> None:
+        """Add one block's histograms, where they lie."""
+        if self._all is None:
             self._all, self._agarose_counts = measurement
         else:
             self._all += measurement[0]
@@ -290,11 +241,10 @@ class NormalizeIntensitiesPerSlice(Stage):
 
     def solve(self) -> Normalization:
         """Choose floor, cap and scale."""
-        assert self._all is not None and self._agarose_counts is not None
         return solve_normalization(
             self._layout.slice_id,
-            self._all,
-            self._agarose_counts,
+            to_host(self._all),
+            to_host(self._agarose_counts),
             self._agarose.model.agarose_fraction,
             self._params.percentile_max,
         )

@@ -8,31 +8,57 @@ A chain with k models to learn is k + 1 passes, of which only the first reads th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from linumpy.cli import logger, progress
-from linumpy.device import CPU, Device, default_workers, to_device
+from linumpy.device import CPU, Device, default_workers, free_gpu_bytes, to_device
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES, TileStore
 from linumpy.slices.tile import Key, Tile
 from linumpy.stream import stream
+from linumpy.timeline import span
+
+GROUP_NBYTES = 1 << 31
+"""Most bytes of the tiles that a GPU reads at once: two thousand chunks of a megabyte."""
+
+GROUPS_IN_MEMORY = 16
+"""A group's share of device memory: two are decoded, computed or encoded at a time, each of which
+takes several times a group's bytes."""
+
+STORE_SHARE = 0.5
+"""Share of device memory for tiles that wait between passes."""
 
 
-class Source(Protocol):
-    """Where tiles come from: a grid on disk, a store, a slice put together from tiles."""
+class Source:
+    """Where tiles come from: a grid on disk, a store, a slice put together from tiles.
 
-    @property
-    def layout(self) -> Any:
-        """Geometry of the whole."""
+    Attributes
+    ----------
+    layout
+        Geometry of the whole; its `tile_nbytes` are those of one tile.
+    """
+
+    layout: Any
 
     def keys(self) -> Sequence[Key]:
         """All tiles, in the order in which they are processed."""
+        raise NotImplementedError
 
     def read(self, key: Key) -> Tile:
-        """Return one tile; called from several threads."""
+        """Return one tile, wherever it lies; called from several threads."""
+        raise NotImplementedError
+
+    def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
+        """Return tiles on a device; complete on return."""
+        with ThreadPoolExecutor(default_workers(CPU), "linumpy-read") as pool:
+            tiles = list(pool.map(self.read, keys))
+        return [on_device(tile, device) for tile in tiles]
 
 
-class Sink(Protocol):
+class Sink:
     """Where tiles go."""
 
     def begin(self, layout: Any) -> None:
@@ -40,6 +66,16 @@ class Sink(Protocol):
 
     def write(self, tile: Tile) -> None:
         """Take one tile; called from one thread at a time."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Finish what `write` may have put off; called once, after the last tile."""
+
+
+def on_device(tile: Tile, device: Device) -> Tile:
+    """Return a tile whose arrays lie on a device."""
+    valid = None if tile.valid is None else to_device(tile.valid, device)
+    return Tile(tile.key, to_device(tile.data, device), valid)
 
 
 class Stage:
@@ -89,7 +125,7 @@ def run(
     sinks: Iterable[Sink] = (),
     *,
     device: Device = CPU,
-    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+    budget_bytes: int | None = None,
     keep: TileStore | None = None,
 ) -> Any:
     """Run a chain of stages over all tiles of a source.
@@ -105,7 +141,8 @@ def run(
     device
         Where to compute.
     budget_bytes
-        Memory for tiles that wait between passes.
+        Memory for tiles that wait between passes, on the device and for what a GPU has no room for
+        once more on the host; see `make_store` for None.
     keep
         A store to put the finished tiles in as well, for what follows.
 
@@ -117,6 +154,7 @@ def run(
     pending: list[Stage] = []
     waiting: list[Stage] = []
     stores: list[TileStore] = []
+    sinks = list(sinks)
     layout = source.layout
     try:
         for stage in stages:
@@ -142,6 +180,9 @@ def run(
         if pending or waiting or outputs:
             label = " → ".join(s.name for s in (*pending, *waiting)) or "write"
             _sweep(current, pending, waiting, outputs, device, label)
+            for sink in sinks:
+                with span("write", label):
+                    sink.flush()
             _solve(waiting)
     finally:
         for store in stores:
@@ -177,7 +218,7 @@ def observe(
     _sweep(source, before, learners, [], device, label)
 
 
-class StoreSource:
+class StoreSource(Source):
     """Tiles of a store as a source for the next pass."""
 
     def __init__(self, store: TileStore, keys: Sequence[Key], layout: Any) -> None:
@@ -193,6 +234,37 @@ class StoreSource:
         """Return one tile from wherever it rests."""
         return self._store.get(key)
 
+    def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
+        """Return tiles from wherever they rest."""
+        return [on_device(self._store.get(key), device) for key in keys]
+
+
+def resting_bytes(device: Device, budget_bytes: int | None = None) -> int:
+    """Return how many bytes of tiles may wait on a device between two passes."""
+    if budget_bytes is not None:
+        return budget_bytes
+    return int(STORE_SHARE * free_gpu_bytes()) if device.is_gpu else DEFAULT_BUDGET_BYTES
+
+
+def make_store(
+    device: Device,
+    budget_bytes: int | None = None,
+    *,
+    fetch: Callable[[Key], Tile] | None = None,
+) -> TileStore:
+    """Return a store for tiles that are computed on a device; see `TileStore`.
+
+    Without a budget, tiles take half of what is free on a GPU and, if that is not enough, a quarter
+    of what is free on its host; without a GPU they take `DEFAULT_BUDGET_BYTES`.
+    """
+    on_device = resting_bytes(device, budget_bytes)
+    if not device.is_gpu:
+        return TileStore(on_device, fetch=fetch)
+    on_host = budget_bytes
+    if on_host is None:
+        on_host = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+    return TileStore(on_host, gpu_budget_bytes=on_device, fetch=fetch)
+
 
 def _pass(
     source: Source,
@@ -200,19 +272,34 @@ def _pass(
     learners: Sequence[Stage],
     layout: Any,
     device: Device,
-    budget_bytes: int,
+    budget_bytes: int | None,
     stores: list[TileStore],
 ) -> Source:
     """Apply and measure all tiles, keep them, and let the learners solve."""
-    store = TileStore(budget_bytes)
-    stores.append(store)
     label = " → ".join(s.name for s in (*applies, *learners))
+    if isinstance(source, StoreSource) and not applies:
+        _sweep(source, applies, learners, [], device, label)
+        _solve(learners)
+        return source
+    # The host can read unchanged tiles again; a GPU would decode one tile alone far too slowly.
+    again = None if applies or device.is_gpu else source.read
+    store = make_store(device, budget_bytes, fetch=again)
+    stores.append(store)
     _sweep(source, applies, learners, [store.put], device, label)
     _solve(learners)
     if len(stores) > 1:
         # The tiles of the pass before are not needed again.
         stores.pop(0).close()
     return StoreSource(store, source.keys(), layout)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What became of a tile; the tile itself only if somebody wants it."""
+
+    key: Key
+    tile: Tile | None
+    measurements: list[Any]
 
 
 def _sweep(
@@ -223,52 +310,110 @@ def _sweep(
     device: Device,
     label: str,
 ) -> None:
-    def process(tile: Tile) -> tuple[Tile, list[Any]]:
+    """Pass over all tiles."""
+
+    def process(tile: Tile) -> _Result:
         for stage in applies:
             tile = stage.apply(tile)
-        return tile, [stage.measure(tile) for stage in learners]
+        measurements = [stage.measure(tile) for stage in learners]
+        return _Result(tile.key, tile if outputs else None, measurements)
 
-    def on_device(tile: Tile) -> Tile:
-        valid = None if tile.valid is None else to_device(tile.valid, device)
-        return Tile(tile.key, to_device(tile.data, device), valid)
+    def gather(result: _Result) -> None:
+        for stage, measurement in zip(learners, result.measurements, strict=True):
+            stage.gather(result.key, measurement)
 
-    def emit(_: Key, result: tuple[Tile, list[Any]]) -> None:
+    def emit(result: _Result) -> None:
         for output in outputs:
-            output(result[0])
+            assert result.tile is not None
+            output(result.tile)
 
-    keys = source.keys()
+    total = len(source.keys())
+    logger.debug("%s: %d tiles", label, total)
+    sweep = _sweep_on_gpu if device.is_gpu else _sweep_on_host
+    for _ in progress(sweep(source, process, gather, emit, device), total, label):
+        pass
+
+
+def _sweep_on_host(
+    source: Source,
+    process: Callable[[Tile], _Result],
+    gather: Callable[[_Result], None],
+    emit: Callable[[_Result], None],
+    device: Device,
+) -> Iterator[Key]:
+    """Pass over all tiles, each in a thread of its own; yields their keys."""
     workers = default_workers(device)
-    if device.is_gpu:
-        results = stream(
-            keys,
-            source.read,
-            lambda _, tile: process(on_device(tile)),
-            emit,
-            depth=4,
-            readers=4,
-        )
-    else:
-        # NumPy and SciPy release the GIL in all that takes long: whole tiles in threads.
-        results = stream(
-            keys,
-            lambda key: process(source.read(key)),
-            lambda _, result: result,
-            emit,
-            depth=workers + 1,
-            readers=workers,
-        )
-    for key, (_, measurements) in _with_progress(results, len(keys), label):
-        for stage, measurement in zip(learners, measurements, strict=True):
-            stage.gather(key, measurement)
+
+    def work(key: Key) -> _Result:
+        with span("read", key):
+            tile = source.read(key)
+        with span("compute", key):
+            return process(on_device(tile, device))
+
+    def write(key: Key, result: _Result) -> None:
+        with span("write", key):
+            emit(result)
+
+    # NumPy and SciPy release the GIL in all that takes long: whole tiles in threads.
+    results = stream(
+        source.keys(), work, lambda _, done: done, write, depth=workers, readers=workers
+    )
+    for key, result in results:
+        with span("gather", key):
+            gather(result)
+        yield key
+        # So that the tile is free while the next is waited for.
+        del result
+
+
+def _sweep_on_gpu(
+    source: Source,
+    process: Callable[[Tile], _Result],
+    gather: Callable[[_Result], None],
+    emit: Callable[[_Result], None],
+    device: Device,
+) -> Iterator[Key]:
+    """Pass over all tiles in groups: one is read, one computed and one written at a time.
+
+    Reading, computing and writing have a stream each. A group is handed on when its stream is
+    through, so that no memory is reused before its last user is.
+    """
+    import cupy
+
+    keys = list(source.keys())
+    room = min(GROUP_NBYTES, free_gpu_bytes() // GROUPS_IN_MEMORY)
+    size = max(1, room // source.layout.tile_nbytes)
+    groups = [tuple(keys[first : first + size]) for first in range(0, len(keys), size)]
+    streams = {step: cupy.cuda.Stream(non_blocking=True) for step in ("read", "compute", "write")}
+
+    def read(group: tuple[Key, ...]) -> list[Tile]:
+        with span("read", group[0]), streams["read"] as now:
+            tiles = source.read_many(group, device)
+            now.synchronize()
+        return tiles
+
+    def compute(group: tuple[Key, ...], tiles: list[Tile]) -> list[_Result]:
+        with span("compute", group[0]), streams["compute"] as now:
+            results = [process(tile) for tile in tiles]
+            now.synchronize()
+        return results
+
+    def write(group: tuple[Key, ...], results: list[_Result]) -> None:
+        with span("write", group[0]), streams["write"]:
+            for result in results:
+                emit(result)
+
+    for group, results in stream(groups, read, compute, write, depth=1, readers=1):
+        with span("gather", group[0]), streams["compute"] as now:
+            for result in results:
+                gather(result)
+            now.synchronize()
+        yield from group
+        # So that their memory is free while the next group is computed.
+        del result, results
 
 
 def _solve(learners: Sequence[Stage]) -> None:
     for stage in learners:
-        stage.model = stage.solve()
-
-
-def _with_progress(
-    results: Iterator[tuple[Key, tuple[Tile, list[Any]]]], total: int, label: str
-) -> Iterator[tuple[Key, tuple[Tile, list[Any]]]]:
-    logger.debug("%s: %d tiles", label, total)
-    return progress(results, total, label)
+        with span("solve", stage.name):
+            stage.model = stage.solve()

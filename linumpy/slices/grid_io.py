@@ -10,16 +10,23 @@ from typing import Any, Self
 import numpy as np
 
 from linumpy.cli import logger
-from linumpy.device import to_host
+from linumpy.device import Array, Device, free_gpu_bytes, is_device_array, namespace
 from linumpy.errors import InputError
 from linumpy.io.atomic import refuse_existing
-from linumpy.io.grid import Grid, GridInfo, create_grid, open_grid
+from linumpy.io.grid import Grid, GridInfo, create_grid, masks_on_gpu, open_grid
 from linumpy.io.omezarr import Image, create_image, open_image
+from linumpy.slices.engine import Sink, Source
 from linumpy.slices.layout import SliceLayout
 from linumpy.slices.tile import Key, Tile
 
+ENCODE_NBYTES = 1 << 30
+"""Most bytes of tiles on a GPU that are gathered before they are encoded together."""
 
-class GridSource:
+ENCODE_SHARE = 16
+"""No more than this part of the memory that is free."""
+
+
+class GridSource(Source):
     """The tiles of a mosaic grid that were imaged."""
 
     def __init__(self, grid: Grid) -> None:
@@ -43,34 +50,74 @@ class GridSource:
 
     def read(self, key: Key) -> Tile:
         """Read a tile; voxels that are not finite become 0 and invalid."""
-        data = self._grid.read_tile(*key)
-        valid = self._grid.read_valid(*key)
-        finite = np.isfinite(data)
-        if not finite.all():
-            logger.warning(
-                "%s: tile %s has %d voxels that are not finite; they are masked",
-                self._grid.path,
-                key,
-                int((~finite).sum()),
-            )
-            data = np.where(finite, data, np.float32(0))
-            valid = finite.astype(np.uint8) if valid is None else valid * finite
-        return Tile(key, data, valid)
+        return self._masked(key, self._grid.read_tile(*key), self._grid.read_valid(*key))
+
+    def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
+        """Read tiles; on a GPU they are decoded there, all at once."""
+        if not device.is_gpu:
+            return super().read_many(keys, device)
+        found = self._grid.read_tiles_on_gpu(keys)
+        return [self._masked(key, *parts) for key, parts in zip(keys, found, strict=True)]
+
+    def _masked(self, key: Key, data: Array, valid: Array | None) -> Tile:
+        xp = namespace(data)
+        # A sum is finite unless a voxel is not, or large voxels overflow it: no mask is made for
+        # tiles that have nothing to mask.
+        if bool(xp.isfinite(data.sum(dtype=xp.float64))):
+            return Tile(key, data, valid)
+        finite = xp.isfinite(data)
+        logger.warning(
+            "%s: tile %s has %d voxels that are not finite; they are masked",
+            self._grid.path,
+            key,
+            int((~finite).sum()),
+        )
+        data = xp.where(finite, data, xp.float32(0))
+        return Tile(key, data, finite.astype(xp.uint8) if valid is None else valid * finite)
 
 
-class _Sink:
-    """A context manager whose output is created by `begin` and appears when the block ends."""
+class _Sink(Sink):
+    """A context manager whose output is created by `begin` and appears when the block ends.
+
+    Tiles on a GPU are gathered until they are worth encoding.
+    """
 
     def __init__(self, path: Path | str, *, overwrite: bool) -> None:
         self._path = refuse_existing(path, overwrite)
         self._overwrite = overwrite
         self._output = ExitStack()
+        self._gathered: list[Tile] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> bool | None:
+        self._gathered.clear()
         return self._output.__exit__(*error)
+
+    def write(self, tile: Tile) -> None:
+        """Take one tile and its mask."""
+        if not is_device_array(tile.data):
+            self.write_on_host(tile)
+            return
+        self._gathered.append(tile)
+        room = min(ENCODE_NBYTES, free_gpu_bytes() // ENCODE_SHARE)
+        if sum(t.nbytes for t in self._gathered) >= room:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        if self._gathered:
+            tiles, self._gathered = self._gathered, []
+            self.write_on_gpu(tiles)
+
+    def write_on_host(self, tile: Tile) -> None:
+        """Write one tile of NumPy arrays."""
+        raise NotImplementedError
+
+    def write_on_gpu(self, tiles: Sequence[Tile]) -> None:
+        """Write tiles of CuPy arrays."""
+        raise NotImplementedError
 
 
 class GridSink(_Sink):
@@ -82,13 +129,18 @@ class GridSink(_Sink):
             create_grid(self._path, layout, overwrite=self._overwrite, with_valid=True)
         )
 
-    def write(self, tile: Tile) -> None:
+    def write_on_host(self, tile: Tile) -> None:
         """Write one tile and its mask."""
-        valid = None if tile.valid is None else to_host(tile.valid)
-        self._writer.write_tile(*tile.key, to_host(tile.data), valid)
+        self._writer.write_tile(*tile.key, tile.data, tile.valid)
+
+    def write_on_gpu(self, tiles: Sequence[Tile]) -> None:
+        """Write tiles and their masks, encoded together."""
+        self._writer.write_tiles_on_gpu(
+            [t.key for t in tiles], [t.data for t in tiles], [t.valid for t in tiles]
+        )
 
 
-class SliceSource:
+class SliceSource(Source):
     """The blocks of a slice volume on disk."""
 
     def __init__(self, image: Image) -> None:
@@ -128,6 +180,20 @@ class SliceSource:
             ) from error
         return Tile(key, data, valid)
 
+    def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
+        """Read blocks; on a GPU they are decoded there, all at once."""
+        if not device.is_gpu:
+            return super().read_many(keys, device)
+        from linumpy.gpu.windows import read_windows
+
+        windows = [(slice(None), *self.layout.window(key)) for key in keys]
+        blocks = [b.astype("float32", copy=False) for b in read_windows(self._image.array, windows)]
+        masks: list[Any] = [None] * len(blocks)
+        if self._image.valid is not None:
+            found = read_windows(self._image.valid, windows)
+            masks = [m.astype("uint8", copy=False) for m in found]
+        return [Tile(*parts) for parts in zip(keys, blocks, masks, strict=True)]
+
 
 class SliceSink(_Sink):
     """Writes blocks to a new slice volume."""
@@ -140,9 +206,17 @@ class SliceSink(_Sink):
         )
         self._mask: Any = self._writer.valid
 
-    def write(self, tile: Tile) -> None:
+    def write_on_host(self, tile: Tile) -> None:
         """Write one block and its mask."""
         window = (slice(None), *self._layout.window(tile.key))
-        self._writer.array[window] = to_host(tile.data)
-        valid = np.uint8(1) if tile.valid is None else to_host(tile.valid)
-        self._mask[window] = valid
+        self._writer.array[window] = tile.data
+        self._mask[window] = np.uint8(1) if tile.valid is None else tile.valid
+
+    def write_on_gpu(self, tiles: Sequence[Tile]) -> None:
+        """Write blocks and their masks, encoded together."""
+        from linumpy.gpu.windows import write_windows
+
+        windows = [(slice(None), *self._layout.window(tile.key)) for tile in tiles]
+        blocks = [tile.data for tile in tiles]
+        write_windows(self._writer.array, windows, blocks)
+        write_windows(self._mask, windows, masks_on_gpu(blocks, [tile.valid for tile in tiles]))

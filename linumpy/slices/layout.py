@@ -37,6 +37,11 @@ class SliceLayout:
         """Number of the slice."""
         return int(self.attributes["slice_id"])
 
+    @property
+    def tile_nbytes(self) -> int:
+        """Bytes of a whole block, float32."""
+        return 4 * self.shape[0] * SHARD_PX**2
+
     def keys(self) -> list[Key]:
         """All blocks, row by row."""
         return [

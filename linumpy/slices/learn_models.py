@@ -6,8 +6,10 @@ from enough tiles to average the tissue out, and then applied to all slices alik
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +19,27 @@ from linumpy.device import CPU, Device
 from linumpy.errors import InputError
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.intensity.fix_illumination_3d import FlatField
-from linumpy.io.grid import Grid, open_grid
+from linumpy.io.grid import open_grid
 from linumpy.io.models import load_model, save_model
-from linumpy.params import param
-from linumpy.slices.engine import Stage, observe
+from linumpy.io.omezarr import Shape, Triple
+from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
 from linumpy.slices.grid_io import GridSource
+from linumpy.slices.raw_source import (
+    RawInput,
+    SliceInput,
+    finished_layout,
+    with_masks_where_needed,
+)
 from linumpy.slices.register_stage import RegisterTiles
+from linumpy.slices.store import TileStore
+from linumpy.slices.tile import Tile
 from linumpy.slices.tile_stages import (
     DetectFocalCurvature,
     FieldStage,
     FixIllumination3d,
-    FocalParams,
-    IlluminationParams,
     ResampleMosaicGrid,
-    ResampleParams,
 )
-
-
-@dataclass(frozen=True)
-class LearnParams:
-    """Parameters of learning."""
-
-    max_tiles: int = param(
-        400, "learn_max_tiles", "tiles to learn the acquisition's models from", minimum=2
-    )
+from linumpy.stage_params import FocalParams, IlluminationParams, LearnParams, ResampleParams
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,14 @@ class AcquisitionModels:
 
 
 def learn_models(
-    grids: Sequence[Path | str],
+    slices: Sequence[SliceInput],
     *,
     resample: ResampleParams,
     focal: FocalParams,
     illumination: IlluminationParams,
     learn: LearnParams,
     device: Device = CPU,
+    budget_bytes: int | None = None,
 ) -> AcquisitionModels:
     """Learn the focal surface and the flat field.
 
@@ -93,59 +93,121 @@ def learn_models(
 
     Parameters
     ----------
-    grids
-        Mosaic grids of the acquisition's slices, in order. When they hold more than
-        `learn.max_tiles` tiles, evenly spaced slices are taken.
+    slices
+        Mosaic grids of the acquisition's slices, or its raw slices, in order. When they hold more
+        than `learn.max_tiles` tiles, evenly spaced slices are taken.
+    budget_bytes
+        Memory for tiles that wait for the second time they are needed; None for what
+        `slices.engine.resting_bytes` says. Slices that do not fit are read twice.
 
     Raises
     ------
     InputError
-        When the grids differ in tile shape, or too few tiles show signal.
+        When the slices differ in tile shape, or too few tiles show signal.
     """
-    chosen = _choose(
-        [open_grid(path, assume_unit=resample.assume_unit) for path in grids], learn.max_tiles
-    )
-    logger.debug("learning from slices %s", ", ".join(f"z{g.info.slice_id:02d}" for g in chosen))
-    sources = [GridSource(grid) for grid in chosen]
+    chosen = _choose([_candidate(s, resample.assume_unit) for s in slices], learn.max_tiles)
+    logger.debug("learning from slices %s", ", ".join(f"z{c.slice_id:02d}" for c in chosen))
+    sources = [candidate.open() for candidate in chosen]
     chain: list[Stage] = [ResampleMosaicGrid(resample)]
-    learners: list[FieldStage] = []
-    if focal.enabled:
-        surface = DetectFocalCurvature(focal)
+    surface, flat = DetectFocalCurvature(focal), FixIllumination3d()
+    measured = [flat] if illumination.enabled else []
+    learners: list[FieldStage] = [*([surface] if focal.enabled else []), *measured]
+    with ExitStack() as stores:
+        if focal.enabled:
+            room = resting_bytes(device, budget_bytes)
+            for n, source in enumerate(sources):
+                layout = chain[0].layout(source.layout)
+                # Tiles and masks.
+                size = len(source.keys()) * layout.tile_nbytes * 5 // 4
+                rests = size <= room
+                stop = [_Rest(stores.enter_context(TileStore(size)))] if rests else []
+                with_masks_where_needed(
+                    partial(observe, [surface], [*chain, *stop], source, device=device)
+                )
+                finished_layout(source, source.layout)
+                if rests:
+                    room -= size
+                    sources[n] = StoreSource(stop[0].store, source.keys(), layout)
+            surface.model = surface.solve()
+            chain.append(surface)
         for source in sources:
-            observe([surface], chain, source, device=device)
-        surface.model = surface.solve()
-        chain.append(surface)
-        learners.append(surface)
-    flat = FixIllumination3d()
-    measured: list[Stage] = []
-    if illumination.enabled:
-        learners.append(flat)
-        measured.append(flat)
-    for source in sources:
-        register = RegisterTiles()
-        observe([register, *measured], chain, source, device=device)
-        positions = register.solve()
-        for learner in learners:
-            learner.place(positions.slice_id, positions.corners_um())
-    for learner in learners:
-        learner.model = learner.solve()
+            register = with_masks_where_needed(partial(_register, source, chain, measured, device))
+            if not focal.enabled:
+                finished_layout(source, source.layout)
+            positions = register.solve()
+            for learner in learners:
+                learner.place(positions.slice_id, positions.corners_um())
     return AcquisitionModels(
-        chain[1].model if focal.enabled else None,
-        flat.model if illumination.enabled else None,
+        surface.solve() if focal.enabled else None,
+        flat.solve() if illumination.enabled else None,
     )
 
 
-def _choose(grids: Sequence[Grid], max_tiles: int) -> list[Grid]:
+class _Rest(Stage):
+    """Keeps tiles as they come by."""
+
+    name = "rest"
+    changes = False
+
+    def __init__(self, store: TileStore) -> None:
+        self.store = store
+
+    def apply(self, tile: Tile) -> Tile:
+        """Keep a tile, and pass it on."""
+        self.store.put(tile)
+        return tile
+
+
+def _register(
+    source: Source, chain: Sequence[Stage], measured: Sequence[Stage], device: Device
+) -> RegisterTiles:
+    """Let a new registration, and the stages in `measured`, observe a slice."""
+    register = RegisterTiles()
+    observe([register, *measured], chain, source, device=device)
+    return register
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A slice that models may be learned from; `scan` is shape and voxel size of its tiles."""
+
+    name: str
+    slice_id: int
+    scan: tuple[Shape, Triple]
+    n_tiles: int
+    open: Callable[[], Source]
+
+
+def _candidate(slice_input: SliceInput, assume_unit: str | None) -> _Candidate:
+    if isinstance(slice_input, RawInput):
+        return _Candidate(
+            name=str(slice_input),
+            slice_id=slice_input.slice_id,
+            scan=slice_input.read_scan(),
+            n_tiles=slice_input.n_tiles,
+            open=slice_input.open,
+        )
+    grid = open_grid(slice_input, assume_unit=assume_unit)
+    return _Candidate(
+        name=str(grid.path),
+        slice_id=grid.info.slice_id,
+        scan=(grid.info.tile_shape_px, grid.info.voxel_um),
+        n_tiles=sum(t.present for t in grid.info.tiles),
+        open=partial(GridSource, grid),
+    )
+
+
+def _choose(candidates: Sequence[_Candidate], max_tiles: int) -> list[_Candidate]:
     """Take evenly spaced slices with at most `max_tiles` tiles in all, but one slice at least."""
-    if not grids:
-        raise InputError("no mosaic grid to learn from")
-    shapes = {(g.info.tile_shape_px, g.info.voxel_um) for g in grids}
-    if len(shapes) > 1:
+    if not candidates:
+        raise InputError("no slice to learn from")
+    scans = {c.scan for c in candidates}
+    if len(scans) > 1:
         raise InputError(
-            f"{grids[0].path} and others differ in tile shape or voxel size ({shapes}); "
+            f"{candidates[0].name} and others differ in tile shape or voxel size ({scans}); "
             "one model cannot serve them"
         )
-    tiles = float(np.mean([sum(t.present for t in g.info.tiles) for g in grids]))
-    count = int(np.clip(max_tiles // max(tiles, 1.0), 1, len(grids)))
-    index = np.unique(np.rint((np.arange(count) + 0.5) * len(grids) / count - 0.5).astype(int))
-    return [grids[i] for i in index]
+    tiles = float(np.mean([c.n_tiles for c in candidates]))
+    count = int(np.clip(max_tiles // max(tiles, 1.0), 1, len(candidates)))
+    places = (np.arange(count) + 0.5) * len(candidates) / count - 0.5
+    return [candidates[i] for i in np.unique(np.rint(places).astype(int))]

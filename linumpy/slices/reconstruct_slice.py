@@ -1,7 +1,8 @@
-"""The fused slice: from a mosaic grid to a stitched, cropped, normalised volume in one process.
+"""The fused slice: from its tiles to a stitched, cropped, normalised volume in one process.
 
-The grid is read once and the slice written once; what happens in between is the same chain of
-stages that the single scripts run, with the same results to the bit.
+The tiles, of a mosaic grid or as the microscope wrote them, are read once and the slice is written
+once; what happens in between is the same chain of stages that the single scripts run, with the
+same results to the bit.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,63 +19,33 @@ from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import open_image
-from linumpy.params import build
 from linumpy.slices.block_stages import (
     Crop3dMosaicBelowInterface,
-    CropParams,
     FindAgarose,
     NormalizeIntensitiesPerSlice,
-    NormalizeParams,
     StitchedSource,
-    StitchParams,
 )
-from linumpy.slices.engine import Stage, run
-from linumpy.slices.grid_io import GridSource, SliceSink
+from linumpy.slices.engine import Stage, make_store, run
+from linumpy.slices.grid_io import SliceSink
 from linumpy.slices.learn_models import AcquisitionModels
+from linumpy.slices.raw_source import (
+    SliceInput,
+    finished_layout,
+    open_source,
+    with_masks_where_needed,
+)
 from linumpy.slices.register_stage import RegisterTiles, TilePositions
-from linumpy.slices.store import DEFAULT_BUDGET_BYTES, TileStore
+from linumpy.slices.store import TileStore
 from linumpy.slices.tile_stages import (
     Aip,
     DetectFocalCurvature,
     FixIllumination3d,
-    FocalParams,
-    IlluminationParams,
     ResampleMosaicGrid,
-    ResampleParams,
 )
-
-
-@dataclass(frozen=True)
-class SliceParams:
-    """Parameters of all stages of a slice."""
-
-    resample: ResampleParams
-    focal: FocalParams
-    illumination: IlluminationParams
-    stitch: StitchParams
-    crop: CropParams
-    normalize: NormalizeParams
-
-    KINDS: ClassVar = (
-        ResampleParams,
-        FocalParams,
-        IlluminationParams,
-        StitchParams,
-        CropParams,
-        NormalizeParams,
-    )
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> SliceParams:
-        """Build all stages' parameters from pipeline names."""
-        return cls(
-            resample=build(ResampleParams, values),
-            focal=build(FocalParams, values),
-            illumination=build(IlluminationParams, values),
-            stitch=build(StitchParams, values),
-            crop=build(CropParams, values),
-            normalize=build(NormalizeParams, values),
-        )
+from linumpy.stage_params import (
+    SliceParams,
+)
+from linumpy.start_up import begin_import
 
 
 def tile_chain(params: SliceParams, models: AcquisitionModels) -> list[Stage]:
@@ -104,7 +75,7 @@ class SlicePictures:
 
 
 def reconstruct_slice(
-    grid: Path | str,
+    slice_input: SliceInput,
     output: Path | str,
     models: AcquisitionModels,
     params: SliceParams,
@@ -114,14 +85,14 @@ def reconstruct_slice(
     intermediates: Path | None = None,
     overwrite: bool = False,
     device: Device = CPU,
-    budget_bytes: int = DEFAULT_BUDGET_BYTES,
+    budget_bytes: int | None = None,
 ) -> SlicePictures:
     """Reconstruct one slice.
 
     Parameters
     ----------
-    grid
-        Mosaic grid, native resolution.
+    slice_input
+        Mosaic grid, native resolution, or a slice of a raw acquisition; the result is the same.
     output
         Slice volume to write (OME-Zarr).
     models
@@ -139,26 +110,37 @@ def reconstruct_slice(
     device
         Where to compute.
     budget_bytes
-        Memory for tiles that wait between passes.
+        Memory for tiles that wait between passes; None for what `slices.engine.make_store` takes.
 
     Returns
     -------
     Pictures of the slice.
     """
-    source = GridSource.open(grid, assume_unit=params.resample.assume_unit)
-    aip, register = Aip(), RegisterTiles()
-    if positions is not None:
-        register.model = positions
     crop, agarose = Crop3dMosaicBelowInterface(params.crop), FindAgarose(params.normalize)
     normalize = NormalizeIntensitiesPerSlice(params.normalize, agarose)
-    with SliceSink(output, overwrite=overwrite) as sink, TileStore(budget_bytes) as tiles:
-        layout: GridInfo = run(
-            [*tile_chain(params, models), aip, register],
-            source,
-            keep=tiles,
-            device=device,
-            budget_bytes=budget_bytes,
-        )
+    with (
+        SliceSink(output, overwrite=overwrite) as sink,
+        make_store(device, budget_bytes) as tiles,
+    ):
+        source = open_source(slice_input, params.resample.assume_unit)
+
+        # What telling agarose from tissue needs, imported while the tiles are read.
+        begin_import("scipy.ndimage")
+
+        def correct() -> tuple[GridInfo, Aip, RegisterTiles]:
+            aip, register = Aip(), RegisterTiles()
+            if positions is not None:
+                register.model = positions
+            layout: GridInfo = run(
+                [*tile_chain(params, models), aip, register],
+                source,
+                keep=tiles,
+                device=device,
+                budget_bytes=budget_bytes,
+            )
+            return finished_layout(source, layout), aip, register
+
+        layout, aip, register = with_masks_where_needed(correct)
         stitched = StitchedSource(tiles, layout, register.model, params.stitch, device=device)
         if intermediates is not None:
             _keep_intermediates(intermediates, tiles, layout, stitched, overwrite)
@@ -170,7 +152,7 @@ def reconstruct_slice(
 
 
 def reconstruct_to_files(
-    grid: Path,
+    slice_input: SliceInput,
     output: Path,
     values: Mapping[str, Any],
     *,
@@ -190,7 +172,7 @@ def reconstruct_to_files(
             refuse_existing(path, overwrite)
     params = SliceParams.from_values(values)
     pictures = reconstruct_slice(
-        grid,
+        slice_input,
         output,
         AcquisitionModels.load(models, params.focal, params.illumination),
         params,

@@ -8,22 +8,27 @@ from typing import Any
 import numpy as np
 
 from linumpy.cli import logger
-from linumpy.device import to_host
+from linumpy.device import Array, to_host
 from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
 from linumpy.mosaic.register_tiles import (
     PairResult,
+    PendingPair,
     TileEvidence,
     TilePair,
-    correlate_pair,
     count_pairs,
     find_pairs,
+    finish_pairs,
     overlap_means,
     solve_positions,
+    start_pair,
     tile_evidence,
 )
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
+
+_MAX_PENDING = 64
+"""Pairs whose correlations wait on the device to be fetched together."""
 
 
 @dataclass(frozen=True)
@@ -80,29 +85,39 @@ class RegisterTiles(Stage):
             self._open[pair.b].append(pair)
         self._evidence: dict[int, TileEvidence] = {}
         self._projection: dict[int, np.ndarray] = {}
+        self._pending: list[PendingPair] = []
         self._results: dict[tuple[int, int], PairResult] = {}
 
-    def measure(self, tile: Tile) -> tuple[TileEvidence, np.ndarray]:
-        """Return flattened slabs and the depth mean."""
-        return tile_evidence(tile.data, tile.valid), to_host(depth_mean(tile.data, tile.valid))
+    def measure(self, tile: Tile) -> tuple[TileEvidence, Array]:
+        """Return flattened slabs and the depth mean, where the tile lies."""
+        return tile_evidence(tile.data, tile.valid), depth_mean(tile.data, tile.valid)
 
-    def gather(self, key: Key, measurement: tuple[TileEvidence, np.ndarray]) -> None:
+    def gather(self, key: Key, measurement: tuple[TileEvidence, Array]) -> None:
         """Correlate a tile with the neighbours that came before it."""
         n = self._number[key]
-        self._evidence[n], self._projection[n] = measurement
+        self._evidence[n] = measurement[0]
+        self._projection[n] = to_host(measurement[1])
         for pair in list(self._open[n]):
             other = pair.a if pair.b == n else pair.b
             if other in self._evidence:
-                self._results[pair.a, pair.b] = correlate_pair(
-                    self._evidence[pair.a], self._evidence[pair.b], pair
+                self._pending.append(
+                    start_pair(self._evidence[pair.a], self._evidence[pair.b], pair)
                 )
                 for member in (n, other):
                     self._open[member].remove(pair)
                     if not self._open[member]:
                         self._evidence.pop(member, None)
+        if len(self._pending) >= _MAX_PENDING:
+            self._finish_pending()
+
+    def _finish_pending(self) -> None:
+        for result in finish_pairs(self._pending):
+            self._results[result.pair.a, result.pair.b] = result
+        self._pending = []
 
     def solve(self) -> TilePositions:
         """Solve the positions of all tiles."""
+        self._finish_pending()
         results = [self._results[k] for k in sorted(self._results)]
         solution = solve_positions(self._stage_px, results)
         counts = count_pairs(len(self._tiles), results)

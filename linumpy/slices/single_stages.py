@@ -15,17 +15,13 @@ from linumpy.io.models import load_model, save_model
 from linumpy.params import build
 from linumpy.slices.block_stages import (
     Crop3dMosaicBelowInterface,
-    CropParams,
     FindAgarose,
     NormalizeIntensitiesPerSlice,
-    NormalizeParams,
     StitchedSource,
-    StitchParams,
 )
-from linumpy.slices.engine import Stage, run
+from linumpy.slices.engine import Stage, make_store, run
 from linumpy.slices.grid_io import GridSink, GridSource, SliceSink, SliceSource
 from linumpy.slices.register_stage import RegisterTiles, TilePositions
-from linumpy.slices.store import TileStore
 from linumpy.slices.tile_stages import (
     Aip,
     AipMosaic,
@@ -34,10 +30,15 @@ from linumpy.slices.tile_stages import (
     FixIllumination3d,
     FlatField,
     FocalCurvature,
+    ResampleMosaicGrid,
+)
+from linumpy.stage_params import (
+    CropParams,
     FocalParams,
     IlluminationParams,
-    ResampleMosaicGrid,
+    NormalizeParams,
     ResampleParams,
+    StitchParams,
 )
 
 Values = Mapping[str, Any]
@@ -158,9 +159,12 @@ def stitch_grid(
     else:
         register.model = load_model(*model_place(positions), TilePositions)
     with (
-        TileStore(fetch=source.read) as tiles,
+        make_store(device, fetch=None if device.is_gpu else source.read) as tiles,
         SliceSink(output, overwrite=overwrite) as sink,
     ):
+        if device.is_gpu:
+            # Decoded together: a tile alone would leave the device idle.
+            run([], source, keep=tiles, device=device)
         stitched = StitchedSource(
             tiles, source.layout, register.model, build(StitchParams, values), device=device
         )

@@ -1,38 +1,50 @@
-"""Where tiles rest between passes: in memory up to a budget, beyond it in a scratch folder."""
+"""Where tiles rest between passes: in memory up to a budget, beyond it in slower places."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import threading
-from collections import OrderedDict
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from linumpy.device import CPU, Device, to_device, to_host
+from linumpy.device import CPU, Device, device, is_device_array
+from linumpy.gpu.array import LazyArray, Pool
 from linumpy.slices.tile import Key, Tile
 
 DEFAULT_BUDGET_BYTES = 3 << 29
+"""Bytes of tiles that rest in host memory."""
+
+
+@dataclass(frozen=True)
+class _Resting:
+    """A tile of lazy arrays, and the device that it came on."""
+
+    data: LazyArray
+    valid: LazyArray | None
+    home: Device
 
 
 class TileStore:
-    """A mapping from key to tile that spills the least recently used tiles.
+    """A mapping from key to tile, of lazy arrays that share a memory budget.
 
     Parameters
     ----------
     budget_bytes
-        Bytes of tiles to keep in memory (of the device they came on).
+        Bytes of tiles to keep in host memory; what is beyond goes to a scratch folder.
+    gpu_budget_bytes
+        Bytes to keep in the memory of a GPU of the tiles that came on it; what is beyond goes to
+        the host, within `budget_bytes`. The least recently used go first. As many as
+        `budget_bytes` when None.
     fetch
-        Reads a tile that was never put here, which makes the store a cache of a source; such
-        tiles are clean, so that they are dropped, not spilled.
+        Reads a tile anew, which makes the store a cache of a source: a tile that was never put is
+        read, and what is put must be what `fetch` returns. Tiles are then dropped, not spilled.
     scratch
         Parent of the scratch folder; the system's temporary folder when None.
 
     Notes
     -----
-    Threads may share a store. A spilled tile comes back bit for bit as it was, on the device
+    Threads may share a store. A tile comes back read-only, bit for bit as it was, on the device
     that it was on. Use it as a context manager: leaving removes the scratch folder.
     """
 
@@ -40,19 +52,14 @@ class TileStore:
         self,
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         *,
+        gpu_budget_bytes: int | None = None,
         fetch: Callable[[Key], Tile] | None = None,
         scratch: Path | None = None,
     ) -> None:
-        self._budget = budget_bytes
         self._fetch = fetch
-        self._scratch_parent = scratch
-        self._scratch: Path | None = None
-        self._resident: OrderedDict[Key, Tile] = OrderedDict()
-        self._spilled: dict[Key, tuple[Path, Device]] = {}
-        self._dirty: set[Key] = set()
-        self._bytes = 0
-        self._lock = threading.RLock()
-        self.spills = 0
+        on_gpu = budget_bytes if gpu_budget_bytes is None else gpu_budget_bytes
+        self._pool = Pool({CPU: budget_bytes, Device("cuda"): on_gpu}, scratch=scratch)
+        self._tiles: dict[Key, _Resting] = {}
 
     def __enter__(self) -> TileStore:
         return self
@@ -60,12 +67,18 @@ class TileStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def spills(self) -> int:
+        """How often an array was moved to a slower place to make room."""
+        return self._pool.spills
+
+    def held_bytes(self, where: Device = CPU) -> int:
+        """Return the bytes that the tiles take on a device."""
+        return self._pool.held_bytes(where)
+
     def put(self, tile: Tile) -> None:
         """Keep a tile; one of the same key is replaced."""
-        with self._lock:
-            self._forget(tile.key)
-            self._dirty.add(tile.key)
-            self._admit(tile)
+        self._tiles[tile.key] = self._rest(tile)
 
     def get(self, key: Key) -> Tile:
         """Return a tile, from memory, from scratch or from the source.
@@ -75,66 +88,42 @@ class TileStore:
         KeyError
             When the key was never put and there is no source.
         """
-        with self._lock:
-            if key in self._resident:
-                self._resident.move_to_end(key)
-                return self._resident[key]
-            if key in self._spilled:
-                tile = self._load(key)
-                self._admit(tile)
-                return tile
-        if self._fetch is None:
-            raise KeyError(key)
-        tile = self._fetch(key)
-        with self._lock:
-            if key not in self._resident:
-                self._admit(tile)
-        return tile
+        resting = self._tiles.get(key)
+        if resting is None:
+            if self._fetch is None:
+                raise KeyError(key)
+            resting = self._rest(self._fetch(key))
+            self._tiles[key] = resting
+        with device(resting.home):
+            valid = None if resting.valid is None else resting.valid.get_array()
+            return Tile(key, resting.data.get_array(), valid)
 
     def close(self) -> None:
         """Drop all tiles and remove the scratch folder."""
-        with self._lock:
-            self._resident.clear()
-            self._spilled.clear()
-            self._dirty.clear()
-            self._bytes = 0
-            if self._scratch is not None:
-                shutil.rmtree(self._scratch, ignore_errors=True)
-                self._scratch = None
+        self._tiles.clear()
+        self._pool.close()
 
-    def _forget(self, key: Key) -> None:
-        if key in self._resident:
-            self._bytes -= self._resident.pop(key).nbytes
-        if key in self._spilled:
-            self._spilled.pop(key)[0].unlink()
-        self._dirty.discard(key)
+    def _rest(self, tile: Tile) -> _Resting:
+        fetch, key = self._fetch, tile.key
+        # A read gives both parts; the second waits here for the moment until it is asked for.
+        at_hand: dict[str, Any] = {}
 
-    def _admit(self, tile: Tile) -> None:
-        self._resident[tile.key] = tile
-        self._bytes += tile.nbytes
-        while self._bytes > self._budget and len(self._resident) > 1:
-            key, oldest = self._resident.popitem(last=False)
-            self._bytes -= oldest.nbytes
-            # A tile loaded back from scratch is still there and need not be written again.
-            if key in self._dirty and key not in self._spilled:
-                self._spill(oldest)
+        def load(part: str) -> Any:
+            if part not in at_hand:
+                assert fetch is not None
+                found = fetch(key)
+                at_hand.update(data=found.data, valid=found.valid)
+            return at_hand.pop(part)
 
-    def _spill(self, tile: Tile) -> None:
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="linumpy-", dir=self._scratch_parent))
-        path = self._scratch / f"{tile.key[0]}_{tile.key[1]}.npz"
-        arrays = {"data": to_host(tile.data)}
-        if tile.valid is not None:
-            arrays["valid"] = to_host(tile.valid)
-        with path.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-        place = CPU if isinstance(tile.data, np.ndarray) else Device("cuda")
-        self._spilled[tile.key] = (path, place)
-        self.spills += 1
+        def lazy(part: str) -> LazyArray | None:
+            array = getattr(tile, part)
+            if array is None:
+                return None
+            name = f"tile {key} ({part})"
+            again = None if fetch is None else functools.partial(load, part)
+            return LazyArray(array, name=name, pool=self._pool, load=again)
 
-    def _load(self, key: Key) -> Tile:
-        path, device = self._spilled[key]
-        with np.load(path, allow_pickle=False) as arrays:
-            data = to_device(arrays["data"], device)
-            valid = to_device(arrays["valid"], device) if "valid" in arrays.files else None
-        return Tile(key, data, valid)
+        home = Device("cuda", tile.data.device.id) if is_device_array(tile.data) else CPU
+        data = lazy("data")
+        assert data is not None
+        return _Resting(data, lazy("valid"), home)

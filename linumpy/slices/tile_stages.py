@@ -31,23 +31,11 @@ from linumpy.intensity.fix_illumination_3d import (
 from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
 from linumpy.mosaic.shared_field import TileMap, bin_map
-from linumpy.params import param
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
+from linumpy.stage_params import FocalParams, ResampleParams
 
 _CELLS_A_SIDE = 48
-
-
-@dataclass(frozen=True)
-class ResampleParams:
-    """Parameters of resampling."""
-
-    resolution_um: float = param(
-        10.0, "resolution", "voxel size to work at, um; -1 keeps the grid's", minimum=-1
-    )
-    assume_unit: str = param(
-        "", "assume_unit", "unit of grids whose metadata has none, such as millimeter"
-    )
 
 
 class ResampleMosaicGrid(Stage):
@@ -142,19 +130,6 @@ class FieldStage(Stage):
             )
 
 
-@dataclass(frozen=True)
-class FocalParams:
-    """Parameters of the focal curvature."""
-
-    enabled: bool = param(True, "fix_curvature_enabled", "take the focal curvature off")
-    sigma_xy_px: int = param(
-        3, "fix_curvature_sigma_xy", "lateral box of the interface finder, pixels", minimum=1
-    )
-    sigma_z_px: float = param(
-        2.0, "fix_curvature_sigma_z", "axial sigma of the interface finder, voxels", minimum=0.5
-    )
-
-
 class DetectFocalCurvature(FieldStage):
     """Flattens the focal surface; one model serves the acquisition."""
 
@@ -178,7 +153,7 @@ class DetectFocalCurvature(FieldStage):
             valid=tile.valid,
             axis=0,
         )
-        return bin_map(to_host(depth).astype(np.float64), self._cell)
+        return bin_map(depth, self._cell)
 
     def solve(self) -> FocalCurvature:
         """Fit the surface."""
@@ -189,13 +164,6 @@ class DetectFocalCurvature(FieldStage):
         surface = self.model.surface_um / np.float32(self._voxel_um[0])
         data, valid = detect_focal_curvature(tile.data, surface, tile.valid)
         return Tile(tile.key, data, valid)
-
-
-@dataclass(frozen=True)
-class IlluminationParams:
-    """Parameters of the illumination correction."""
-
-    enabled: bool = param(True, "fix_illum_enabled", "divide by the learned flat field")
 
 
 class FixIllumination3d(FieldStage):
@@ -213,8 +181,7 @@ class FixIllumination3d(FieldStage):
 
     def measure(self, tile: Tile) -> np.ndarray:
         """Return ln brightness in cells, NaN where it is dark."""
-        brightness = to_host(brightness_map(tile.data, tile.valid)).astype(np.float64)
-        return np.log(bin_map(brightness, self._cell))
+        return np.log(bin_map(brightness_map(tile.data, tile.valid), self._cell))
 
     def solve(self) -> FlatField:
         """Fit the flat field."""

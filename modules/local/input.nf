@@ -1,7 +1,8 @@
 // What lies in the input folder, told by content.
 
 // The input as a map: kind (raw or grids), root, subject, digest of all, the tables that are given,
-// and slices, each a list [slice_id, path, digest]. A slice id is text of two digits or more.
+// whether raw tiles go straight to the slices, as nobody keeps or needs grids of them, and slices,
+// each a list [slice_id, path, digest]. A slice id is text of two digits or more.
 def find_input(given) {
     def root = file(given.input.toString())
     if (!root.isDirectory()) {
@@ -18,6 +19,7 @@ def find_input(given) {
     def slices = grids ? grid_slices(grids) : raw_slices(root, tiles)
     [
         kind: grids ? 'grids' : 'raw',
+        straight: !grids && given.fused && !given.keep_mosaic_grids,
         root: grids ? grids[0].parent : root,
         subject: given.subject_name ? given.subject_name.toString() : subject_of(root),
         shifts_xy: given_table('shifts_xy', given, grids),

@@ -29,14 +29,14 @@ def claim_output(given, subject) {
     lock
 }
 
-// Refuse to start what the disk cannot hold. Raw tiles are written once as grids, and once more
-// where grids are published as copies; single stages write a few grids more. A resumed run has
-// done part of it already and is not asked.
+// Refuse to start what the disk cannot hold. Raw tiles are written once as grids unless they go
+// straight to the slices, and once more where grids are published as copies; single stages write a
+// few grids more. A resumed run has done part of it already and is not asked.
 def check_space(given, source) {
     if (workflow.resume || workflow.stubRun) {
         return
     }
-    def grids = source.kind == 'raw' ? 1 : 0
+    def grids = source.kind == 'raw' && !source.straight ? 1 : 0
     def published = given.keep_mosaic_grids && given.publish_mode == 'copy' ? grids : 0
     def worked = grids + (given.fused ? 0.5 : 3)
     def output = java.nio.file.Files.getFileStore(file(given.output.toString()))

@@ -111,6 +111,17 @@ def stage_params(process_name, given, schema) {
     to_json(new TreeMap(consumed))
 }
 
+// The flags of scripts that read raw tiles.
+def acquisition_flags(given) {
+    [
+        given.fix_galvo_shift ? '--fix_galvo_shift' : '--no-fix_galvo_shift',
+        "--galvo_threshold ${given.galvo_confidence_threshold}",
+        "--stage_to_array=${given.stage_to_array}",
+        given.axial_resolution == null ? '' : "--axial_resolution ${given.axial_resolution}",
+        given.slicing_interval_mm == null ? '' : "--slicing_interval ${1000 * given.slicing_interval_mm}",
+    ].findAll { flag -> flag }.join(' ')
+}
+
 // What the report tells about the run, as JSON: parameters, and the time of each task.
 def run_json(rows, given, schema) {
     def shown = schema_properties(schema)

@@ -149,6 +149,27 @@ def assert_same_arrays(first: Path, second: Path) -> int:
     return compared
 
 
+def test_raw_tiles_straight_to_slices_make_the_same_files(runs: Runs) -> None:
+    """All but the grids themselves, and what needs or tells of them."""
+    output = runs.launcher.folder / "straight"
+    raw, truth = runs.phantom / "raw", runs.phantom / "truth"
+    launch = runs.launcher.run(
+        *("--input", raw, "--truth", truth, "--output", output, "--keep_mosaic_grids", "false"),
+        *("-profile", "test"),
+    )
+    assert launch.status == 0, launch.text
+    assert not any(name.startswith("create_mosaic") for name in read_trace(output))
+    made, kept = digests(output), digests(runs.output)
+    for found in (made, kept):
+        del found["report.html"], found["accuracy.json"]
+    assert made == {name: d for name, d in kept.items() if not name.startswith("mosaic_grids")}
+    figures, rated = (read_model(o / "accuracy.json") for o in (output, runs.output))
+    unmeasured = {name for name, figure in figures.items() if figure["value"] is None}
+    assert {"interface_aline_voxel", "correlation"} <= unmeasured
+    for name in rated.keys() - unmeasured:
+        assert figures[name] == rated[name]
+
+
 def test_chained_slices_are_the_fused_ones_to_the_bit(runs: Runs, chained: Path) -> None:
     for z in SLICES:
         name = f"slices/slice_{z}.ome.zarr"

@@ -120,6 +120,27 @@ def test_one_launch_at_a_time(stubs: Stubs) -> None:
     assert "Submitted process" not in launch.text
 
 
+def test_raw_tiles_go_straight_to_the_slices_where_no_grid_is_kept(stubs: Stubs) -> None:
+    output = stubs.launcher.folder / "straight"
+    arguments = ("--input", stubs.raw, "--truth", stubs.truth, "--keep_mosaic_grids", "false")
+    launch = stubs.launcher.run(*arguments, "--output", output, "-stub-run")
+    assert launch.status == 0, launch.text
+    expected = {name for name in FUSED if not name.startswith(("create", "convert"))}
+    assert read_trace(output) == dict.fromkeys(expected, "COMPLETED")
+    made = {name for name in PUBLISHED if not name.startswith("mosaic_grids")}
+    assert files_of(output) == made - {"raw_tiles.nii.gz"}
+
+
+def test_single_stages_make_grids_that_are_not_kept(stubs: Stubs) -> None:
+    output = stubs.launcher.folder / "unkept"
+    arguments = ("--input", stubs.raw, "--keep_mosaic_grids", "false", "--fused", "false")
+    launch = stubs.launcher.run(*arguments, "--output", output, "-stub-run")
+    assert launch.status == 0, launch.text
+    ran = {name for name in read_trace(output) if name.startswith("create_mosaic_grid_3d")}
+    assert ran == {f"create_mosaic_grid_3d ({z})" for z in ("z00", "z02", "z110")}
+    assert not (output / "mosaic_grids").exists()
+
+
 def test_chained_mode_from_published_grids(stubs: Stubs) -> None:
     """Grids in, one slice left out by its table, two chosen: a task a stage and slice."""
     grids = stubs.output / "mosaic_grids"

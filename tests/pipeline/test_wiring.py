@@ -136,6 +136,35 @@ def test_report_is_told_of_the_run(failed: Failed) -> None:
     assert all(isinstance(task["seconds"], int) for task in told["tasks"])
 
 
+def test_raw_tiles_reach_the_scripts_that_read_them(
+    make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path
+) -> None:
+    launcher = make_launcher("straight", fake_scripts)
+    truth = launcher.folder / "truth"
+    truth.mkdir()
+    launch = launcher.run(
+        *("--input", make_raw(launcher.folder / "raw tiles", [0, 1, 12]), "--truth", truth),
+        *("--output", launcher.folder / "output", "--keep_mosaic_grids", "false"),
+        *("--slices", "1-12", "--slicing_interval_mm", "0.25", "--fix_galvo_shift", "false"),
+        *("--stage_to_array=-y,+x", "--galvo_confidence_threshold", "0.4"),
+        FAKE_LOG=str(launcher.folder / "log"),
+    )
+    assert launch.status == 0, launch.text
+    notes = calls(launcher.folder / "log")
+    assert "create_mosaic_grid_3d" not in notes
+    flags = "--no-fix_galvo_shift --galvo_threshold 0.4 --stage_to_array=-y,+x"
+    flags += " --slicing_interval 250.0"
+    (learned,) = (" ".join(note["arguments"]) for note in notes["learn_models"])
+    assert learned.startswith(f"--from_root_directory raw -z 01 12 {flags} --output models")
+    slices = sorted(" ".join(note["arguments"]) for note in notes["reconstruct_slice"])
+    for text, slice_id in zip(slices, ("01", "12"), strict=True):
+        assert text.startswith(
+            f"--from_root_directory raw -z {slice_id} {flags} slices/slice_z{slice_id}.ome.zarr"
+        )
+    (rated,) = notes["evaluate"]
+    assert "--grids" not in rated["arguments"]
+
+
 def test_a_run_that_the_disk_cannot_hold_is_refused_before_it_starts(
     make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path
 ) -> None:

@@ -5,8 +5,8 @@ import pytest
 
 from linumpy.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, axis_weights
-from linumpy.slices.learn_models import LearnParams, learn_models
-from linumpy.slices.reconstruct_slice import SliceParams
+from linumpy.slices.learn_models import learn_models
+from linumpy.stage_params import LearnParams, SliceParams
 
 PARAMS = SliceParams.from_values({})
 
@@ -41,12 +41,12 @@ def test_surface_and_flat_field_match_the_phantoms(tiny_grids, tiny, device):
 
 
 def test_fewer_tiles_come_from_evenly_spaced_slices(tiny_grids, device):
-    from linumpy.slices.learn_models import _choose, open_grid
+    from linumpy.slices.learn_models import _candidate, _choose
 
-    grids = [open_grid(path) for path in tiny_grids]
-    assert [g.info.slice_id for g in _choose(grids, 9)] == [1]
-    assert [g.info.slice_id for g in _choose(grids, 18)] == [0, 2]
-    assert [g.info.slice_id for g in _choose(grids, 27)] == [0, 1, 2]
+    slices = [_candidate(path, None) for path in tiny_grids]
+    assert [s.slice_id for s in _choose(slices, 9)] == [1]
+    assert [s.slice_id for s in _choose(slices, 18)] == [0, 2]
+    assert [s.slice_id for s in _choose(slices, 27)] == [0, 1, 2]
     assert learn(tiny_grids, device, learn=LearnParams(9)).focal.n_tiles == 9
 
 
@@ -67,7 +67,8 @@ def test_grids_of_different_tiles_are_refused(tiny_grids, tmp_path, device):
 
 @pytest.mark.parametrize("value", [0.0, -0.5, float("inf")])
 def test_impossible_resolutions_are_refused(value):
-    from linumpy.slices.tile_stages import ResampleMosaicGrid, ResampleParams
+    from linumpy.slices.tile_stages import ResampleMosaicGrid
+    from linumpy.stage_params import ResampleParams
 
     with pytest.raises(InputError, match="--resolution"):
         ResampleMosaicGrid(ResampleParams(value))

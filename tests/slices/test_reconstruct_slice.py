@@ -8,8 +8,9 @@ import pytest
 
 from linumpy.io.omezarr import open_image
 from linumpy.slices import single_stages as single
-from linumpy.slices.learn_models import AcquisitionModels, LearnParams, learn_models
-from linumpy.slices.reconstruct_slice import SliceParams, reconstruct_slice
+from linumpy.slices.learn_models import AcquisitionModels, learn_models
+from linumpy.slices.reconstruct_slice import reconstruct_slice
+from linumpy.stage_params import LearnParams, SliceParams
 
 PARAMS = SliceParams.from_values({})
 STEMS = ("register_tiles", "crop_3d_mosaic_below_interface", "normalize_intensities_per_slice")

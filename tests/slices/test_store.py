@@ -1,4 +1,6 @@
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +24,8 @@ class StoreAgainstDict(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.store = TileStore(3 * 4 * 5 * 6 * 5)
+        self.scratch = Path(tempfile.mkdtemp())
+        self.store = TileStore(3 * 4 * 5 * 6 * 5, scratch=self.scratch)
         self.model = {}
 
     @rule(key=KEYS, value=st.integers(-3, 3), masked=st.booleans())
@@ -44,12 +47,11 @@ class StoreAgainstDict(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded(self):
-        assert len(self.store._resident) <= 3 or self.store._bytes <= 3 * 600
+        assert self.store.held_bytes() <= 3 * 600
 
     def teardown(self):
-        scratch = self.store._scratch
         self.store.close()
-        assert scratch is None or not scratch.exists()
+        self.scratch.rmdir()
 
 
 StoreAgainstDict.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
@@ -66,7 +68,7 @@ def test_spilled_tiles_come_back_on_their_device(xp):
         assert store.spills >= 3
         for one in tiles:
             found = store.get(one.key)
-            assert type(found.data) is type(one.data)
+            assert isinstance(found.data, type(one.data))
             assert bool((found.data == one.data).all())
 
 

@@ -1,0 +1,70 @@
+"""Tile registration as tiles come by: nothing waits on the device, nothing is kept too long."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from linumpy.device import is_device_array, to_device
+from linumpy.io.grid import open_grid
+from linumpy.slices import register_stage
+from linumpy.slices.engine import on_device
+from linumpy.slices.grid_io import GridSource
+from linumpy.slices.register_stage import RegisterTiles
+
+
+@pytest.fixture(scope="module")
+def source(tiny_grids):
+    return GridSource(open_grid(tiny_grids[1]))
+
+
+def register(source, device):
+    stage = RegisterTiles()
+    stage.start(source.layout)
+    keys = source.keys()
+    for key in keys:
+        stage.gather(key, stage.measure(on_device(source.read(key), device)))
+    return stage
+
+
+def test_measurements_stay_where_the_tile_is(source, device):
+    stage = RegisterTiles()
+    stage.start(source.layout)
+    tile = on_device(source.read(source.keys()[0]), device)
+    evidence, mean = stage.measure(tile)
+    for array in (evidence.slabs, evidence.slab_means, mean):
+        assert is_device_array(array) == device.is_gpu
+
+
+def test_positions_do_not_depend_on_how_many_pairs_are_fetched_together(
+    source, device, monkeypatch
+):
+    at_once = register(source, device).solve()
+    monkeypatch.setattr(register_stage, "_MAX_PENDING", 1)
+    one_by_one = register(source, device).solve()
+    assert at_once == one_by_one
+    assert any(pair["accepted"] for pair in at_once.pairs)
+
+
+def test_slabs_are_dropped_behind_the_last_neighbour(source, device):
+    stage = register(source, device)
+    assert stage._evidence == {}
+    assert stage._pending
+
+
+def test_a_masked_band_does_not_move_the_tiles(source, device):
+    """Garbage at one place of all tiles, marked as such, against tiles without it."""
+    stage = RegisterTiles()
+    stage.start(source.layout)
+    keys = source.keys()
+    for key in keys:
+        tile = source.read(key)
+        data = np.array(tile.data)
+        valid = np.ones(data.shape, np.uint8)
+        valid[:, :, :2] = 0
+        data[:, :, :2] = 1e5
+        spoiled = replace(tile, data=to_device(data, device), valid=to_device(valid, device))
+        stage.gather(key, stage.measure(spoiled))
+    plain = register(source, device).solve().corners_um()
+    for key, corner in stage.solve().corners_um().items():
+        np.testing.assert_allclose(corner, plain[key], atol=0.2 * source.layout.voxel_um[1])
