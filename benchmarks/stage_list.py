@@ -1,0 +1,231 @@
+"""The stages that are measured: which script, on what, with which arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+RESOLUTION_UM = 10
+N_STACKED = 3
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a grid lies and what is made of it.
+
+    Attributes
+    ----------
+    folder
+        Holds everything.
+    n_tiles
+        Tiles of the grid.
+    """
+
+    folder: Path
+    n_tiles: int
+
+    @property
+    def grid(self) -> Path:
+        """Mosaic grid in our layout."""
+        return self.folder / "mosaic_grid_3d_z01.ome.zarr"
+
+    @property
+    def foreign_grid(self) -> Path:
+        """The same tiles as others write them, a zstd chunk a tile."""
+        return self.folder / "mosaic_grid_others_z01.ome.zarr"
+
+    def __truediv__(self, name: str) -> Path:
+        return self.folder / name
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A script on what earlier ones left.
+
+    Attributes
+    ----------
+    name
+        What it is called in tables.
+    script
+        Stem of its file, without ``linum_``.
+    inputs, output
+        What it reads and writes.
+    options
+        What follows them on its command line.
+    needs
+        Stages that must have run.
+    grows
+        Whether it works on the grid itself, so that growth with the tiles is measured.
+    plain
+        The stage of `plain.py` that does the same.
+    prepare
+        Lays out what no other stage makes.
+    """
+
+    name: str
+    script: str
+    inputs: Callable[[Place], list[Path]]
+    output: str
+    options: Callable[[Place], list[object]] = lambda place: []
+    needs: tuple[str, ...] = ()
+    grows: bool = False
+    plain: str | None = None
+    prepare: Callable[[Place], None] | None = None
+
+    def arguments(self, place: Place) -> list[object]:
+        """Return its command line, without the device."""
+        read, wanted = self.inputs(place), place / self.output
+        options = self.options(place)
+        if self.script == "learn_models":
+            return [*read, "--output", wanted, *options, "-f"]
+        if self.script == "stack_slices_motor":
+            return [*read, place / "shifts_xy.csv", wanted, *options, "-f"]
+        return [*read, wanted, *options, "-f"]
+
+
+def _copy_slices(place: Place) -> None:
+    """Lay out further slices that are the first under other numbers; their chunks are shared."""
+    first = place / "slices/slice_z01.ome.zarr"
+    for number in range(2, N_STACKED + 1):
+        copy = place / f"slices/slice_z{number:02d}.ome.zarr"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(first, copy, copy_function=os.link)
+        metadata = copy / "zarr.json"
+        content = json.loads(metadata.read_text())
+        content["attributes"]["linumpy"]["slice_id"] = number
+        metadata.unlink()
+        metadata.write_text(json.dumps(content))
+    rows = [f"{n},{n + 1},0,0,0,0" for n in range(1, N_STACKED)]
+    header = "fixed_id,moving_id,x_shift,y_shift,x_shift_mm,y_shift_mm"
+    (place / "shifts_xy.csv").write_text("\n".join([header, *rows]) + "\n")
+
+
+def _models(place: Place) -> list[object]:
+    return ["--models", place / "models"]
+
+
+STAGES = {
+    stage.name: stage
+    for stage in (
+        Stage("aip", "aip", lambda p: [p.grid], "aip.ome.zarr", grows=True, plain="aip"),
+        Stage("aip, whole-tile chunks", "aip", lambda p: [p.foreign_grid], "aip_2.ome.zarr"),
+        Stage(
+            "resample_mosaic_grid",
+            "resample_mosaic_grid",
+            lambda p: [p.grid],
+            "resampled.ome.zarr",
+            lambda p: ["-r", RESOLUTION_UM],
+            grows=True,
+            plain="resample",
+        ),
+        Stage(
+            "detect_focal_curvature",
+            "detect_focal_curvature",
+            lambda p: [p.grid],
+            "flat.ome.zarr",
+            grows=True,
+            plain="focal",
+        ),
+        Stage("learn_models", "learn_models", lambda p: [p.grid], "models", grows=True),
+        Stage(
+            "detect_focal_curvature, 10 um",
+            "detect_focal_curvature",
+            lambda p: [p / "resampled.ome.zarr"],
+            "flat_10um.ome.zarr",
+            _models,
+            needs=("resample_mosaic_grid", "learn_models"),
+        ),
+        Stage(
+            "fix_illumination_3d, 10 um",
+            "fix_illumination_3d",
+            lambda p: [p / "flat_10um.ome.zarr"],
+            "even.ome.zarr",
+            _models,
+            needs=("detect_focal_curvature, 10 um",),
+        ),
+        Stage(
+            "register_tiles, 10 um",
+            "register_tiles",
+            lambda p: [p / "even.ome.zarr"],
+            "positions.json",
+            needs=("fix_illumination_3d, 10 um",),
+        ),
+        Stage(
+            "stitch_3d_refined, 10 um",
+            "stitch_3d_refined",
+            lambda p: [p / "even.ome.zarr"],
+            "stitched.ome.zarr",
+            lambda p: ["--positions", p / "positions.json"],
+            needs=("register_tiles, 10 um",),
+        ),
+        Stage(
+            "crop_3d_mosaic_below_interface",
+            "crop_3d_mosaic_below_interface",
+            lambda p: [p / "stitched.ome.zarr"],
+            "cropped.ome.zarr",
+            needs=("stitch_3d_refined, 10 um",),
+        ),
+        Stage(
+            "normalize_intensities_per_slice",
+            "normalize_intensities_per_slice",
+            lambda p: [p / "cropped.ome.zarr"],
+            "chained.ome.zarr",
+            needs=("crop_3d_mosaic_below_interface",),
+        ),
+        Stage(
+            "reconstruct_slice (fused)",
+            "reconstruct_slice",
+            lambda p: [p.grid],
+            "slices/slice_z01.ome.zarr",
+            _models,
+            needs=("learn_models",),
+            grows=True,
+            plain="fused",
+        ),
+        Stage(
+            f"stack_slices_motor, {N_STACKED} slices",
+            "stack_slices_motor",
+            lambda p: [p / "slices"],
+            "brain.ome.zarr",
+            needs=("reconstruct_slice (fused)",),
+            prepare=_copy_slices,
+        ),
+    )
+}
+CHAINED, FUSED = "normalize_intensities_per_slice", "reconstruct_slice (fused)"
+
+
+def chosen_stages(names: str) -> list[Stage]:
+    """Return the stages that a list, such as ``aip,reconstruct_slice``, asks for; all of ``all``.
+
+    A name stands for every stage that runs its script.
+
+    Raises
+    ------
+    ValueError
+        When a name is none of theirs.
+    """
+    wanted = [name.strip() for name in names.split(",")]
+    scripts = {stage.script for stage in STAGES.values()}
+    unknown = sorted(set(wanted) - scripts - {"all"})
+    if unknown:
+        raise ValueError(f"no stage {', '.join(unknown)}; there are {', '.join(sorted(scripts))}")
+    return [s for s in STAGES.values() if "all" in wanted or s.script in wanted]
+
+
+def with_needs(stages: list[Stage]) -> list[Stage]:
+    """Return stages and all that they rest on, in the order in which they can run."""
+    found: set[str] = set()
+
+    def add(stage: Stage) -> None:
+        for name in stage.needs:
+            add(STAGES[name])
+        found.add(stage.name)
+
+    for stage in stages:
+        add(stage)
+    return [stage for stage in STAGES.values() if stage.name in found]
