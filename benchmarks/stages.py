@@ -315,7 +315,8 @@ class Benchmark:
         remove(place.folder)
         return {
             "date": started.isoformat(timespec="seconds"),
-            "command": ["benchmarks/stages.py", *sys.argv[1:]],
+            # Of paths the names: the folders belong to whoever ran it.
+            "command": ["benchmarks/stages.py", *(Path(word).name for word in sys.argv[1:])],
             "machine": limits["machine"],
             "versions": limits["versions"],
             "repeats": self.repeats,
