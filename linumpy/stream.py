@@ -30,6 +30,7 @@ def stream(
     write: Callable[[K, R], Any] | None = None,
     *,
     depth: int = 2,
+    behind: int | None = None,
     readers: int = 2,
     writers: int = 1,
 ) -> Iterator[tuple[K, R]]:
@@ -44,10 +45,11 @@ def stream(
     compute
         Runs in the caller's thread, one item at a time, in order.
     write
-        Runs in `writers` threads, at most `depth` items behind. All writes are done when the
+        Runs in `writers` threads, at most `behind` items behind. All writes are done when the
         iteration ends.
-    depth, readers, writers
-        Bounds; memory in flight is at most ``2 · depth + 1`` items.
+    depth, behind, readers, writers
+        Bounds; `behind` is `depth` when None. Memory in flight is at most ``depth + behind + 1``
+        items.
 
     Raises
     ------
@@ -82,7 +84,7 @@ def stream(
                 del value, future
                 if write is not None:
                     writing.append((key, write_pool.submit(write, key, result)))
-                    if len(writing) > depth:
+                    if len(writing) > (depth if behind is None else behind):
                         done, written = writing.popleft()
                         _step(done, "write", written.result)
                 yield key, result

@@ -1,6 +1,9 @@
 // Chained mode: the average intensity projection of corrected tiles as a picture.
 //
 // Tiles stand side by side with their overlap, so that a wrong flat field is seen at the edges.
+
+include { gpu_flags } from './local/params'
+
 process aip_png {
     tag "z${slice_id}"
     label 'slice'
@@ -13,9 +16,8 @@ process aip_png {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
-    linum_aip_png.py ${grid} aips/aip_z${slice_id}.png ${gpu}
+    linum_aip_png.py ${grid} aips/aip_z${slice_id}.png ${gpu_flags(params)}
     """
 
     stub:

@@ -1,6 +1,9 @@
 // Chained mode: one slice on the canvas that all slices share.
 //
 // Takes the slice, the registration, and all slices, whose extents make the canvas.
+
+include { gpu_flags } from './local/params'
+
 process align_mosaics_3d_from_shifts {
     tag "z${slice_id}"
     label 'slice'
@@ -15,12 +18,11 @@ process align_mosaics_3d_from_shifts {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_align_mosaics_3d_from_shifts.py ${slice_in} aligned/slice_z${slice_id}.ome.zarr \\
         --registration ${registration} \\
         --slices all \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

@@ -4,7 +4,7 @@
 // Params: axial_resolution, slicing_interval_mm, stage_to_array, fix_galvo_shift,
 // galvo_confidence_threshold.
 
-include { acquisition_flags } from './local/params'
+include { acquisition_flags; gpu_flags } from './local/params'
 
 process create_mosaic_grid_3d {
     tag "z${slice_id}"
@@ -18,14 +18,13 @@ process create_mosaic_grid_3d {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_create_mosaic_grid_3d.py mosaic_grids/mosaic_grid_3d_z${slice_id}.ome.zarr \\
         --from_root_directory raw \\
         -z ${slice_id} \\
         --resolution -1 \\
         ${acquisition_flags(params)} \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

@@ -1,6 +1,9 @@
 // Chained mode: what lies below the tissue's surface, to a given depth.
 //
 // Gives the cropped volume, and where the surface was found.
+
+include { gpu_flags } from './local/params'
+
 process crop_3d_mosaic_below_interface {
     tag "z${slice_id}"
     label 'slice'
@@ -15,12 +18,11 @@ process crop_3d_mosaic_below_interface {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_crop_3d_mosaic_below_interface.py ${slice_in} cropped_z${slice_id}.ome.zarr \\
         --output_model models/z${slice_id}/crop_3d_mosaic_below_interface.json \\
         --params - \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

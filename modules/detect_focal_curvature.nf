@@ -1,6 +1,9 @@
 // Chained mode: the acquisition's focal surface taken off every tile.
 //
 // Takes the models of learn_models; does not learn from this slice alone.
+
+include { gpu_flags } from './local/params'
+
 process detect_focal_curvature {
     tag "z${slice_id}"
     label 'slice'
@@ -15,12 +18,11 @@ process detect_focal_curvature {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_detect_focal_curvature.py ${grid} focal_z${slice_id}.ome.zarr \\
         --models learned \\
         --params - \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

@@ -1,6 +1,9 @@
 // Chained mode: tiles divided by the acquisition's flat field.
 //
 // Takes the models of learn_models; does not learn from this slice alone.
+
+include { gpu_flags } from './local/params'
+
 process fix_illumination_3d {
     tag "z${slice_id}"
     label 'slice'
@@ -15,12 +18,11 @@ process fix_illumination_3d {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_fix_illumination_3d.py ${grid} illumination_z${slice_id}.ome.zarr \\
         --models learned \\
         --params - \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

@@ -5,7 +5,7 @@
 // leaves no model; one that is on leaves JSON and NPZ.
 // Params, for raw tiles: those of create_mosaic_grid_3d.
 
-include { acquisition_flags } from './local/params'
+include { acquisition_flags; gpu_flags } from './local/params'
 
 process learn_models {
     tag 'all slices'
@@ -20,13 +20,12 @@ process learn_models {
     tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     def tiles = raw ? "--from_root_directory raw -z ${slice_ids.join(' ')} ${acquisition_flags(params)}" : 'grids/*'
     """
     linum_learn_models.py ${tiles} \\
         --output models \\
         --params - \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

@@ -1,6 +1,9 @@
 // Chained mode: agarose to 0, most tissue between 0 and 1.
 //
 // Gives the finished slice, the same as that of reconstruct_slice to the bit.
+
+include { gpu_flags } from './local/params'
+
 process normalize_intensities_per_slice {
     tag "z${slice_id}"
     label 'slice'
@@ -15,12 +18,11 @@ process normalize_intensities_per_slice {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_normalize_intensities_per_slice.py ${slice_in} slices/slice_z${slice_id}.ome.zarr \\
         --output_model models/z${slice_id}/normalize_intensities_per_slice.json \\
         --params - \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

@@ -6,7 +6,7 @@
 // Gives the volume, what the slice taught (tile positions, interface, normalisation), and pictures.
 // Params, for raw tiles: those of create_mosaic_grid_3d.
 
-include { acquisition_flags } from './local/params'
+include { acquisition_flags; gpu_flags } from './local/params'
 
 process reconstruct_slice {
     tag "z${slice_id}"
@@ -25,7 +25,6 @@ process reconstruct_slice {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     def tiles = raw ? "--from_root_directory raw -z ${slice_id} ${acquisition_flags(params)}" : grid
     """
     linum_reconstruct_slice.py ${tiles} slices/slice_z${slice_id}.ome.zarr \\
@@ -34,7 +33,7 @@ process reconstruct_slice {
         --aip aips/aip_z${slice_id}.png \\
         --preview previews/slice_z${slice_id}.png \\
         --params - \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

@@ -1,6 +1,9 @@
 // Where slices lie against each other, from the tissue that neighbours share.
 //
 // Takes all slices as one folder, and both tables; all pairs are solved together.
+
+include { gpu_flags } from './local/params'
+
 process register_slices {
     tag 'all slices'
     label 'brain'
@@ -16,12 +19,11 @@ process register_slices {
     tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_register_slices.py slices shifts_xy.csv models/register_slices.json \\
         --slice_config slice_config.csv \\
         --params - \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

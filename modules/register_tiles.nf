@@ -1,6 +1,9 @@
 // Chained mode: where each tile lies, from what it shares with its neighbours.
 //
 // Tiles that hold no tissue stay where the stage put them.
+
+include { gpu_flags } from './local/params'
+
 process register_tiles {
     tag "z${slice_id}"
     label 'slice'
@@ -13,9 +16,8 @@ process register_tiles {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
-    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json ${gpu}
+    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json ${gpu_flags(params)}
     """
 
     stub:

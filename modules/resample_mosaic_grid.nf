@@ -1,6 +1,9 @@
 // Chained mode: tiles at the working resolution.
 //
 // Takes a native grid. The first stage of the chain; fused runs have all of it in one task.
+
+include { gpu_flags } from './local/params'
+
 process resample_mosaic_grid {
     tag "z${slice_id}"
     label 'slice'
@@ -14,11 +17,10 @@ process resample_mosaic_grid {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_resample_mosaic_grid.py ${grid} resampled_z${slice_id}.ome.zarr \\
         --params - \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

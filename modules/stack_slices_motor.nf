@@ -1,6 +1,9 @@
 // All slices in one volume, with its pyramid: the brain.
 //
 // Takes slices where the stage left them, or, in chained mode, already on their common canvas.
+
+include { gpu_flags } from './local/params'
+
 process stack_slices_motor {
     tag "${subject}"
     label 'brain'
@@ -22,7 +25,6 @@ process stack_slices_motor {
     tuple val("${task.process}"), val("${subject}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     def lateral = already_aligned ? '--no_xy_shift' : ''
     """
     linum_stack_slices_motor.py slices shifts_xy.csv ${subject}.ome.zarr \\
@@ -32,7 +34,7 @@ process stack_slices_motor {
         --z_matches z_matches.csv \\
         --preview previews/${subject}.png \\
         --params - \\
-        ${gpu} ${lateral}
+        ${gpu_flags(params)} ${lateral}
     """
 
     stub:

@@ -1,6 +1,9 @@
 // Chained mode: corrected tiles put together into one volume.
 //
 // Takes the positions of register_tiles.
+
+include { gpu_flags } from './local/params'
+
 process stitch_3d_refined {
     tag "z${slice_id}"
     label 'slice'
@@ -14,12 +17,11 @@ process stitch_3d_refined {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def gpu = params.use_gpu ? '--use_gpu' : '--no-use_gpu'
     """
     linum_stitch_3d_refined.py ${grid} stitched_z${slice_id}.ome.zarr \\
         --positions ${positions} \\
         --params - \\
-        ${gpu}
+        ${gpu_flags(params)}
     """
 
     stub:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,13 +20,17 @@ KEEP_NBYTES = 1 << 30
 
 
 class HostPool:
-    """Blocks of memory that come back when the last array on them is gone."""
+    """Blocks of memory that come back when the last array on them is gone.
+
+    They are kept only within `reusing`: what comes after has blocks of other sizes.
+    """
 
     def __init__(self, keep_nbytes: int = KEEP_NBYTES) -> None:
         self._keep_nbytes = keep_nbytes
         self._free: dict[int, list[np.ndarray]] = {}
         # A finalizer may run at any line of the thread that holds the lock.
         self._lock = threading.RLock()
+        self._users = 0
         self.free_nbytes = 0
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -42,9 +48,23 @@ class HostPool:
     def give_back(self, block: np.ndarray) -> None:
         """Keep a block for later, unless enough is kept."""
         with self._lock:
-            if self.free_nbytes + block.nbytes <= self._keep_nbytes:
+            if self._users and self.free_nbytes + block.nbytes <= self._keep_nbytes:
                 self._free.setdefault(block.nbytes, []).append(block)
                 self.free_nbytes += block.nbytes
+
+    @contextmanager
+    def reusing(self) -> Iterator[None]:
+        """Keep blocks for later until the block of code ends; such blocks may overlap."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._free.clear()
+                    self.free_nbytes = 0
 
 
 class _Lease:
@@ -69,3 +89,8 @@ _pool = HostPool()
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return an uninitialised array from the process's pool; see `HostPool.empty`."""
     return _pool.empty(shape, dtype)
+
+
+def reusing() -> AbstractContextManager[None]:
+    """Let the process's pool keep blocks for later; see `HostPool.reusing`."""
+    return _pool.reusing()

@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from linumpy.cli import logger, progress
 from linumpy.device import CPU, Device, default_workers, free_gpu_bytes, to_device
+from linumpy.io import host_pool
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES, TileStore
 from linumpy.slices.tile import Key, Tile
 from linumpy.stream import stream
@@ -179,6 +181,8 @@ def run(
             outputs.append(keep.put)
         if pending or waiting or outputs:
             label = " → ".join(s.name for s in (*pending, *waiting)) or "write"
+            if stores and isinstance(current, StoreSource):
+                current.is_last = True
             _sweep(current, pending, waiting, outputs, device, label)
             for sink in sinks:
                 with span("write", label):
@@ -219,7 +223,15 @@ def observe(
 
 
 class StoreSource(Source):
-    """Tiles of a store as a source for the next pass."""
+    """Tiles of a store as a source for the next pass.
+
+    Attributes
+    ----------
+    is_last
+        Whether no pass comes after the next, so that each tile may go as soon as it was read.
+    """
+
+    is_last = False
 
     def __init__(self, store: TileStore, keys: Sequence[Key], layout: Any) -> None:
         self.layout = layout
@@ -232,7 +244,7 @@ class StoreSource(Source):
 
     def read(self, key: Key) -> Tile:
         """Return one tile from wherever it rests."""
-        return self._store.get(key)
+        return self._store.take(key) if self.is_last else self._store.get(key)
 
     def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
         """Return tiles from wherever they rest."""
@@ -284,6 +296,8 @@ def _pass(
     # The host can read unchanged tiles again; a GPU would decode one tile alone far too slowly.
     again = None if applies or device.is_gpu else source.read
     store = make_store(device, budget_bytes, fetch=again)
+    if stores and isinstance(source, StoreSource):
+        source.is_last = True
     stores.append(store)
     _sweep(source, applies, learners, [store.put], device, label)
     _solve(learners)
@@ -355,15 +369,24 @@ def _sweep_on_host(
             emit(result)
 
     # NumPy and SciPy release the GIL in all that takes long: whole tiles in threads.
+    # One writer encodes on all cores: more tiles behind it would only take memory.
     results = stream(
-        source.keys(), work, lambda _, done: done, write, depth=workers, readers=workers
+        source.keys(),
+        work,
+        lambda _, done: done,
+        write,
+        depth=workers,
+        behind=1,
+        readers=workers,
     )
-    for key, result in results:
-        with span("gather", key):
-            gather(result)
-        yield key
-        # So that the tile is free while the next is waited for.
-        del result
+    # Tiles that are read from files follow each other in the same memory.
+    with nullcontext() if isinstance(source, StoreSource) else host_pool.reusing():
+        for key, result in results:
+            with span("gather", key):
+                gather(result)
+            yield key
+            # So that the tile is free while the next is waited for.
+            del result
 
 
 def _sweep_on_gpu(

@@ -98,6 +98,12 @@ class TileStore:
             valid = None if resting.valid is None else resting.valid.get_array()
             return Tile(key, resting.data.get_array(), valid)
 
+    def take(self, key: Key) -> Tile:
+        """Return a tile as `get` does, and keep it no longer."""
+        tile = self.get(key)
+        del self._tiles[key]
+        return tile
+
     def close(self) -> None:
         """Drop all tiles and remove the scratch folder."""
         self._tiles.clear()

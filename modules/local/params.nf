@@ -111,6 +111,14 @@ def stage_params(process_name, given, schema) {
     to_json(new TreeMap(consumed))
 }
 
+// The flags of scripts that compute on voxels. The schema's pattern lets no more through than a size.
+def gpu_flags(given) {
+    if (!given.use_gpu) {
+        return '--no-use_gpu'
+    }
+    given.gpu_memory == null ? '--use_gpu' : "--use_gpu --gpu_memory ${given.gpu_memory}"
+}
+
 // The flags of scripts that read raw tiles.
 def acquisition_flags(given) {
     [

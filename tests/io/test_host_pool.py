@@ -1,5 +1,6 @@
 import gc
 import threading
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -12,6 +13,11 @@ def address(array):
 
 def test_memory_comes_back_when_the_last_view_is_gone():
     pool = HostPool()
+    with pool.reusing():
+        reuse(pool)
+
+
+def reuse(pool):
     first = pool.empty((4, 5, 6), np.float32)
     first[:] = 3
     view, where = first[1:, ::2], address(first)
@@ -31,6 +37,8 @@ def test_memory_comes_back_when_the_last_view_is_gone():
 def test_no_two_arrays_share_memory():
     pool = HostPool()
     wrong = []
+    keep = ExitStack()
+    keep.enter_context(pool.reusing())
 
     def work(number):
         for k in range(200):
@@ -44,15 +52,30 @@ def test_no_two_arrays_share_memory():
         thread.start()
     for thread in threads:
         thread.join()
+    keep.close()
     assert not wrong
 
 
 def test_no_more_is_kept_than_allowed():
     pool = HostPool(keep_nbytes=1000)
-    arrays = [pool.empty((100,), np.float32) for _ in range(5)]
-    assert pool.free_nbytes == 0
-    del arrays
-    gc.collect()
-    assert pool.free_nbytes == 800
+    with pool.reusing():
+        arrays = [pool.empty((100,), np.float32) for _ in range(5)]
+        assert pool.free_nbytes == 0
+        del arrays
+        gc.collect()
+        assert pool.free_nbytes == 800
     assert pool.empty((), np.float32).shape == ()
     assert pool.empty((0, 3), np.uint8).size == 0
+
+
+def test_outside_of_its_blocks_nothing_is_kept():
+    pool = HostPool()
+    with pool.reusing():
+        with pool.reusing():
+            del [pool.empty((10,), np.float32)][:]
+            gc.collect()
+        assert pool.free_nbytes == 40
+    assert pool.free_nbytes == 0
+    del [pool.empty((10,), np.float32)][:]
+    gc.collect()
+    assert pool.free_nbytes == 0

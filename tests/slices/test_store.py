@@ -1,3 +1,4 @@
+import gc
 import tempfile
 import threading
 from pathlib import Path
@@ -105,3 +106,16 @@ def test_threads_share_a_store():
         for thread in threads:
             thread.join()
         assert not wrong
+
+
+def test_a_tile_that_was_taken_is_gone_but_stays_whole():
+    with TileStore(10_000) as store:
+        for n in range(2):
+            store.put(tile((n, 0), n + 1, True))
+        taken = store.take((0, 0))
+        gc.collect()
+        assert (taken.data == 1).all() and (taken.valid == 1).all()
+        assert store.held_bytes() == 600
+        with pytest.raises(KeyError):
+            store.get((0, 0))
+        assert (store.get((1, 0)).data == 2).all()
