@@ -81,7 +81,7 @@ def _parse_bytes(text: str) -> int:
         number = float(match[1]) if match else 0.0
     except ValueError:
         number = 0.0
-    if match is None or not number > 0:
+    if match is None or not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 8GB or 512MiB")
     unit = match[2] or ""
     power = " kMGT".index(unit[0]) if unit else 0

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from linumpy import cli
+from linumpy.cli import make_parser
 from linumpy.errors import InputError
 
 from .conftest import SCRIPTS
@@ -93,3 +94,19 @@ def test_a_terminal_gets_a_bar(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     list(cli.progress(range(3), 3, "tiles"))
     assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("8GB", 8e9), ("512MiB", 512 * 2**20), ("1.5 TiB", 1.5 * 2**40), ("2k", 2000), ("7", 7)],
+)
+def test_sizes_are_read(text, nbytes):
+    args = make_parser("Test.", gpu=True).parse_args(["--use_gpu", "--gpu_memory", text])
+    assert args.gpu_memory == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0GB", "8 gigabytes", "nan", "1e999GB"])
+def test_what_is_no_size_is_refused(text, capsys):
+    with pytest.raises(SystemExit):
+        make_parser("Test.", gpu=True).parse_args(["--gpu_memory=" + text])
+    assert "expected a size such as 8GB or 512MiB" in capsys.readouterr().err

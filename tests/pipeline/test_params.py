@@ -138,7 +138,8 @@ def test_gpu_profile_bounds_the_tasks_on_a_gpu(launcher: Launcher) -> None:
     capable = {
         name
         for name in modules
-        if "--use_gpu" in (REPOSITORY / "modules" / f"{name}.nf").read_text(encoding="utf-8")
+        if "gpu_flags(params)"
+        in (REPOSITORY / "modules" / f"{name}.nf").read_text(encoding="utf-8")
     }
     assert set(forks(config)) == capable
 
@@ -166,6 +167,7 @@ def test_bad_parameters_are_all_named_at_once(launcher: Launcher, tmp_path: Path
         *("--learn_max_tiles", "2.5", "--clip_percentile_upper", "101"),
         *("--stitch_blending_method", "diffusion", "--slices", "7; rm -r x"),
         *("--pyramid_resolutions", "10,0", "--output", tmp_path / "output"),
+        *("--gpu_memory", "8GB; rm -r x"),
     )
     assert launch.status == 1
     for line in (
@@ -178,6 +180,7 @@ def test_bad_parameters_are_all_named_at_once(launcher: Launcher, tmp_path: Path
         "--clip_percentile_upper 101: expected a number from 50 to 100 (%)",
         "--stitch_blending_method diffusion: expected one of linear, average, none",
         "--slices 7; rm -r x: expected slice ids such as 7,9-12",
+        "--gpu_memory 8GB; rm -r x: expected a size such as 8GB or 512MiB",
         "--pyramid_resolutions 10,0: expected numbers above 0, separated by commas",
     ):
         assert line in launch.text, line

@@ -51,7 +51,7 @@ class Failed:
         arguments: list[str | Path] = [
             *("--input", make_raw(self.folder / "raw", [0, 1]), "--output", self.output),
             *("-profile", "gpu", "--axial_resolution", "1.5", "--slicing_interval_mm", "0.25"),
-            *("--stage_to_array=-y,+x", *flags(SET)),
+            *("--stage_to_array=-y,+x", "--gpu_memory", "8GB", *flags(SET)),
         ]
 
         def run(name: str, *more: str, fail: str = "") -> Launch:
@@ -99,6 +99,8 @@ def test_gpu_reaches_every_capable_process(failed: Failed) -> None:
         for note in made:
             assert ("--use_gpu" in note["arguments"]) is (script not in CPU_ONLY), script
             assert "--no-use_gpu" not in note["arguments"]
+            limited = "--gpu_memory 8GB" in " ".join(note["arguments"])
+            assert limited is (script not in CPU_ONLY), script
 
 
 def test_acquisition_parameters_reach_the_grid(failed: Failed) -> None:
