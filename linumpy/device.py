@@ -257,17 +257,6 @@ def default_workers(device: Device) -> int:
     return min(cores, int(granted)) if granted.isdigit() and int(granted) > 0 else cores
 
 
-def fft_of(array: object) -> Any:
-    """Return ``scipy.fft`` or its CuPy twin, by where `array` lives."""
-    if is_device_array(array):
-        import cupyx.scipy.fft
-
-        return cupyx.scipy.fft
-    import scipy.fft
-
-    return scipy.fft
-
-
 def to_host(array: Array) -> np.ndarray:
     """Return `array` as a NumPy array, copied from the device only if it lives there."""
     if is_device_array(array):
