@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.mosaic.grid_options import add_galvo_threshold
 from linumpy.params import add_assume_unit
 
 DESCRIPTION = """Write slice_config.csv: one row a slice, saying whether it goes into the brain.
@@ -33,10 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--detect_galvo", action=argparse.BooleanOptionalAction, default=False,
         help="for raw tiles: look for the fly-back band of each slice too",
     )  # fmt: skip
-    parser.add_argument(
-        "--galvo_threshold", type=float, default=0.6, metavar="C",
-        help="confidence (0 to 1) from which the place of the band is believed",
-    )  # fmt: skip
+    add_galvo_threshold(parser)
     add_assume_unit(parser)
     return parser
 

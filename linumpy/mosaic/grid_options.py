@@ -33,6 +33,14 @@ class GridOptions:
     stage_to_array: str = "+x,+y"
 
 
+def add_galvo_threshold(parser: argparse._ActionsContainer) -> None:
+    """Add the flag of the confidence that the galvo's fix asks for."""
+    parser.add_argument(
+        "--galvo_threshold", type=float, default=0.6, metavar="C",
+        help="confidence (0 to 1) from which the place of the band is believed",
+    )  # fmt: skip
+
+
 def add_grid_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `GridOptions`, but for the resolution."""
     group = parser.add_argument_group("raw acquisition")
@@ -48,10 +56,7 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
         "--fix_galvo_shift", action=argparse.BooleanOptionalAction, default=True,
         help="find where the fly-back band lies; without, it is the last A-lines",
     )  # fmt: skip
-    group.add_argument(
-        "--galvo_threshold", type=float, default=0.6, metavar="C",
-        help="confidence (0 to 1) from which the place of the band is believed",
-    )  # fmt: skip
+    add_galvo_threshold(group)
     group.add_argument(
         "--stage_to_array", default="+x,+y", metavar="AXES",
         help="signed stage axes along the A-lines (axis 1) and the B-scans (axis 2); "
