@@ -9,7 +9,8 @@ import numpy as np
 
 from linumpy.device import CPU, Device
 from linumpy.io.atomic import refuse_existing
-from linumpy.io.grid import create_grid, open_grid
+from linumpy.io.grid import create_grid
+from linumpy.slices.grid_io import GridSource
 from linumpy.slices.single_stages import project_grid
 
 
@@ -23,8 +24,9 @@ def write_aip_image(
 ) -> None:
     """Write the projection as a mosaic grid one plane deep, 0 where there is no data."""
     refuse_existing(output, overwrite)
-    info = open_grid(grid, assume_unit=assume_unit).info
-    image = project_grid(grid, device, assume_unit=assume_unit).image
+    source = GridSource.open(grid, assume_unit=assume_unit)
+    info = source.layout
+    image = project_grid(source, device).image
     depth_um = info.tile_shape_px[0] * info.voxel_um[0]
     flat = replace(
         info,
@@ -56,4 +58,5 @@ def write_aip_png(
     from linumpy.io.previews import aip_png
 
     refuse_existing(output, overwrite)
-    aip_png(project_grid(grid, device, assume_unit=assume_unit).image, output, overwrite=overwrite)
+    source = GridSource.open(grid, assume_unit=assume_unit)
+    aip_png(project_grid(source, device).image, output, overwrite=overwrite)

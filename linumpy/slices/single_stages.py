@@ -125,10 +125,10 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".zarr").removesuffix(".ome")
 
 
-def project_grid(grid: Path, device: Device, *, assume_unit: str | None = None) -> AipMosaic:
+def project_grid(source: GridSource, device: Device) -> AipMosaic:
     """Return the average intensity projections of a grid's tiles, side by side."""
     stage = Aip()
-    run([stage], GridSource.open(grid, assume_unit=assume_unit), device=device)
+    run([stage], source, device=device)
     mosaic: AipMosaic = stage.model
     return mosaic
 
