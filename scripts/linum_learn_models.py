@@ -8,7 +8,7 @@ from pathlib import Path
 from linumpy.cli import make_parser, parse, run
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, build, read_params
-from linumpy.stage_params import FocalParams, IlluminationParams, LearnParams, ResampleParams
+from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnParams, ResampleParams
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import parse, run
 from linumpy.params import make_stage_parser, read_params
-from linumpy.stage_params import NormalizeParams
+from linumpy.stage_params.slices import NormalizeParams
 
 
 def build_parser() -> argparse.ArgumentParser:

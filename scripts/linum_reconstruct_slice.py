@@ -8,7 +8,7 @@ from pathlib import Path
 from linumpy.cli import make_parser, parse, run
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, read_params
-from linumpy.stage_params import SliceParams
+from linumpy.stage_params.slices import SliceParams
 
 
 def build_parser() -> argparse.ArgumentParser:

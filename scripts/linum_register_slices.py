@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.params import add_arguments, read_params
-from linumpy.stage_params import RegisterParams
+from linumpy.stage_params.brain import RegisterParams
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from linumpy.cli import parse, run
 from linumpy.params import make_stage_parser, read_params
-from linumpy.stage_params import ResampleParams
+from linumpy.stage_params.slices import ResampleParams
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -35,7 +35,7 @@ from linumpy.registration.register_slices import (
 )
 from linumpy.slices.layout import volume_spec
 from linumpy.slices.single_stages import model_place
-from linumpy.stage_params import RegisterParams, StackParams
+from linumpy.stage_params.brain import RegisterParams, StackParams
 from linumpy.stream import stream
 
 _MAX_PAIRS = 4

@@ -30,7 +30,7 @@ from linumpy.registration.align_mosaics_3d_from_shifts import (
 )
 from linumpy.registration.register_slices import SliceRegistration, SliceVolume
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.stage_params import StackParams
+from linumpy.stage_params.brain import StackParams
 from linumpy.stream import stream
 from linumpy.timeline import span
 

@@ -109,7 +109,8 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
     from linumpy.slices.learn_models import AcquisitionModels
     from linumpy.slices.reconstruct_slice import reconstruct_slice
     from linumpy.slices.register_stage import TilePositions
-    from linumpy.stage_params import SliceParams, StackParams
+    from linumpy.stage_params.brain import StackParams
+    from linumpy.stage_params.slices import SliceParams
 
     def loaded(models: Path, stem: str, kind: type[M]) -> M | None:
         # A correction that the run went without is one that its ideal goes without.

@@ -25,7 +25,7 @@ from linumpy.registration.correlation import (
     flatten,
 )
 from linumpy.registration.network import robust_spread, solve_network
-from linumpy.stage_params import RegisterParams
+from linumpy.stage_params.brain import RegisterParams
 
 MAX_COARSE_SIDE_PX = 1024
 MAX_PLANES = 10

@@ -36,7 +36,7 @@ from linumpy.slices.layout import SliceLayout
 from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Key, Tile
-from linumpy.stage_params import CropParams, NormalizeParams, StitchParams
+from linumpy.stage_params.slices import CropParams, NormalizeParams, StitchParams
 
 
 class StitchedSource(Source):

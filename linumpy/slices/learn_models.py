@@ -39,7 +39,7 @@ from linumpy.slices.tile_stages import (
     FixIllumination3d,
     ResampleMosaicGrid,
 )
-from linumpy.stage_params import FocalParams, IlluminationParams, LearnParams, ResampleParams
+from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnParams, ResampleParams
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,7 @@ from linumpy.slices.tile_stages import (
     FixIllumination3d,
     ResampleMosaicGrid,
 )
-from linumpy.stage_params import (
-    SliceParams,
-)
+from linumpy.stage_params.slices import SliceParams
 from linumpy.start_up import begin_import
 
 

@@ -32,7 +32,7 @@ from linumpy.slices.tile_stages import (
     FocalCurvature,
     ResampleMosaicGrid,
 )
-from linumpy.stage_params import (
+from linumpy.stage_params.slices import (
     CropParams,
     FocalParams,
     IlluminationParams,

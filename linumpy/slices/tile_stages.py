@@ -33,7 +33,7 @@ from linumpy.io.grid import GridInfo
 from linumpy.mosaic.shared_field import TileMap, bin_map
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
-from linumpy.stage_params import FocalParams, ResampleParams
+from linumpy.stage_params.slices import FocalParams, ResampleParams
 
 _CELLS_A_SIDE = 48
 

@@ -12,7 +12,7 @@ from linumpy.mosaic.stitch_3d_refined import (
     tiles_in_block,
 )
 from linumpy.registration.correlation import correlation_surface, flatten
-from linumpy.stage_params import BLENDING_METHODS
+from linumpy.stage_params.slices import BLENDING_METHODS
 
 from . import needs_gpu
 

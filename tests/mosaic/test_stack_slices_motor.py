@@ -25,7 +25,7 @@ from linumpy.mosaic.stack_slices_motor import (
 )
 from linumpy.registration.register_slices import SliceRegistration, motor_registration
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.stage_params import StackParams
+from linumpy.stage_params.brain import StackParams
 
 VOXEL_UM = (10.0, 8.0, 8.0)
 INTERVAL_UM = 50.0

@@ -18,7 +18,7 @@ from linumpy.registration.register_slices import (
     register_pair,
     register_slices,
 )
-from linumpy.stage_params import RegisterParams
+from linumpy.stage_params.brain import RegisterParams
 
 from .speckle import FINE, fixed_field, image
 

@@ -11,7 +11,7 @@ from linumpy.slices.block_stages import (
 )
 from linumpy.slices.layout import SHARD_PX, SliceLayout
 from linumpy.slices.tile import Tile
-from linumpy.stage_params import CropParams, NormalizeParams
+from linumpy.stage_params.slices import CropParams, NormalizeParams
 
 SHAPE = (24, SHARD_PX + 40, SHARD_PX + 70)
 

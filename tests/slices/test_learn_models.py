@@ -6,7 +6,7 @@ import pytest
 from linumpy.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, axis_weights
 from linumpy.slices.learn_models import learn_models
-from linumpy.stage_params import LearnParams, SliceParams
+from linumpy.stage_params.slices import LearnParams, SliceParams
 
 PARAMS = SliceParams.from_values({})
 
@@ -68,7 +68,7 @@ def test_grids_of_different_tiles_are_refused(tiny_grids, tmp_path, device):
 @pytest.mark.parametrize("value", [0.0, -0.5, float("inf")])
 def test_impossible_resolutions_are_refused(value):
     from linumpy.slices.tile_stages import ResampleMosaicGrid
-    from linumpy.stage_params import ResampleParams
+    from linumpy.stage_params.slices import ResampleParams
 
     with pytest.raises(InputError, match="--resolution"):
         ResampleMosaicGrid(ResampleParams(value))

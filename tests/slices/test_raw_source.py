@@ -16,7 +16,7 @@ from linumpy.slices.grid_io import GridSource
 from linumpy.slices.learn_models import AcquisitionModels, learn_models
 from linumpy.slices.raw_source import MaskNeeded, RawSource, raw_inputs
 from linumpy.slices.reconstruct_slice import reconstruct_slice
-from linumpy.stage_params import LearnParams, SliceParams
+from linumpy.stage_params.slices import LearnParams, SliceParams
 
 PARAMS = SliceParams.from_values({})
 KINDS = {"resample": PARAMS.resample, "focal": PARAMS.focal, "illumination": PARAMS.illumination}

@@ -10,7 +10,7 @@ from linumpy.io.omezarr import open_image
 from linumpy.slices import single_stages as single
 from linumpy.slices.learn_models import AcquisitionModels, learn_models
 from linumpy.slices.reconstruct_slice import reconstruct_slice
-from linumpy.stage_params import LearnParams, SliceParams
+from linumpy.stage_params.slices import LearnParams, SliceParams
 
 PARAMS = SliceParams.from_values({})
 STEMS = ("register_tiles", "crop_3d_mosaic_below_interface", "normalize_intensities_per_slice")

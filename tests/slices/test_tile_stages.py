@@ -9,7 +9,7 @@ from linumpy.io.grid import open_grid
 from linumpy.slices.engine import on_device
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.tile_stages import DetectFocalCurvature, FixIllumination3d
-from linumpy.stage_params import FocalParams
+from linumpy.stage_params.slices import FocalParams
 
 STAGES = [lambda: DetectFocalCurvature(FocalParams()), FixIllumination3d]
 

@@ -1,4 +1,4 @@
-"""Parameters of all stages, in one place that loads nothing: what every ``--help`` needs."""
+"""Parameters of learning and of all stages of a slice."""
 
 from __future__ import annotations
 
@@ -100,35 +100,6 @@ class LearnParams:
 
 
 @dataclass(frozen=True)
-class RegisterParams:
-    """Parameters of the registration of slices."""
-
-    first_plane: int = param(
-        4,
-        "moving_slice_first_index",
-        "planes at the top of a slice that are not trusted, for an uneven cut",
-        minimum=0,
-    )
-    max_translation_px: int = param(
-        200,
-        "registration_max_translation",
-        "largest shift sought between two slices, pixels",
-        minimum=1,
-    )
-    drift_mm: float = param(
-        0.1,
-        "registration_allowed_drifting_mm",
-        "largest error of the slicing interval sought, mm",
-        minimum=0,
-    )
-    expected_z: bool = param(
-        False,
-        "use_expected_z_overlap",
-        "place slices in depth by the slicing interval alone, without measuring",
-    )
-
-
-@dataclass(frozen=True)
 class SliceParams:
     """Parameters of all stages of a slice."""
 
@@ -159,18 +130,3 @@ class SliceParams:
             crop=build(CropParams, values),
             normalize=build(NormalizeParams, values),
         )
-
-
-@dataclass(frozen=True)
-class StackParams:
-    """Parameters of stacking."""
-
-    first_plane: int = param(
-        4,
-        "moving_slice_first_index",
-        "planes at the top of a slice that are not trusted, for an uneven cut",
-        minimum=0,
-    )
-    blend: bool = param(
-        True, "stack_blend_enabled", "pass over from slice to slice by a Hann window"
-    )

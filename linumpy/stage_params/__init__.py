@@ -1,0 +1,1 @@
+"""Parameters of all stages, where nothing heavy is loaded: what every ``--help`` needs."""
