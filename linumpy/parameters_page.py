@@ -59,8 +59,6 @@ def _as_given(value: Any) -> str:
     """Return a value as one writes it on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list):
-        return ",".join(map(str, value))
     return str(value)
 
 

@@ -25,16 +25,13 @@ def param_problems(given, schema) {
     unknown + missing + wrong
 }
 
-// The value as the schema means it: `--slices 7` arrives as a number, a list as one string.
+// The value as the schema means it: `--slices 7` arrives as a number.
 def typed(value, property) {
     if (value == null) {
         return null
     }
     if (property.type == 'string') {
         return value instanceof Boolean ? value : value.toString()
-    }
-    if (property.type == 'array' && !(value instanceof List)) {
-        return value.toString().split(',', -1).collect { part -> part.isNumber() ? part.toBigDecimal() : part }
     }
     if (property.type == 'number' && value instanceof Double) {
         return Double.isFinite(value) ? value.toBigDecimal() : value.toString()
@@ -48,16 +45,13 @@ def is_valid(value, property) {
         integer: value instanceof Integer || value instanceof Long,
         number: value instanceof Number,
         string: value instanceof String,
-        array: value instanceof List,
     ][property.type]
     right_type &&
         (property['enum'] == null || value in property['enum']) &&
         (property.pattern == null || value.matches(property.pattern)) &&
         (property.minimum == null || value >= bound(property.minimum)) &&
         (property.maximum == null || value <= bound(property.maximum)) &&
-        (property.exclusiveMinimum == null || value > bound(property.exclusiveMinimum)) &&
-        (property.minItems == null || value.size() >= bound(property.minItems)) &&
-        (property.items == null || value.every { item -> is_valid(item, property.items) })
+        (property.exclusiveMinimum == null || value > bound(property.exclusiveMinimum))
 }
 
 // Nextflow's reader of JSON gives negative numbers as text.
@@ -72,9 +66,6 @@ def expectation(property) {
     }
     if (property.errorMessage) {
         return property.errorMessage
-    }
-    if (property.type == 'array') {
-        return "${expectation(property.items).replaceFirst('a number', 'numbers')}, separated by commas"
     }
     def words = [boolean: 'true or false', integer: 'a whole number', number: 'a number', string: 'text'][property.type]
     def bounds = [
@@ -168,7 +159,7 @@ def default_text(property) {
     if (property['default'] == null) {
         return ''
     }
-    "; default: ${property['default'] instanceof List ? property['default'].join(',') : property['default']}"
+    "; default: ${property['default']}"
 }
 
 // Words of a text in lines of at most the given width.

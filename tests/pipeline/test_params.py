@@ -155,7 +155,7 @@ def test_help_shows_every_parameter(launcher: Launcher) -> None:
         if "unit" in prop:
             assert f"{prop['type']}, {prop['unit']}" in flowing
     assert "[number, µm; default: 600.0]" in flowing
-    assert "[array, µm; default: 10,25,50,100]" in flowing
+    assert "[string, µm; default: 10,25,50,100]" in flowing
     shown = launch.text[launch.text.index(SCHEMA["title"]) :]
     assert max(map(len, shown.splitlines())) <= 80
     assert not (launcher.folder / "not_made").exists()
@@ -181,7 +181,7 @@ def test_bad_parameters_are_all_named_at_once(launcher: Launcher, tmp_path: Path
         "--stitch_blending_method diffusion: expected one of linear, average, none",
         "--slices 7; rm -r x: expected slice ids such as 7,9-12",
         "--gpu_memory 8GB; rm -r x: expected a size such as 8GB or 512MiB",
-        "--pyramid_resolutions 10,0: expected numbers above 0, separated by commas",
+        "--pyramid_resolutions 10,0: expected sizes in µm above 0 such as 10,25,50",
     ):
         assert line in launch.text, line
     assert "Submitted process" not in launch.text

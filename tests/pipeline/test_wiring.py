@@ -21,17 +21,14 @@ SET = {
     "resolution": 20.0,
     "stitch_blending_method": "average",
     "crop_interface_out_depth": 400.0,
-    "pyramid_resolutions": [20, 40.5],
+    "pyramid_resolutions": "20,40.5",
     "registration_max_translation": 99,
     "fix_illum_enabled": False,
 }
 
 
 def flags(values: dict[str, Any]) -> list[str]:
-    def text(value: Any) -> str:
-        return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
-
-    return [part for name, value in values.items() for part in (f"--{name}", text(value))]
+    return [part for name, value in values.items() for part in (f"--{name}", str(value).lower())]
 
 
 def calls(log: Path) -> dict[str, list[dict[str, Any]]]:
@@ -122,7 +119,7 @@ def test_each_process_gets_its_own_parameters(failed: Failed) -> None:
         }
         for note in notes[script]:
             assert json.loads(note["stdin"]) == expected, script
-    assert json.loads(notes["stack_slices_motor"][0]["stdin"])["pyramid_resolutions"] == [20, 40.5]
+    assert json.loads(notes["stack_slices_motor"][0]["stdin"])["pyramid_resolutions"] == "20,40.5"
 
 
 def test_report_is_told_of_the_run(failed: Failed) -> None:
