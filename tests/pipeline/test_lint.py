@@ -40,6 +40,7 @@ def sources() -> list[Path]:
     return [
         *REPOSITORY.glob("*.nf"),
         *REPOSITORY.glob("modules/**/*.nf"),
+        *REPOSITORY.glob("workflows/*.nf"),
         *REPOSITORY.glob("*.config"),
         *REPOSITORY.glob("conf/**/*.config"),
     ]

@@ -15,9 +15,10 @@ SECTIONS = ["tag ", "label ", "input:", "output:", "script:", "stub:"]
 RENAMED = {"evaluate": "evaluate_run"}
 
 
-def test_main_includes_every_module() -> None:
-    main = (REPOSITORY / "main.nf").read_text(encoding="utf-8")
-    included = re.findall(r"^include \{ (\w+) \} from '\./modules/(\w+)'$", main, re.MULTILINE)
+def test_workflows_include_every_module() -> None:
+    sources = [REPOSITORY / "main.nf", *(REPOSITORY / "workflows").glob("*.nf")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    included = re.findall(r"^include \{ (\w+) \} from '\.\.?/modules/(\w+)'$", text, re.MULTILINE)
     assert included == [(RENAMED.get(stem, stem), stem) for _, stem in included]
     assert {stem for _, stem in included} == {path.stem for path in MODULES}
 
