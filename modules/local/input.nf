@@ -17,13 +17,17 @@ def find_input(given) {
         error("--input ${root}: found neither folders tile_x00_y00_z00 nor mosaic_grid_3d_z00.ome.zarr in it")
     }
     def slices = grids ? grid_slices(grids) : raw_slices(root, tiles)
+    def slice_config = given_table('slice_config', given, grids)
+    if (slice_config) {
+        check_config(slice_config, slices.collect { slice -> slice[0] })
+    }
     [
         kind: grids ? 'grids' : 'raw',
         straight: !grids && given.fused && !given.keep_mosaic_grids,
         root: grids ? grids[0].parent : root,
         subject: given.subject_name ? given.subject_name.toString() : subject_of(root),
         shifts_xy: given_table('shifts_xy', given, grids),
-        slice_config: given_table('slice_config', given, grids),
+        slice_config: slice_config,
         bytes: size_of(grids ?: tiles),
         digest: slices.collect { slice -> slice[2] }.join(' ').sha256(),
         slices: chosen(slices, given.slices),
@@ -165,9 +169,46 @@ def subject_of(root) {
     name.replaceAll('[^A-Za-z0-9._-]+', '_').replaceAll('^[^A-Za-z0-9]+', '') ?: 'brain'
 }
 
+// Refuse a table of slices that names one twice, or wants one that the input has not.
+def check_config(table, ids) {
+    def rows = table.splitCsv(header: true, strip: true)
+    if (rows && !rows[0].containsKey('slice_id')) {
+        error("${table}: no column slice_id; its columns are ${rows[0].keySet().join(', ')}")
+    }
+    def there = ids*.toInteger()
+    rows.withIndex().inject([:]) { lines, item ->
+        def (row, index) = item
+        def text = row.slice_id.replace('"', '')
+        if (!text.isNumber()) {
+            error("${table}, line ${index + 2}: slice_id ${row.slice_id}: expected a number")
+        }
+        def number = text.toDouble().toInteger()
+        if (lines.containsKey(number)) {
+            error("${table}, line ${index + 2}: a second row for slice z${two_digits(number)}, after line ${lines[number]}")
+        }
+        if (!(number in there) && !is_no(row.use)) {
+            error("${table}, line ${index + 2}: slice z${two_digits(number)} is not in the input, whose ids are ${there.join(', ')}")
+        }
+        lines + [(number): index + 2]
+    }
+}
+
 // Whether slice_config.csv lets a slice into the brain; not said means yes.
 def is_used(config, slice_id) {
     def row = config.splitCsv(header: true, strip: true)
         .find { cells -> cells.slice_id.replace('"', '').toDouble() == slice_id.toDouble() }
-    !(row?.use?.toLowerCase() in ['false', '0', '0.0', 'no', 'n', 'f'])
+    !is_no(row?.use)
+}
+
+def is_no(cell) {
+    cell?.toLowerCase() in ['false', '0', '0.0', 'no', 'n', 'f']
+}
+
+// Gaps of one slice between two that are used: [slice_id, volume before, volume after].
+def single_gaps(slices, config) {
+    def used = slices.findAll { slice_id, _volume -> is_used(config, slice_id) }
+        .sort { slice -> slice[0].toInteger() }
+    used.withIndex().drop(1)
+        .findAll { slice, index -> slice[0].toInteger() - used[index - 1][0].toInteger() == 2 }
+        .collect { slice, index -> [two_digits(slice[0].toInteger() - 1), used[index - 1][1], slice[1]] }
 }

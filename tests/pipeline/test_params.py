@@ -195,3 +195,36 @@ def test_input_of_both_kinds_is_refused(launcher: Launcher, tmp_path: Path) -> N
     assert "holds both raw tiles" in launch.text
     assert "tile_x00_y00_z00" in launch.text
     assert "mosaic_grid_3d_z00.ome.zarr" in launch.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("00,true\n1,true\n01.0,false\n", "line 4: a second row for slice z01, after line 3"),
+        ("00,true\n7,true\n", "line 3: slice z07 is not in the input, whose ids are 0, 1"),
+        ("00,true\nfirst,true\n", "line 3: slice_id first: expected a number"),
+    ],
+)
+def test_a_wrong_table_of_slices_is_refused_at_the_start(
+    launcher: Launcher, tmp_path: Path, rows: str, message: str
+) -> None:
+    table = tmp_path / "decisions.csv"
+    table.write_text("slice_id,use\n" + rows, encoding="utf-8")
+    raw = make_raw(tmp_path / "raw", [0, 1])
+    launch = launcher.run(
+        *("--input", raw, "--output", tmp_path / "output", "--slice_config", table, "-stub-run")
+    )
+    assert launch.status == 1
+    assert f"decisions.csv, {message}" in launch.text
+    assert "Submitted process" not in launch.text
+
+
+def test_a_row_for_a_gap_is_taken(launcher: Launcher, tmp_path: Path) -> None:
+    """A published table names slices that were missing, none of them used."""
+    table = tmp_path / "decisions.csv"
+    table.write_text("slice_id,use,interpolated\n00,,\n01,false,true\n02,,\n", encoding="utf-8")
+    raw = make_raw(tmp_path / "raw", [0, 2])
+    launch = launcher.run(
+        *("--input", raw, "--output", tmp_path / "output", "--slice_config", table, "-stub-run")
+    )
+    assert launch.status == 0, launch.text
