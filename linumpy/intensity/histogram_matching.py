@@ -1,0 +1,168 @@
+"""Histogram matching of planes: the tissue of each gets the brightness distribution of all.
+
+Distributions are kept as quantiles, made from the bit-pattern histograms of
+`linumpy.intensity.quantiles`; a plane's mapping is a table with one factor a bin, so that it
+costs a look-up a voxel. Values above 1 are matched like all others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from linumpy.device import Array, like, namespace, to_host
+from linumpy.intensity.quantiles import N_BINS
+
+N_QUANTILES = 512
+MIN_VOXELS = 500
+"""A plane with less tissue keeps its values."""
+
+_SHIFT = 16
+_QUANTILES = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
+_EDGES = (
+    (np.arange(N_BINS + 1, dtype=np.uint32) << np.uint32(_SHIFT))
+    .clip(max=np.float32(np.finfo(np.float32).max).view(np.uint32))
+    .view(np.float32)
+    .astype(float)
+)
+_CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2
+
+
+def plane_quantiles(counts: Array, min_voxels: int = MIN_VOXELS) -> np.ndarray:
+    """Return the quantiles of each plane's histogram.
+
+    Parameters
+    ----------
+    counts
+        Shape (planes, `N_BINS`), from `quantiles.float_histogram`, NumPy or CuPy; bin 0 does not
+        count.
+    min_voxels
+        Planes with fewer voxels get NaN.
+
+    Returns
+    -------
+    float64, shape (planes, `N_QUANTILES`), on the host: at (k + 0.5) / `N_QUANTILES`.
+    """
+    counts = to_host(counts)
+    found = np.full((len(counts), N_QUANTILES), np.nan)
+    for plane, row in enumerate(counts):
+        bins = np.flatnonzero(row[1:]) + 1
+        if row[bins].sum() < max(1, min_voxels):
+            continue
+        # A rank falls somewhere within its bin: straight between the bin's ends.
+        ends = np.cumsum(row[bins])
+        rank = _QUANTILES * ends[-1]
+        place = np.searchsorted(ends, rank)
+        share = (rank - (ends - row[bins])[place]) / row[bins][place]
+        low, high = _EDGES[bins[place]], _EDGES[bins[place] + 1]
+        found[plane] = low + share * (high - low)
+    return found
+
+
+def matching_factors(source: np.ndarray, reference: np.ndarray, threshold: float) -> np.ndarray:
+    """Return what the values of each plane are to be multiplied by, one factor a bin.
+
+    Values up to `threshold` keep their value and the mapping goes on from there without a step;
+    beyond the last quantile the last factor holds.
+
+    Parameters
+    ----------
+    source
+        Quantiles of each plane, shape (planes, `N_QUANTILES`); NaN keeps the plane as it is.
+    reference
+        Quantiles to reach, shape (`N_QUANTILES`,).
+    threshold
+        Where tissue begins.
+
+    Returns
+    -------
+    float32, shape (planes, `N_BINS`).
+    """
+    factors = np.ones((len(source), N_BINS), np.float32)
+    goal = np.maximum(reference, threshold)
+    above = np.flatnonzero(threshold < _CENTRES)
+    values = _CENTRES[above]
+    for row, quantiles in zip(factors, source, strict=True):
+        if not np.isfinite(quantiles).all():
+            continue
+        known = np.maximum(quantiles, threshold)
+        mapped = np.interp(values, np.append(threshold, known), np.append(threshold, goal))
+        ratio = mapped / values
+        ratio[values > known[-1]] = goal[-1] / known[-1]
+        row[above] = ratio
+    return factors
+
+
+def mean_of_planes(counts: Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean value and number of voxels of each plane of histograms (planes, `N_BINS`)."""
+    counts = to_host(counts)[:, 1:]
+    number = counts.sum(axis=1)
+    return counts @ _CENTRES[1:] / np.maximum(number, 1), number
+
+
+def smooth_gains(
+    means: np.ndarray, numbers: np.ndarray, sigma_px: float, min_voxels: int
+) -> np.ndarray:
+    """Return the factor of each plane that makes the means follow a smooth course in depth.
+
+    Parameters
+    ----------
+    means, numbers
+        Mean tissue value of each plane, and how many voxels it was taken from.
+    sigma_px
+        Sigma of the Gaussian over planes; 0 changes nothing.
+    min_voxels
+        Planes with less tissue neither count nor change.
+    """
+    from scipy.ndimage import gaussian_filter1d
+
+    good = (numbers >= min_voxels) & (means > 0)
+    if sigma_px <= 0 or not good.any():
+        return np.ones(len(means))
+    total = gaussian_filter1d(np.where(good, means, 0), sigma_px, mode="constant")
+    share = gaussian_filter1d(good.astype(float), sigma_px, mode="constant")
+    return np.where(good, total / np.maximum(share, 1e-12) / np.where(good, means, 1), 1)
+
+
+def apply_factors(volume: Array, factors: Array) -> Array:
+    """Return the factor of every voxel.
+
+    Parameters
+    ----------
+    volume
+        Planes (z, axis 1, axis 2), float32, NumPy or CuPy.
+    factors
+        One row of `matching_factors` a plane, on the same device.
+    """
+    xp = namespace(volume)
+    patterns = xp.ascontiguousarray(volume).view(np.uint32) >> np.uint32(_SHIFT)
+    # Patterns from N_BINS on have the sign bit: below zero, which is no tissue.
+    patterns[patterns >= N_BINS] = 0
+    planes = xp.arange(len(volume))[:, None, None]
+    return factors[planes, patterns]
+
+
+def match_histogram(volume: Array, mask: Array, reference: np.ndarray, threshold: float) -> Array:
+    """Match the tissue of each plane of a volume to a distribution.
+
+    Parameters
+    ----------
+    volume
+        Shape (z, axis 1, axis 2), float32, NumPy or CuPy.
+    mask
+        What is tissue, boolean.
+    reference
+        Quantiles to reach, from `plane_quantiles`.
+    threshold
+        Values up to this stay.
+
+    Returns
+    -------
+    float32 volume; voxels outside the mask are as they were.
+    """
+    from linumpy.intensity.quantiles import float_histogram
+
+    xp = namespace(volume)
+    flat = volume.reshape(len(volume), -1)
+    counts = float_histogram(flat, (mask & (volume > threshold)).reshape(flat.shape))
+    factors = matching_factors(plane_quantiles(counts), reference, threshold)
+    return xp.where(mask, volume * apply_factors(volume, like(factors, volume)), volume)
