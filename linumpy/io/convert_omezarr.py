@@ -1,0 +1,394 @@
+"""OME-Zarr between versions 0.4 and 0.5, single levels of it, and bare Zarr arrays made into it.
+
+An image is copied box by box into arrays of the wanted Zarr format. Metadata is carried over as it
+is: what NGFF keeps under ``ome`` in version 0.5 stands beside all else in 0.4.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.io.atomic import atomic_path, refuse_existing
+from linumpy.io.convert import Box, Volume, native, write_volume
+from linumpy.io.omezarr import Image, Triple
+from linumpy.io.zarr_io import zarr_context
+
+VERSIONS = ("0.4", "0.5")
+_FORMATS: dict[str, Any] = {"0.4": 2, "0.5": 3}
+_CHUNK_PX = 64
+_SHARD_CHUNKS = 4
+_BOX_BYTES = 128 * 2**20
+_NGFF_KEYS = ("multiscales", "omero", "labels", "image-label", "bioformats2raw.layout")
+_OTHER_LAYOUTS = ("plate", "well")
+
+
+def convert_omezarr(
+    path: Path | str, output: Path | str, version: str, *, overwrite: bool = False
+) -> None:
+    """Convert an OME-Zarr image to another version of the format.
+
+    Levels, labels, transforms, names, types and all other attributes are kept. Version 0.5 is
+    written in shards, version 0.4 in plain chunks.
+
+    Parameters
+    ----------
+    path
+        OME-Zarr image of any number of axes, version 0.4 or 0.5.
+    output
+        Image to write.
+    version
+        ``0.4`` or ``0.5``.
+    overwrite
+        Whether an existing image may be replaced.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no image, or a plate.
+    OutputExistsError
+        When `output` exists and `overwrite` is false.
+    """
+    if version not in VERSIONS:
+        raise InputError(f"--to {version!r}: expected one of {', '.join(VERSIONS)}")
+    output = refuse_existing(output, overwrite)
+    source = open_group(path)
+    with atomic_path(output, overwrite=overwrite, directory=True) as partial:
+        copy_image(source, partial, version, Path(path))
+
+
+def open_group(path: Path | str) -> Any:
+    """Open the group of an OME-Zarr image.
+
+    Raises
+    ------
+    InputError
+        When there is none, or it is not an image.
+    """
+    import zarr
+
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"{path}: no such OME-Zarr folder")
+    with zarr_context():
+        try:
+            group = zarr.open_group(path, mode="r")
+        except (FileNotFoundError, ValueError, KeyError) as error:
+            raise InputError(f"{path}: not a Zarr group ({error})") from error
+    ngff, _ = split_attributes(dict(group.attrs))
+    other = [key for key in _OTHER_LAYOUTS if key in ngff]
+    if other:
+        raise InputError(f"{path}: a {other[0]}; expected a single image")
+    if not ngff.get("multiscales"):
+        raise InputError(f"{path}: no NGFF `multiscales` in its attributes; expected OME-Zarr")
+    return group
+
+
+def split_attributes(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part a group's attributes into those of NGFF, as 0.5 has them under ``ome``, and others."""
+    if isinstance(attributes.get("ome"), Mapping):
+        return (
+            {k: v for k, v in attributes["ome"].items() if k != "version"},
+            {k: v for k, v in attributes.items() if k != "ome"},
+        )
+    keys = (*_NGFF_KEYS, *_OTHER_LAYOUTS)
+    return (
+        {k: v for k, v in attributes.items() if k in keys},
+        {k: v for k, v in attributes.items() if k not in keys},
+    )
+
+
+def join_attributes(
+    ngff: Mapping[str, Any], others: Mapping[str, Any], version: str
+) -> dict[str, Any]:
+    """Put NGFF's attributes and the others together, as a version of the format has them."""
+    ngff = copy.deepcopy(dict(ngff))
+    if version == "0.5":
+        for part in (*ngff.get("multiscales", []), ngff.get("omero", {})):
+            part.pop("version", None)
+        if "image-label" in ngff:
+            ngff["image-label"]["version"] = version
+        return {**others, "ome": {"version": version, **ngff}}
+    for part in ngff.get("multiscales", []):
+        part["version"] = version
+    for key in ("image-label", "omero"):
+        if key in ngff:
+            ngff[key]["version"] = version
+    return {**others, **ngff}
+
+
+def copy_image(
+    source: Any,
+    target_path: Path,
+    version: str,
+    where: Path,
+    levels: Sequence[int] | None = None,
+) -> None:
+    """Copy an image and its labels into an empty folder.
+
+    Parameters
+    ----------
+    source
+        Zarr group of the image.
+    target_path
+        The folder.
+    version
+        NGFF version to write.
+    where
+        The image's folder, for messages.
+    levels
+        Which levels; None for all.
+    """
+    import zarr
+
+    group = zarr.create_group(target_path, zarr_format=_FORMATS[version], overwrite=True)
+    _copy_multiscale(source, group, version, where, levels)
+    labels = source.get("labels")
+    if labels is None:
+        return
+    ngff, others = split_attributes(dict(labels.attrs))
+    target = group.create_group("labels")
+    for name in ngff.get("labels", []):
+        label = labels.get(name)
+        if label is None:
+            raise InputError(f"{where}/labels: its metadata names {name!r}, which is missing")
+        _copy_multiscale(label, target.create_group(name), version, where / "labels" / name, levels)
+    target.attrs.update(join_attributes(ngff, others, version))
+
+
+def _copy_multiscale(
+    source: Any, target: Any, version: str, where: Path, levels: Sequence[int] | None
+) -> None:
+    """Copy the arrays that the metadata of an image names, then the metadata."""
+    ngff, others = split_attributes(dict(source.attrs))
+    ngff = copy.deepcopy(ngff)
+    copied: set[str] = set()
+    for multiscale in ngff.get("multiscales", []):
+        datasets = multiscale["datasets"]
+        if levels is not None:
+            missing = [n for n in levels if not 0 <= n < len(datasets)]
+            # A label may have fewer levels than its image, but not none.
+            if missing and (where.parent.name != "labels" or len(missing) == len(levels)):
+                raise InputError(
+                    f"{where}: no level {missing[0]}; expected 0 to {len(datasets) - 1}"
+                )
+            datasets = [datasets[n] for n in levels if n not in missing]
+            multiscale["datasets"] = datasets
+        axes = [axis["name"] if isinstance(axis, dict) else axis for axis in multiscale["axes"]]
+        for dataset in datasets:
+            name = dataset["path"]
+            if name in copied:
+                continue
+            copied.add(name)
+            try:
+                array: Any = source[name]
+            except KeyError:
+                raise InputError(f"{where}: dataset {name!r} of its metadata is missing") from None
+            copy_array(array, create_like(target, name, array, axes, version), f"{where}/{name}")
+    target.attrs.update(join_attributes(ngff, others, version))
+
+
+def create_like(group: Any, name: str, array: Any, axes: Sequence[str], version: str) -> Any:
+    """Create an array of another's shape, type and fill value, laid out for a version."""
+    from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+
+    spatial = [axis in "zyx" for axis in axes]
+    chunks = tuple(min(_CHUNK_PX, n) if s else 1 for n, s in zip(array.shape, spatial, strict=True))
+    options: dict[str, Any] = {
+        "shape": array.shape,
+        "dtype": np.dtype(array.dtype).newbyteorder("="),
+        "chunks": chunks,
+        "fill_value": array.fill_value,
+        "attributes": dict(array.attrs),
+    }
+    with zarr_context():
+        if version == "0.5":
+            return group.create_array(
+                name,
+                shards=tuple(
+                    c * min(_SHARD_CHUNKS, math.ceil(n / c)) if s else 1
+                    for c, n, s in zip(chunks, array.shape, spatial, strict=True)
+                ),
+                serializer=BytesCodec(),
+                compressors=[ZstdCodec(level=1), Crc32cCodec()],
+                dimension_names=list(axes),
+                **options,
+            )
+        import numcodecs
+
+        return group.create_array(
+            name,
+            compressors=[numcodecs.Zstd(level=1)],
+            chunk_key_encoding={"name": "v2", "separator": "/"},
+            **options,
+        )
+
+
+def copy_array(source: Any, target: Any, where: str) -> None:
+    """Copy an array box by box, each of whole stored objects of the target.
+
+    Raises
+    ------
+    InputError
+        When a box cannot be read; begins with `where`.
+    """
+    from linumpy.cli import progress
+    from linumpy.stream import stream
+
+    def read(box: tuple[slice, ...]) -> np.ndarray:
+        try:
+            return np.asarray(source[box])
+        except Exception as error:
+            raise InputError(
+                f"{where}: cannot be read ({type(error).__name__}: {error})"
+            ) from error
+
+    def write(box: tuple[slice, ...], data: np.ndarray) -> None:
+        target[box] = data
+
+    places = list(copy_boxes(target, source))
+    done = stream(places, read, lambda _, data: data, write)
+    for _ in progress(done, len(places), f"copy {where}"):
+        pass
+
+
+def copy_boxes(target: Any, source: Any) -> Iterator[tuple[slice, ...]]:
+    """Cut an array into boxes of whole objects of `target`.
+
+    They are as large as the source's own where memory allows, so that large chunks are not
+    decoded again and again.
+    """
+    unit = list(target.shards or target.chunks)
+    shape = target.shape
+    sides = list(unit)
+    for axis in reversed(range(len(sides))):
+        # Its own chunks, not shards: of those any part is read alone.
+        wanted = math.ceil(source.chunks[axis] / unit[axis]) * unit[axis]
+        others = math.prod(sides) // sides[axis] * target.dtype.itemsize
+        most = max(1, _BOX_BYTES // (others * unit[axis])) * unit[axis]
+        sides[axis] = max(unit[axis], min(wanted, most))
+    counts = [math.ceil(n / s) for n, s in zip(shape, sides, strict=True)]
+    for index in np.ndindex(*counts):
+        yield tuple(
+            slice(k * s, min((k + 1) * s, n)) for k, s, n in zip(index, sides, shape, strict=True)
+        )
+
+
+def extract_pyramid_levels(
+    path: Path | str,
+    output: Path | str,
+    levels: Sequence[int],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Copy chosen levels of a pyramid, with their labels, into an OME-Zarr 0.5 image.
+
+    Parameters
+    ----------
+    path
+        OME-Zarr image.
+    output
+        Image to write.
+    levels
+        Numbers of the levels, 0 for the finest; written in that order of size.
+    overwrite
+        Whether an existing image may be replaced.
+
+    Raises
+    ------
+    InputError
+        When the image has no such level.
+    OutputExistsError
+        When `output` exists and `overwrite` is false.
+    """
+    output = refuse_existing(output, overwrite)
+    chosen = sorted(set(levels))
+    if not chosen:
+        raise InputError("--levels: expected at least one level")
+    source = open_group(path)
+    with atomic_path(output, overwrite=overwrite, directory=True) as partial:
+        copy_image(source, partial, "0.5", Path(path), chosen)
+
+
+def list_levels(image: Image) -> list[str]:
+    """Return a line for each level of an image: number, voxels, their size, bytes when unpacked."""
+    return [
+        f"{n}: {' x '.join(str(side) for side in array.shape)} voxels of "
+        f"{' x '.join(f'{v:g}' for v in voxel)} um, {array.nbytes / 1e6:,.1f} MB"
+        for n, (array, voxel) in enumerate(zip(image.arrays, image.level_scales_um, strict=True))
+    ]
+
+
+def convert_zarr_to_omezarr(
+    path: Path | str,
+    output: Path | str,
+    voxel_um: Triple,
+    resolutions_um: Sequence[float] | None = None,
+    *,
+    overwrite: bool = False,
+) -> Volume:
+    """Make an OME-Zarr 0.5 image of a bare Zarr array.
+
+    Parameters
+    ----------
+    path
+        Zarr array (v2 or v3) of the axes z, axis 1, axis 2; two axes are one plane.
+    output
+        OME-Zarr folder.
+    voxel_um
+        Voxel size (z, axis 1, axis 2).
+    resolutions_um
+        Voxel sizes of the coarser levels; None for 2, 4 and 8 times the finest.
+    overwrite
+        Whether an existing image may be replaced.
+
+    Returns
+    -------
+    What was written.
+
+    Raises
+    ------
+    InputError
+        When there is no such array.
+    OutputExistsError
+        When `output` exists and `overwrite` is false.
+    """
+    import zarr
+
+    output = refuse_existing(output, overwrite)
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"{path}: no such Zarr array")
+    with zarr_context():
+        try:
+            array: Any = zarr.open_array(path, mode="r")
+        except Exception as error:
+            raise InputError(f"{path}: not a Zarr array ({error})") from error
+    if array.ndim not in (2, 3) or min(array.shape) < 1:
+        raise InputError(f"{path}: shape {array.shape}, expected three axes (z, axis 1, axis 2)")
+    try:
+        dtype = native(array.dtype)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+    def read(box: Box) -> np.ndarray:
+        data = array[box] if array.ndim == 3 else array[box[1:]][None]
+        return np.asarray(data).astype(dtype, copy=False)
+
+    volume = Volume(
+        name=str(path),
+        shape=(1,) * (3 - array.ndim) + tuple(array.shape),
+        dtype=dtype,
+        voxel_um=voxel_um,
+        corner_um=(0.0, 0.0, 0.0),
+        read=read,
+        attributes={k: v for k, v in dict(array.attrs).items() if not k.startswith("_")},
+    )
+    write_volume(volume, output, resolutions_um, overwrite=overwrite)
+    return volume

@@ -1,0 +1,83 @@
+#!/usr/bin/env python
+"""Look at an OME-Zarr volume in napari or in a browser."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_assume_unit
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(
+        "Look at an OME-Zarr volume in napari, or with --neuroglancer in a browser.\n\n"
+        "For a browser the volume is served to this computer alone, until the command is stopped;\n"
+        "the links that it prints open neuroglancer and vizarr, which read it from there."
+    )
+    parser.add_argument("input", type=Path, help="OME-Zarr volume")
+    parser.add_argument(
+        "--neuroglancer", action="store_true", help="serve the volume and print links to it"
+    )
+    parser.add_argument("--port", type=int, default=8000, help="port to serve on")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help=".json or .html to write neuroglancer's state to, instead of serving",
+    )
+    add_assume_unit(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Show the volume, serve it, or write its state."""
+    args = parse(build_parser(), argv)
+
+    import json
+    import shlex
+
+    from linumpy.errors import InputError
+    from linumpy.io.atomic import write_text
+    from linumpy.io.omezarr import open_image
+    from linumpy.io.viewer import (
+        contrast_limits,
+        neuroglancer_state,
+        open_in_napari,
+        serve,
+        state_page,
+        viewer_links,
+    )
+
+    if not (args.neuroglancer or args.state):
+        open_in_napari(args.input, assume_unit=args.assume_unit)
+        return
+    image = open_image(args.input, assume_unit=args.assume_unit)
+    name = args.input.resolve().name
+
+    def state_at(port: int) -> dict[str, object]:
+        return neuroglancer_state(
+            name, image, base_url=f"http://localhost:{port}", limits=contrast_limits(image)
+        )
+
+    if args.state is not None:
+        state = state_at(args.port)
+        if args.state.suffix == ".json":
+            text = json.dumps(state, indent=1) + "\n"
+        elif args.state.suffix == ".html":
+            words = ("linum_view_omezarr.py", str(args.input.resolve()), "--neuroglancer")
+            text = state_page(name, state, shlex.join((*words, "--port", str(args.port))))
+        else:
+            raise InputError(f"{args.state}: expected a name that ends in .json or .html")
+        write_text(args.state, text, overwrite=args.overwrite)
+        return
+    with serve(args.input, args.port) as server:
+        for viewer, link in viewer_links(state_at(server.server_port)).items():
+            print(f"{viewer}: {link}\n")
+        print("Serving until stopped by Ctrl-C.", flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    run(main)
