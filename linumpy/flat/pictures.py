@@ -1,0 +1,145 @@
+"""The pictures of a brain's slices as they lie in a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from linumpy.device import CPU, Array, Device, namespace
+from linumpy.errors import InputError
+from linumpy.flat.stitch_2d import KIND
+from linumpy.io.grid import parse_stage_to_array
+from linumpy.io.omezarr import Image, Triple, open_image
+from linumpy.io.tables import offsets_from_shifts, read_shifts, read_slice_config, selected_ids
+from linumpy.registration.register_slices import SliceVolume
+
+PLANES = 2
+"""As many as registration asks of two slices in common."""
+
+Window = tuple[slice, slice]
+
+_NAME = re.compile(r"slice_2d_z(\d+)\.ome\.zarr")
+
+
+def find_pictures(folder: Path, config: Path | None = None) -> list[Path]:
+    """List the pictures of a folder, without those that the slice configuration leaves out.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no picture, two are named for one slice, or none is used.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder of slices")
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        match = _NAME.fullmatch(path.name)
+        if match and (other := found.setdefault(int(match.group(1)), path)) != path:
+            raise InputError(f"{other} and {path} are named for one slice; expected one")
+    if not found:
+        raise InputError(f"{folder}: no slice_2d_z*.ome.zarr in it")
+    ids: Sequence[int] = sorted(found)
+    if config is not None:
+        ids = selected_ids(read_slice_config(config), ids)
+        if not ids:
+            raise InputError(f"{config}: leaves out every slice of {folder}")
+    return [found[i] for i in ids]
+
+
+def open_pictures(
+    paths: Sequence[Path], shifts: Path | None = None, *, device: Device = CPU
+) -> tuple[list[SliceVolume], Triple]:
+    """Open pictures where the stage left them, sorted by slice, as volumes that are all one plane.
+
+    Parameters
+    ----------
+    shifts
+        ``shifts_xy.csv``: places the slices of acquisitions that recorded no stage positions.
+
+    Returns
+    -------
+    The slices, each of `PLANES` planes that show the same; and their voxel size, as deep as the
+    slicing interval.
+
+    Raises
+    ------
+    InputError
+        When one is no picture, two have one id, or pixel sizes or slicing intervals differ.
+    """
+    images = [open_image(path) for path in paths]
+    for image in images:
+        if image.attributes.get("kind") != KIND or image.array.shape[0] != 1:
+            raise InputError(f"{image.path}: expected a slice of linum_stitch_2d.py")
+        if image.voxel_um[1:] != images[0].voxel_um[1:]:
+            raise InputError(
+                f"{image.path}: pixels of {image.voxel_um[1:]} um, "
+                f"but {images[0].path} has {images[0].voxel_um[1:]}"
+            )
+    images.sort(key=_slice_id)
+    for one, other in zip(images, images[1:], strict=False):
+        if _slice_id(one) == _slice_id(other):
+            raise InputError(f"{one.path} and {other.path} both hold slice z{_slice_id(one):02d}")
+    moved: dict[int, tuple[float, float]] = {}
+    if shifts is not None:
+        moved = offsets_from_shifts(read_shifts(shifts), map(_slice_id, images), where=shifts)
+    slices = [_slice_volume(image, moved.get(_slice_id(image)), device) for image in images]
+    return slices, (_interval_um(images), *images[0].voxel_um[1:])
+
+
+def _slice_id(image: Image) -> int:
+    return int(image.attributes["slice_id"])
+
+
+def _slice_volume(
+    image: Image, shift_um: tuple[float, float] | None, device: Device
+) -> SliceVolume:
+    attributes = image.attributes
+    first, second = (
+        t - v / 2 for t, v in zip(image.translation_um[1:], image.voxel_um[1:], strict=True)
+    )
+    if shift_um is not None and attributes.get("nominal_positions"):
+        axes = parse_stage_to_array(attributes["stage_to_array"])
+        first, second = (sign * shift_um[axis] for axis, sign in axes)
+
+    def part(array: Any, planes: slice, window: Window) -> Array:
+        box = (slice(0, 1), *window)
+        if device.is_gpu:
+            from linumpy.gpu.windows import read_windows
+
+            plane = read_windows(array, [box])[0]
+        else:
+            plane = array[box]
+        return namespace(plane).repeat(plane, planes.stop - planes.start, axis=0)
+
+    def read(planes: slice, window: Window) -> tuple[Array, Array | None]:
+        try:
+            data = part(image.array, planes, window)
+            return data, None if image.valid is None else part(image.valid, planes, window)
+        except Exception as error:
+            raise InputError(
+                f"{image.path}: cannot be read ({type(error).__name__}: {error})"
+            ) from error
+
+    return SliceVolume(
+        slice_id=_slice_id(image),
+        shape=(PLANES, int(image.array.shape[1]), int(image.array.shape[2])),
+        corner_um=(first, second),
+        face_to_plane_um=0.0,
+        read=read,
+    )
+
+
+def _interval_um(images: Sequence[Image]) -> float:
+    """Return the slicing interval of all pictures; one alone is as deep as it was projected."""
+    found = {image.attributes.get("slice_interval_um") for image in images}
+    known = [float(interval) for interval in found if interval is not None]
+    if len(known) == len(found) == 1:
+        return known[0]
+    if len(images) == 1:
+        return images[0].voxel_um[0]
+    raise InputError(
+        f"{images[0].path.parent}: slicing intervals {sorted(map(str, found))} um; expected one, "
+        "from metadata.json or --slicing_interval when the slices are made"
+    )

@@ -1,0 +1,105 @@
+"""Parameters of the 2.5D flow: projections of tiles, stitched and stacked as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from linumpy.params import build, param
+from linumpy.stage_params.brain import EULER, TRANSLATION, RegisterParams
+from linumpy.stage_params.slices import IlluminationParams, ResampleParams, StitchParams
+
+
+@dataclass(frozen=True)
+class ProjectParams:
+    """Parameters of the projection along depth."""
+
+    top_um: float = param(
+        0.0, "projection_top", "depth of the first sample that is projected, um", minimum=0
+    )
+    depth_um: float = param(
+        0.0, "projection_depth", "depth range that is projected, um; 0 for all below", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class CropTilesParams:
+    """Parameters of cropping tiles; x runs along axis 1."""
+
+    xmin: int = param(0, "crop_tiles_xmin", "first A-line of a tile that is kept, px", minimum=0)
+    xmax: int = param(
+        0, "crop_tiles_xmax", "A-line before which a tile ends, px; 0 keeps its end", minimum=0
+    )
+    ymin: int = param(0, "crop_tiles_ymin", "first B-scan of a tile that is kept, px", minimum=0)
+    ymax: int = param(
+        0, "crop_tiles_ymax", "B-scan before which a tile ends, px; 0 keeps its end", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class Stack2dParams:
+    """Parameters of aligning and stacking pictures."""
+
+    align: bool = param(
+        True, "stack_2d_align", "move the slices of the 2.5D flow to where neighbours look alike"
+    )
+    max_translation_px: int = param(
+        200,
+        "registration_max_translation",
+        "largest shift sought between two slices, pixels",
+        minimum=1,
+    )
+    transform: str = param(
+        EULER,
+        "registration_transform",
+        "what one slice may be against another: turned and shifted, or only shifted",
+        choices=(EULER, TRANSLATION),
+    )
+    max_rotation_deg: float = param(
+        5.0,
+        "registration_max_rotation",
+        "largest turn sought between two slices, degrees",
+        minimum=0,
+        maximum=20,
+    )
+
+    def registration(self) -> RegisterParams:
+        """Return the same for `registration.register_slices`: pictures have no depth."""
+        return RegisterParams(
+            first_plane=0,
+            max_translation_px=self.max_translation_px,
+            transform=self.transform,
+            max_rotation_deg=self.max_rotation_deg,
+            expected_z=True,
+        )
+
+
+@dataclass(frozen=True)
+class FlatParams:
+    """Parameters of all stages of a picture of one slice."""
+
+    resample: ResampleParams
+    project: ProjectParams
+    crop: CropTilesParams
+    illumination: IlluminationParams
+    stitch: StitchParams
+
+    KINDS: ClassVar = (
+        ResampleParams,
+        ProjectParams,
+        CropTilesParams,
+        IlluminationParams,
+        StitchParams,
+    )
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> FlatParams:
+        """Build all stages' parameters from pipeline names."""
+        return cls(
+            resample=build(ResampleParams, values),
+            project=build(ProjectParams, values),
+            crop=build(CropTilesParams, values),
+            illumination=build(IlluminationParams, values),
+            stitch=build(StitchParams, values),
+        )

@@ -1,0 +1,35 @@
+// Flat field of the microscope, learned once from projections of the tiles of all slices.
+//
+// Takes the grids with their digests, first slice first, or the whole raw acquisition as one folder
+// and the ids of its slices; and its parameters on standard input.
+// Params, for raw tiles: those of create_mosaic_grid_3d.
+
+include { acquisition_flags; gpu_flags } from './local/params'
+
+process estimate_illumination {
+    tag 'all slices'
+    label 'slice'
+
+    input:
+    tuple val(slice_ids), path(grids, stageAs: 'grids/*'), path(raw, stageAs: 'raw'), val(digests)
+    stdin
+
+    output:
+    path 'models/*', emit: models
+    tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
+
+    script:
+    def tiles = raw ? "--from_root_directory raw -z ${slice_ids.join(' ')} ${acquisition_flags(params)}" : 'grids/*'
+    """
+    linum_estimate_illumination.py ${tiles} \\
+        --output models \\
+        --params - \\
+        ${gpu_flags(params)}
+    """
+
+    stub:
+    """
+    mkdir models
+    touch models/fix_illumination_3d.json models/fix_illumination_3d.npz
+    """
+}

@@ -1,0 +1,49 @@
+#!/usr/bin/env python
+"""Divide the tiles of a mosaic grid by the flat field."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
+from linumpy.stage_params.slices import IlluminationParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_stage_parser(
+        "Divide the tiles of a mosaic grid by the flat field.",
+        "mosaic grid (*.ome.zarr), 3D or of depth 1",
+        "mosaic grid to write",
+        IlluminationParams,
+    )
+    parser.add_argument(
+        "--flatfield",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="folder of linum_estimate_illumination.py",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Divide the tiles."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.slices.single_stages import illuminate_grid
+
+    illuminate_grid(
+        args.input,
+        args.output,
+        read_params(args),
+        models=args.flatfield,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu, args.gpu_memory),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,57 @@
+// Slices to one stack of pictures: a projection along depth for each, stitched and aligned.
+
+include { stage_params } from '../modules/local/params'
+include { in_order; placed } from '../modules/local/output'
+
+include { estimate_illumination } from '../modules/estimate_illumination'
+include { reconstruct_slice_2d } from '../modules/reconstruct_slice_2d'
+include { stack_slices_2d } from '../modules/stack_slices_2d'
+
+workflow reconstruct_2_5d {
+    take:
+    subject
+    slices // [slice_id, grid, raw, digest]; the grid or the raw folder is []
+    shifts
+    config
+    schema
+
+    main:
+    times = channel.empty()
+    models = channel.value([])
+    learned = channel.empty()
+    if (params.fix_illum_enabled) {
+        ordered = slices.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
+            .map { rows ->
+                def grids = rows.collect { row -> row[1] }.findAll { grid -> grid }
+                [rows.collect { row -> row[0] }, grids, rows ? rows[0][2] : [], rows.collect { row -> row[3] }]
+            }
+        estimate_illumination(ordered, stage_params('estimate_illumination', params, schema))
+        models = estimate_illumination.out.models.collect()
+        learned = estimate_illumination.out.models
+        times = estimate_illumination.out.time
+    }
+    reconstruct_slice_2d(slices, models, stage_params('reconstruct_slice_2d', params, schema))
+    stack_slices_2d(
+        subject,
+        in_order(reconstruct_slice_2d.out.slice),
+        shifts,
+        config,
+        stage_params('stack_slices_2d', params, schema),
+    )
+
+    emit:
+    files = learned
+        .mix(
+            reconstruct_slice_2d.out.slice.map { _slice_id, path -> path },
+            reconstruct_slice_2d.out.models,
+            reconstruct_slice_2d.out.aip,
+            reconstruct_slice_2d.out.preview,
+            stack_slices_2d.out.brain,
+            stack_slices_2d.out.models,
+            stack_slices_2d.out.preview,
+        )
+        .flatten()
+        .map { path -> placed(path) }
+        .mix(config.map { table -> ['slice_config.csv', table] })
+    times = times.mix(reconstruct_slice_2d.out.time, stack_slices_2d.out.time)
+}
