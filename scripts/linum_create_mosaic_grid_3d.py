@@ -8,12 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, progress, run
-from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, add_grid_options, grid_options
+from linumpy.mosaic.grid_options import (
+    NATIVE_RESOLUTION,
+    GridOptions,
+    add_grid_options,
+    grid_options,
+)
+from linumpy.mosaic.psoct_options import (
+    STAGE_TO_ARRAY,
+    PsoctOptions,
+    add_psoct_options,
+    psoct_options,
+)
 
 DESCRIPTION = """Turn the raw tiles of one slice into a mosaic grid (OME-Zarr).
 
 The galvo's fly-back band is found and cut out; samples that are not finite become 0 and are
-masked; places without a tile stay empty and are masked."""
+masked; places without a tile stay empty and are masked.
+
+With --data_type PSOCT the slice is a folder of Thorlabs .oct files with a .scan file."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -32,24 +45,39 @@ def build_parser() -> argparse.ArgumentParser:
         help="isotropic voxel of the grid; -1 keeps the voxels of the microscope",
     )  # fmt: skip
     add_grid_options(parser)
+    # The stages of both microscopes run differently.
+    parser.set_defaults(stage_to_array=None)
+    add_psoct_options(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
-    args = parse(build_parser(), argv)
+    parser = build_parser()
+    args = parse(parser, argv)
+    is_psoct = args.data_type == "PSOCT"
+    psoct = psoct_options(args)
+    if not is_psoct and psoct != PsoctOptions():
+        parser.error("flags of a PS-OCT come with --data_type PSOCT alone")
+    if args.stage_to_array is None:
+        args.stage_to_array = STAGE_TO_ARRAY if is_psoct else GridOptions.stage_to_array
     from linumpy.device import resolve
-    from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
 
-    create_mosaic_grid_3d(
-        args.from_root_directory,
-        args.slice,
-        args.output,
-        grid_options(args, args.resolution),
-        device=resolve(args.use_gpu, args.gpu_memory),
-        overwrite=args.overwrite,
-        progress=progress,
-    )
+    shared = {
+        "device": resolve(args.use_gpu, args.gpu_memory),
+        "overwrite": args.overwrite,
+        "progress": progress,
+    }
+    place = (args.from_root_directory, args.slice, args.output)
+    options = grid_options(args, args.resolution)
+    if is_psoct:
+        from linumpy.mosaic.create_mosaic_grid_psoct import create_mosaic_grid_psoct
+
+        create_mosaic_grid_psoct(*place, options, psoct, **shared)
+    else:
+        from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
+
+        create_mosaic_grid_3d(*place, options, **shared)
 
 
 if __name__ == "__main__":

@@ -213,7 +213,12 @@ def tile_window(info: GridInfo, ix: int, iy: int) -> tuple[slice, slice, slice]:
 
 @contextmanager
 def create_grid(
-    path: Path | str, info: GridInfo, *, overwrite: bool, with_valid: bool = False
+    path: Path | str,
+    info: GridInfo,
+    *,
+    overwrite: bool,
+    with_valid: bool = False,
+    dtype: str = "float32",
 ) -> Iterator[GridWriter]:
     """Write a mosaic grid that appears at `path` when the block ends without an error."""
     spec = ImageSpec(
@@ -222,6 +227,7 @@ def create_grid(
         translation_um=tuple(v / 2 for v in info.voxel_um),  # type: ignore[arg-type]
         chunks=tuple(inner_chunk(side) for side in info.tile_shape_px),  # type: ignore[arg-type]
         shards=info.tile_shape_px,
+        dtype=dtype,
         attributes=info.to_attributes(),
     )
     with create_image(path, spec, overwrite=overwrite, with_valid=with_valid) as image:
@@ -237,15 +243,21 @@ class Grid:
         self._array = array
         self._valid = valid
 
+    @property
+    def is_complex(self) -> bool:
+        """Whether the grid holds complex samples instead of amplitudes."""
+        return bool(self._array.dtype.kind == "c")
+
     def read_tile(self, ix: int, iy: int) -> np.ndarray:
-        """Return tile (ix, iy) as float32 (z, axis 1, axis 2).
+        """Return tile (ix, iy) as float32 (z, axis 1, axis 2); complex64 if the grid is complex.
 
         Raises
         ------
         InputError
             When the tile cannot be decoded; names the file and the tile.
         """
-        return self._read(self._array, ix, iy, np.float32)
+        kind = np.complex64 if self.is_complex else np.float32
+        return self._read(self._array, ix, iy, kind)
 
     def read_valid(self, ix: int, iy: int) -> np.ndarray | None:
         """Return the tile's mask as uint8, or None when the grid has none."""

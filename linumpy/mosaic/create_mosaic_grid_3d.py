@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,9 +24,12 @@ from linumpy.device import (
 from linumpy.errors import InputError, LinumpyError
 from linumpy.geometry.galvo import (
     GalvoShift,
+    GalvoTrack,
     detect_slice_galvo_shift,
     fix_galvo_shift,
     sampled_tiles,
+    tile_galvo_shift,
+    track_tiles,
 )
 from linumpy.geometry.resample import (
     apply_axis_weights,
@@ -37,7 +40,7 @@ from linumpy.geometry.resample import (
 from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import GridInfo, create_grid, parse_stage_to_array
 from linumpy.io.omezarr import Shape, Triple
-from linumpy.io.raw import RawTile, discover_tiles, image_files, read_aip, read_tile
+from linumpy.io.raw import RawTile, depth_mean, discover_tiles, image_files, read_aip, read_tile
 from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.raw_slice import (
     RawSlice,
@@ -102,7 +105,52 @@ def create_mosaic_grid_3d(
     """
     refuse_existing(output, overwrite)
     tiles = open_raw_tiles(root, slice_id, options)
-    write = partial(_write, Path(output), tiles, device, overwrite, progress)
+    return write_grid(tiles, output, device=device, overwrite=overwrite, progress=progress)
+
+
+class TilesOfSlice(Protocol):
+    """What `write_grid` takes: the tiles of a slice on their grid, whoever wrote them."""
+
+    @property
+    def info(self) -> GridInfo:
+        """Geometry of the grid; what is odd about single tiles is not known yet."""
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether places of the grid lack a tile."""
+
+    def keys(self) -> list[Key]:
+        """All places that have a tile, row by row."""
+
+    def read(self, key: Key) -> np.ndarray:
+        """Read a tile from disk; called from several threads."""
+
+    def prepare(self, key: Key, volume: Array) -> PreparedTile:
+        """Make what is written of what was read."""
+
+    def finish(self, found: Mapping[Key, TileNotes]) -> GridInfo:
+        """Return the geometry with what was found out about all tiles."""
+
+
+def write_grid(
+    tiles: TilesOfSlice,
+    output: Path | str,
+    *,
+    dtype: str = "float32",
+    device: Device = CPU,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> GridInfo:
+    """Stream the tiles of a slice into a new mosaic grid, with a mask where one is needed.
+
+    Parameters
+    ----------
+    dtype
+        Of the samples.
+    output, device, overwrite, progress
+        See `create_mosaic_grid_3d`.
+    """
+    write = partial(_write, Path(output), tiles, dtype, device, overwrite, progress)
     try:
         return write(with_valid=tiles.has_holes)
     except _MaskNeeded:
@@ -121,12 +169,15 @@ class RawTiles:
         The raw tile of each place; holes have none.
     matrices
         As from `linumpy.geometry.resample.resampling_matrices`.
+    galvo
+        How the fly-back moves from tile to tile; None where all tiles have the roll of `info`.
     """
 
     raw: RawSlice
     info: GridInfo
     tiles: Mapping[Key, RawTile]
     matrices: list[np.ndarray | None]
+    galvo: GalvoTrack | None = None
 
     @property
     def has_holes(self) -> bool:
@@ -141,9 +192,13 @@ class RawTiles:
         """Read a tile's samples from disk; see `linumpy.io.raw.read_tile`."""
         return read_tile(self.tiles[key], self.raw.info)
 
-    def prepare(self, volume: Array) -> PreparedTile:
+    def prepare(self, key: Key, volume: Array) -> PreparedTile:
         """Cut the fly-back out of a tile, and do the rest as `prepare_tile`."""
-        kept = fix_galvo_shift(volume, self.info.galvo_shift_px, self.raw.info.n_extra)
+        n_extra, shift = self.raw.info.n_extra, self.info.galvo_shift_px
+        if self.galvo is not None:
+            number = self.raw.tiles.index(self.tiles[key])
+            shift = tile_galvo_shift(depth_mean(volume), number, self.galvo, n_extra)
+        kept = fix_galvo_shift(volume, shift, n_extra)
         return prepare_tile(kept, self.matrices)
 
     def finish(self, found: Mapping[Key, TileNotes]) -> GridInfo:
@@ -216,6 +271,7 @@ def open_raw_tiles(
         info=info,
         tiles={(t.ix - grid.origin[0], t.iy - grid.origin[1]): t for t in raw.tiles},
         matrices=resampling_matrices(raw.info.shape_px, source_um, info.voxel_um),
+        galvo=None if shift is None else shift.track,
     )
 
 
@@ -268,13 +324,24 @@ def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | No
     n_extra = raw.info.n_extra
     if n_extra == 0 or not options.fix_galvo_shift:
         return None
-    numbers = sampled_tiles(len(raw.tiles))
+    numbers = [*sampled_tiles(len(raw.tiles)), *track_tiles(len(raw.tiles))]
+
+    def read(number: int) -> np.ndarray:
+        return read_aip(raw.tiles[number], raw.info)
+
     with ThreadPoolExecutor(min(default_workers(CPU), len(numbers)), "linumpy-read") as pool:
-        aips = dict(
-            zip(numbers, pool.map(lambda n: read_aip(raw.tiles[n], raw.info), numbers), strict=True)
-        )
-    found = detect_slice_galvo_shift(aips.__getitem__, len(raw.tiles), n_extra)
+        aips = dict(zip(numbers, pool.map(read, numbers), strict=True))
+
+    def known_or_read(number: int) -> np.ndarray:
+        return aips[number] if number in aips else read(number)
+
+    found = detect_slice_galvo_shift(known_or_read, len(raw.tiles), n_extra)
     if found.confidence >= options.galvo_threshold:
+        if found.track is not None:
+            logger.info(
+                "slice z%02d: the galvo's trigger drifts by %+.2f A-lines a tile; the fly-back "
+                "is looked for in every tile", raw.slice_id, found.track.step_px,
+            )  # fmt: skip
         return found
     logger.warning(
         "slice z%02d: the galvo's fly-back band was not found with confidence (%.2f, threshold "
@@ -286,7 +353,8 @@ def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | No
 
 def _write(
     output: Path,
-    tiles: RawTiles,
+    tiles: TilesOfSlice,
+    dtype: str,
     device: Device,
     overwrite: bool,
     progress: Progress | None,
@@ -295,14 +363,16 @@ def _write(
 ) -> GridInfo:
     """Stream the tiles into a new grid."""
 
-    def prepare(_: Key, volume: np.ndarray) -> PreparedTile:
-        tile = tiles.prepare(to_device(volume, device))
+    def prepare(key: Key, volume: np.ndarray) -> PreparedTile:
+        tile = tiles.prepare(key, to_device(volume, device))
         if tile.valid is not None and not with_valid:
             raise _MaskNeeded
         valid = None if tile.valid is None else to_host(tile.valid)
         return PreparedTile(to_host(tile.data), valid, tile.notes)
 
-    with create_grid(output, tiles.info, overwrite=overwrite, with_valid=with_valid) as writer:
+    with create_grid(
+        output, tiles.info, dtype=dtype, overwrite=overwrite, with_valid=with_valid
+    ) as writer:
 
         def write(key: Key, tile: PreparedTile) -> None:
             writer.write_tile(*key, tile.data, tile.valid)
@@ -322,7 +392,7 @@ def _write(
                 readers=workers,
             )
         if progress is not None:
-            steps = progress(steps, len(tiles.tiles), f"slice z{tiles.raw.slice_id:02d}")
+            steps = progress(steps, len(tiles.keys()), f"slice z{tiles.info.slice_id:02d}")
         info = tiles.finish({key: tile.notes for key, tile in steps})
         for before, place in zip(tiles.info.tiles, info.tiles, strict=True):
             if place.flags != before.flags:

@@ -30,6 +30,11 @@ class GridSource(Source):
     """The tiles of a mosaic grid that were imaged."""
 
     def __init__(self, grid: Grid) -> None:
+        if grid.is_complex:
+            raise InputError(
+                f"{grid.path}: holds complex samples, expected amplitudes; make the grid without "
+                "--return_complex"
+            )
         self._grid = grid
         self.layout: GridInfo = grid.info
         self._keys = [(t.ix, t.iy) for t in grid.info.tiles if t.present]

@@ -1,0 +1,144 @@
+"""Raw samples that are no longer needed, as their mosaic grids hold the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from linumpy.cli import logger
+from linumpy.errors import InputError
+from linumpy.io.atomic import write_json
+from linumpy.io.grid import Grid, open_grid
+from linumpy.io.raw import RawTile, discover_tiles, image_files, tiles_of_slice
+from linumpy.mosaic.create_mosaic_grid_3d import RawTiles, open_raw_tiles
+from linumpy.mosaic.grid_options import GridOptions
+
+RECORD = "tile_cleaning.json"
+
+_TOLERANCE = 1e-4
+"""A grid that was made on a GPU differs by rounding, relative to its brightest voxel."""
+
+
+@dataclass(frozen=True)
+class CleanedSlice:
+    """What can go of a slice.
+
+    Attributes
+    ----------
+    files
+        The ``image_*.bin`` of all its tiles.
+    n_bytes
+        Their size.
+    """
+
+    slice_id: int
+    grid: Path
+    files: tuple[Path, ...]
+    n_bytes: int
+
+
+def clean_raw_data(
+    root: Path | str,
+    grids: Path | str,
+    slice_ids: Sequence[int] | None = None,
+    options: GridOptions | None = None,
+    *,
+    dry_run: bool = False,
+) -> list[CleanedSlice]:
+    """Delete the samples of raw slices whose grids are whole; headers and side files stay.
+
+    Every tile of every slice is read from both before the first file is deleted.
+
+    Parameters
+    ----------
+    root
+        Folder of the raw acquisition. What was deleted is noted there in ``tile_cleaning.json``.
+    grids
+        Folder of ``mosaic_grid_3d_zNN.ome.zarr``.
+    slice_ids
+        Slices to clean; all when None.
+    options
+        How the grids were made.
+    dry_run
+        Look, and delete nothing.
+
+    Returns
+    -------
+    What was, or would be, deleted.
+
+    Raises
+    ------
+    InputError
+        When a grid is missing or does not hold what the raw tiles do; nothing is deleted then.
+    """
+    root, grids = Path(root), Path(grids)
+    slices = discover_tiles(root)
+    ids = sorted(slices if slice_ids is None else set(slice_ids))
+    checked = []
+    for slice_id in ids:
+        path = grids / f"mosaic_grid_3d_z{slice_id:02d}.ome.zarr"
+        raw = tiles_of_slice(slices, slice_id, root)
+        checked.append(_check(root, raw, open_grid(path), options or GridOptions()))
+    for found in checked:
+        logger.info(
+            "%s slice z%02d: %d files, %.3f GB, held by %s",
+            "would clean" if dry_run else "cleaning",
+            found.slice_id,
+            len(found.files),
+            found.n_bytes / 1e9,
+            found.grid,
+        )
+    if dry_run:
+        return checked
+    record = {
+        f"z{found.slice_id:02d}": {
+            "grid": str(found.grid),
+            "deleted": [str(path.relative_to(root)) for path in found.files],
+        }
+        for found in checked
+    }
+    write_json(root / RECORD, {**_earlier(root), **record})
+    for found in checked:
+        for path in found.files:
+            path.unlink()
+    return checked
+
+
+def _earlier(root: Path) -> dict[str, object]:
+    from linumpy.io.models import read_json
+
+    path = root / RECORD
+    return read_json(path) if path.is_file() else {}
+
+
+def _check(root: Path, raw: Sequence[RawTile], grid: Grid, options: GridOptions) -> CleanedSlice:
+    """Compare a grid with its raw tiles, voxel by voxel."""
+    tiles = open_raw_tiles(root, raw[0].slice_id, options)
+    mine, theirs = tiles.info, grid.info
+    for name in ("slice_id", "tile_shape_px", "voxel_um", "stage_to_array"):
+        if getattr(mine, name) != getattr(theirs, name):
+            raise InputError(
+                f"{grid.path}: {name} is {getattr(theirs, name)}, but {getattr(mine, name)} by the "
+                f"raw tiles in {root}; nothing was deleted"
+            )
+    for key in sorted(tiles.tiles):
+        _compare(tiles, grid, key)
+    files = [path for tile in raw for path, _ in image_files(tile.path, tiles.raw.info)]
+    return CleanedSlice(
+        theirs.slice_id, grid.path, tuple(files), sum(path.stat().st_size for path in files)
+    )
+
+
+def _compare(tiles: RawTiles, grid: Grid, key: tuple[int, int]) -> None:
+    there = {(t.ix, t.iy) for t in grid.info.tiles if t.present}
+    expected = tiles.prepare(key, tiles.read(key)).data
+    found = grid.read_tile(*key) if key in there else np.zeros_like(expected)
+    bound = _TOLERANCE * float(np.abs(expected).max())
+    if key not in there or not float(np.abs(found - expected).max()) <= bound:
+        raise InputError(
+            f"{grid.path}: tile {key} is not what {tiles.tiles[key].path} holds; nothing was "
+            "deleted. Make the grid anew, or give the flags that it was made with"
+        )

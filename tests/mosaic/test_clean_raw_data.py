@@ -1,0 +1,149 @@
+"""Raw samples go only when their grids hold the same."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from linumpy.errors import InputError, OutputExistsError
+from linumpy.io.raw import discover_tiles
+from linumpy.mosaic.clean_raw_data import clean_raw_data
+from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
+from linumpy.mosaic.merge_slices_into_folders import merge_slices_into_folders
+
+
+def write_raw(root, n_slices=2, n_tiles=3, seed=5):
+    rng = np.random.default_rng(seed)
+    for z in range(n_slices):
+        folder = root / f"slice_z{z:02d}"
+        for x in range(n_tiles):
+            tile = folder / "tiles" / f"tile_x{x:02d}_y00_z{z:02d}"
+            tile.mkdir(parents=True)
+            (tile / "info.txt").write_text(
+                "Scan\nnx: 8\nny: 6\nn_extra: 0\nwidth: 80\nheight: 60\ntop_z: 0\nbottom_z: 9\n"
+                f"stage_x_pos_mm: {0.064 * x}\nstage_y_pos_mm: 0\nstage_z_pos_mm: {0.2 * z}\n"
+            )
+            data = (rng.random((6, 8, 10)) * np.arange(1, 11)).astype("<f4")
+            data.tofile(tile / "image_00000.bin")
+        (folder / "metadata.json").write_text(
+            json.dumps({"slice_thickness": 0.2, "axial_resolution_um": 5.0})
+        )
+    return root
+
+
+@pytest.fixture
+def acquisition(tmp_path):
+    """A raw acquisition of two slices, and its grids."""
+    raw, grids = write_raw(tmp_path / "raw"), tmp_path / "grids"
+    for z in range(2):
+        create_mosaic_grid_3d(raw, z, grids / f"mosaic_grid_3d_z{z:02d}.ome.zarr")
+    return raw, grids
+
+
+def samples(raw):
+    return sorted(raw.rglob("*.bin"))
+
+
+def test_samples_go_and_all_else_stays(acquisition):
+    raw, grids = acquisition
+    others = {p for p in raw.rglob("*") if p.suffix != ".bin"}
+    found = clean_raw_data(raw, grids, dry_run=True)
+    assert len(samples(raw)) == 6
+    assert [f.slice_id for f in found] == [0, 1]
+    assert sum(f.n_bytes for f in found) == 6 * 4 * 480
+    cleaned = clean_raw_data(raw, grids, [1])
+    assert cleaned == found[1:]
+    assert all("_z00" in p.parent.name for p in samples(raw)) and len(samples(raw)) == 3
+    clean_raw_data(raw, grids, [0])
+    assert not samples(raw)
+    assert all(path.exists() for path in others)
+    record = json.loads((raw / "tile_cleaning.json").read_text())
+    assert sorted(record) == ["z00", "z01"]
+    assert len(record["z01"]["deleted"]) == 3
+    assert len(discover_tiles(raw)[0]) == 3
+
+
+def spoil_missing(grid):
+    shutil.rmtree(grid)
+
+
+def spoil_shard(grid):
+    # A chunk that is not there reads as zeros.
+    next(p for p in (grid / "0" / "c").rglob("*") if p.is_file()).unlink()
+
+
+def spoil_bytes(grid):
+    path = next(p for p in (grid / "0" / "c").rglob("*") if p.is_file())
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
+def spoil_other(grid):
+    other = write_raw(grid.parent / "other", seed=6)
+    create_mosaic_grid_3d(other, 1, grid, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (spoil_missing, "no such OME-Zarr"),
+        (spoil_shard, "is not what .*tile_x.*nothing was deleted"),
+        (spoil_bytes, "cannot be read"),
+        (spoil_other, "is not what .* holds; nothing was deleted"),
+    ],
+)
+def test_nothing_goes_when_a_grid_is_not_whole(acquisition, spoil, match):
+    raw, grids = acquisition
+    spoil(grids / "mosaic_grid_3d_z01.ome.zarr")
+    with pytest.raises(InputError, match=match):
+        clean_raw_data(raw, grids)
+    assert len(samples(raw)) == 6
+    assert not (raw / "tile_cleaning.json").exists()
+
+
+def test_a_grid_of_other_voxels_does_not_count(acquisition, tmp_path):
+    raw, grids = acquisition
+    from linumpy.mosaic.grid_options import GridOptions
+
+    coarse = tmp_path / "coarse" / "mosaic_grid_3d_z00.ome.zarr"
+    create_mosaic_grid_3d(raw, 0, coarse, GridOptions(resolution_um=20.0))
+    with pytest.raises(InputError, match="tile_shape_px is"):
+        clean_raw_data(raw, coarse.parent, [0])
+    assert len(samples(raw)) == 6
+    clean_raw_data(raw, coarse.parent, [0], GridOptions(resolution_um=20.0))
+    assert len(samples(raw)) == 3
+
+
+def test_the_script_says_what_it_does(acquisition, script):
+    raw, grids = acquisition
+    done = script("clean_raw_data", raw, grids, "--dry_run")
+    assert "6 files, 0.000 GB would be deleted" in done.stdout and len(samples(raw)) == 6
+    done = script("clean_raw_data", raw, grids)
+    assert "6 files, 0.000 GB deleted" in done.stdout and not samples(raw)
+
+
+def test_flat_tiles_are_sorted_into_slices(tmp_path, script):
+    root = write_raw(tmp_path / "raw")
+    for path in list(root.glob("slice_*/tiles/tile_*_z01")):
+        path.rename(root / path.name)
+    content = {p.name: (p / "image_00000.bin").read_bytes() for p in root.glob("tile_*")}
+    done = script("merge_slices_into_folders", root, "--dry_run")
+    assert "3 tiles would be moved" in done.stdout and len(list(root.glob("tile_*"))) == 3
+    done = script("merge_slices_into_folders", root)
+    assert "3 tiles moved" in done.stdout
+    for name, data in content.items():
+        assert (root / "slice_z01/tiles" / name / "image_00000.bin").read_bytes() == data
+    assert {k: len(v) for k, v in discover_tiles(root).items()} == {0: 3, 1: 3}
+    assert merge_slices_into_folders(root) == []
+
+
+def test_nothing_is_moved_when_something_is_in_the_way(tmp_path):
+    root = write_raw(tmp_path / "raw", n_slices=1)
+    for path in list(root.glob("slice_*/tiles/tile_*")):
+        path.rename(root / path.name)
+    (root / "slice_z00/tiles/tile_x01_y00_z00").write_text("in the way")
+    with pytest.raises(OutputExistsError, match="tile_x01_y00_z00: exists already; nothing was"):
+        merge_slices_into_folders(root)
+    assert len(list(root.glob("tile_*"))) == 3
