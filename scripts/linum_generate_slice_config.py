@@ -31,6 +31,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="number of slices from the first on that were for calibration",
     )  # fmt: skip
     parser.add_argument(
+        "--given", type=Path, metavar="TABLE",
+        help="slice_config.csv with decisions made before, which win",
+    )  # fmt: skip
+    parser.add_argument(
         "--detect_galvo", action=argparse.BooleanOptionalAction, default=False,
         help="for raw tiles: look for the fly-back band of each slice too",
     )  # fmt: skip
@@ -54,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         detect_galvo=args.detect_galvo,
         galvo_threshold=args.galvo_threshold,
         assume_unit=args.assume_unit,
+        given=args.given,
     )
     write_slice_config(args.output, rows, overwrite=args.overwrite)
 

@@ -20,8 +20,12 @@ M = TypeVar("M")
 
 
 def save_model(folder: Path | str, stem: str, model: Any) -> None:
-    """Write a model's JSON and, when it has array fields, its NPZ; existing ones are replaced."""
+    """Write a model's JSON and, when it has array fields, its NPZ; existing ones are replaced.
+
+    The models of stages get their figures beside them, ``<stem>_metrics.json``.
+    """
     from linumpy.device import is_device_array, to_host
+    from linumpy.quality.metrics import write_metrics
 
     plain: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
@@ -43,6 +47,7 @@ def save_model(folder: Path | str, stem: str, model: Any) -> None:
             # file the same for the same arrays, but for that stamp.
             np.savez(file, allow_pickle=False, **arrays)
     write_json(folder / f"{stem}.json", plain)
+    write_metrics(folder, stem, model)
 
 
 def _plain(value: Any) -> Any:

@@ -150,7 +150,10 @@ class XYShift:
     x_shift_px, y_shift_px
         The shift in pixels of the first slice's tiles.
     reliable
-        Whether both slices have tile grids of one shape, so that equal borders are compared.
+        Whether both slices have tile grids of one shape, so that equal borders are compared; in
+        a cleaned table, also whether the step is small enough to be believed.
+    x_correction_mm, y_correction_mm
+        What cleaning has added to the step that the stage reported.
     """
 
     fixed_id: int
@@ -160,19 +163,38 @@ class XYShift:
     x_shift_mm: float
     y_shift_mm: float
     reliable: bool = True
+    x_correction_mm: float = 0.0
+    y_correction_mm: float = 0.0
 
 
 _SHIFT_COLUMNS = ("fixed_id", "moving_id", "x_shift", "y_shift", "x_shift_mm", "y_shift_mm")
+_CORRECTION_COLUMNS = ("x_correction_mm", "y_correction_mm")
 
 
-def write_shifts(path: Path | str, shifts: Iterable[XYShift], *, overwrite: bool = False) -> None:
-    """Write ``shifts_xy.csv``; every number as a float, ids too."""
-    rows = [[repr(float(value)) for value in dataclasses.astuple(shift)] for shift in shifts]
-    write_text(path, _table_text((*_SHIFT_COLUMNS, "reliable"), rows), overwrite=overwrite)
+def write_shifts(
+    path: Path | str,
+    shifts: Iterable[XYShift],
+    *,
+    corrections: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Write ``shifts_xy.csv``; every number as a float, ids too.
+
+    The columns of corrections are written when `corrections` is true or some shift has one.
+    """
+    shifts = list(shifts)
+    header: tuple[str, ...] = (*_SHIFT_COLUMNS, "reliable")
+    if corrections or any(s.x_correction_mm or s.y_correction_mm for s in shifts):
+        header += _CORRECTION_COLUMNS
+    rows = [
+        [repr(float(value)) for value in dataclasses.astuple(shift)[: len(header)]]
+        for shift in shifts
+    ]
+    write_text(path, _table_text(header, rows), overwrite=overwrite)
 
 
 def read_shifts(path: Path | str) -> tuple[XYShift, ...]:
-    """Read ``shifts_xy.csv``; old files without ``reliable`` count as reliable.
+    """Read ``shifts_xy.csv``; without the column, rows are reliable, or have no correction.
 
     Raises
     ------
@@ -182,6 +204,7 @@ def read_shifts(path: Path | str) -> tuple[XYShift, ...]:
     """
     path = Path(path)
     header, rows = _read_rows(path, _SHIFT_COLUMNS, ("reliable",))
+    corrections = [name for name in _CORRECTION_COLUMNS if name in header]
     shifts: list[XYShift] = []
     for where, row in rows:
         fixed, moving = (_slice_id(where, row, name) for name in ("fixed_id", "moving_id"))
@@ -195,7 +218,8 @@ def read_shifts(path: Path | str) -> tuple[XYShift, ...]:
             raise InputError(f"{where}: moving_id is {moving}, expected more than fixed_id {fixed}")
         x_px, y_px, x_mm, y_mm = (_number(where, row, name) for name in _SHIFT_COLUMNS[2:])
         reliable = "reliable" not in header or _truth(where, row, "reliable") is not False
-        shifts.append(XYShift(fixed, moving, x_px, y_px, x_mm, y_mm, reliable))
+        added = {name: _number(where, row, name) for name in corrections}
+        shifts.append(XYShift(fixed, moving, x_px, y_px, x_mm, y_mm, reliable, **added))
     return tuple(shifts)
 
 
@@ -243,6 +267,22 @@ def offsets_from_shifts(
             f"its ids are {', '.join(map(str, offsets))}"
         )
     return {slice_id: offsets[slice_id] for slice_id in ids}
+
+
+def position_corrections_um(shifts: Iterable[XYShift]) -> dict[int, tuple[float, float]]:
+    """Return what a cleaned table adds to the stage positions (x, y) of each slice, um.
+
+    A shift is fixed minus moving: what is added to a step is taken off the position of the
+    moving slice and of all after it.
+    """
+    x_um = y_um = 0.0
+    corrections: dict[int, tuple[float, float]] = {}
+    for shift in shifts:
+        corrections.setdefault(shift.fixed_id, (0.0, 0.0))
+        x_um -= shift.x_correction_mm * 1e3
+        y_um -= shift.y_correction_mm * 1e3
+        corrections[shift.moving_id] = (x_um, y_um)
+    return corrections
 
 
 # --- slice_config.csv
@@ -328,18 +368,30 @@ def _cell(row: SliceConfig, name: str) -> str:
     return repr(float(value)) if isinstance(value, float) else str(value)
 
 
-def read_slice_config(path: Path | str) -> tuple[SliceConfig, ...]:
+def read_slice_config(
+    path: Path | str, *, known_ids: Iterable[int] | None = None
+) -> tuple[SliceConfig, ...]:
     """Read ``slice_config.csv``, sorted by id; all columns but ``slice_id`` may be missing.
+
+    Parameters
+    ----------
+    path
+        The table.
+    known_ids
+        The acquisition's slices: a row that wants any other is refused; one that leaves it out
+        is harmless. None takes all rows.
 
     Raises
     ------
     InputError
-        When the table cannot be read, a cell is not what its column asks for, or a slice stands
-        in two rows. Names file and line.
+        When the table cannot be read, a cell is not what its column asks for, a slice stands in
+        two rows, or one is wanted that the acquisition does not have. Names file and line.
     """
     path = Path(path)
     header, rows = _read_rows(path, ("slice_id",), ("use",))
+    known = None if known_ids is None else sorted(set(known_ids))
     configs: dict[int, SliceConfig] = {}
+    lines: dict[int, str] = {}
     for where, row in rows:
         values: dict[str, Any] = {}
         for name, kind in _CONFIG_COLUMNS.items():
@@ -356,8 +408,16 @@ def read_slice_config(path: Path | str) -> tuple[SliceConfig, ...]:
         extra = {name: row[name] for name in header if name not in _CONFIG_COLUMNS}
         config = SliceConfig(**values, extra=extra)
         if config.slice_id in configs:
-            raise InputError(f"{where}: a second row for slice z{config.slice_id:02d}")
-        configs[config.slice_id] = config
+            first = lines[config.slice_id].rpartition(", ")[2]
+            raise InputError(
+                f"{where}: a second row for slice z{config.slice_id:02d}, after {first}"
+            )
+        if known is not None and config.used and config.slice_id not in known:
+            raise InputError(
+                f"{where}: slice z{config.slice_id:02d} is not one of the acquisition's, whose "
+                f"ids are {', '.join(map(str, known))}"
+            )
+        configs[config.slice_id], lines[config.slice_id] = config, where
     return tuple(configs[slice_id] for slice_id in sorted(configs))
 
 

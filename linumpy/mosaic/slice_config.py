@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from linumpy.errors import InputError
 from linumpy.io.raw import discover_tiles, ids_text
-from linumpy.io.tables import SliceConfig, read_shifts
+from linumpy.io.tables import SliceConfig, read_shifts, read_slice_config
 from linumpy.mosaic.create_mosaic_grid_3d import GridOptions, galvo_shift_of_slice
 from linumpy.mosaic.raw_slice import read_raw_slice
 from linumpy.mosaic.shifts import holds_grids, read_grid_infos
@@ -24,6 +24,7 @@ def generate_slice_config(
     detect_galvo: bool = False,
     galvo_threshold: float = 0.6,
     assume_unit: str | None = None,
+    given: Path | None = None,
 ) -> tuple[SliceConfig, ...]:
     """List the slices of an acquisition and say which go into the brain.
 
@@ -42,14 +43,21 @@ def generate_slice_config(
         Confidence from which the band's place is believed.
     assume_unit
         Unit of grids whose metadata has none.
+    given
+        ``slice_config.csv`` with decisions made before, which win over all others. It may lack
+        slices and columns, but want no slice that the acquisition does not have.
 
     Raises
     ------
     InputError
-        When the source cannot be read, an excluded slice is not there, or none is left.
+        When the source cannot be read, an excluded slice is not there, none is left, or the given
+        table has a slice twice or wants one that is not there; names its line.
     """
     rows = _list_slices(Path(source), detect_galvo, galvo_threshold, assume_unit)
     ids = [row.slice_id for row in rows]
+    decided: dict[int, SliceConfig] = {}
+    if given is not None:
+        decided = {row.slice_id: row for row in read_slice_config(given, known_ids=ids)}
     unknown = sorted(set(exclude) - set(ids))
     if unknown:
         raise InputError(
@@ -63,9 +71,26 @@ def generate_slice_config(
             rows[n] = replace(row, use=False, notes=CALIBRATION_NOTE)
         elif row.slice_id in set(exclude):
             rows[n] = replace(row, use=False, exclude_reason="excluded by hand")
+    rows = [_merged(row, decided.get(row.slice_id)) for row in rows]
     if not any(row.used for row in rows):
         raise InputError(f"{source}: all {len(rows)} slices are excluded; expected one to be left")
-    return tuple(rows)
+    absent = [row for slice_id, row in decided.items() if slice_id not in ids]
+    return tuple(sorted([*rows, *absent], key=lambda row: row.slice_id))
+
+
+def _merged(row: SliceConfig, given: SliceConfig | None) -> SliceConfig:
+    """Return a given row, with what it leaves empty taken from the one that was made."""
+    if given is None:
+        return row
+    if given.use is not None:
+        # Reasons and notes belong to a decision, and go with it.
+        row = replace(row, use=None, exclude_reason="", notes="")
+    made = {
+        f.name: getattr(row, f.name)
+        for f in fields(SliceConfig)
+        if f.name != "extra" and getattr(given, f.name) in (None, "")
+    }
+    return replace(given, **made)
 
 
 def _list_slices(

@@ -22,12 +22,15 @@ from linumpy.slices.register_stage import TilePositions
 pa = pytest.importorskip("pyarrow")
 csv = pytest.importorskip("pyarrow.csv")
 
-SHIFTS = (XYShift(0, 1, 1.5, -2.0, 0.015, -0.02), XYShift(1, 3, 0.0, 4.25, 0.0, 0.0425, False))
+SHIFTS = (
+    XYShift(0, 1, 1.5, -2.0, 0.015, -0.02),
+    XYShift(1, 3, 0.0, 4.25, 0.0, 0.0425, reliable=False, x_correction_mm=-1.5),
+)
 
 
 def test_shifts_are_those_of_the_csv_file(tmp_path):
     batch = pa.record_batch(shifts_table(SHIFTS))
-    write_shifts(tmp_path / "shifts_xy.csv", SHIFTS)
+    write_shifts(tmp_path / "shifts_xy.csv", SHIFTS, corrections=True)
     written = csv.read_csv(tmp_path / "shifts_xy.csv")
     assert batch.schema.names == written.schema.names
     for name in batch.schema.names:

@@ -15,6 +15,7 @@ from linumpy.io.tables import (
     XYShift,
     offsets_from_shifts,
     parse_ids,
+    position_corrections_um,
     read_shifts,
     read_slice_config,
     selected_ids,
@@ -42,7 +43,14 @@ finite = st.floats(-1e6, 1e6)
 def chains(draw: st.DrawFn) -> tuple[XYShift, ...]:
     ids = sorted(draw(st.sets(st.integers(0, 500), min_size=2, max_size=8)))
     return tuple(
-        XYShift(a, b, *(draw(finite) for _ in range(4)), reliable=draw(st.booleans()))
+        XYShift(
+            a,
+            b,
+            *(draw(finite) for _ in range(4)),
+            reliable=draw(st.booleans()),
+            x_correction_mm=draw(st.just(0.0) | finite),
+            y_correction_mm=draw(st.just(0.0) | finite),
+        )
         for a, b in zip(ids, ids[1:], strict=False)
     )
 
@@ -64,6 +72,28 @@ def test_shifts_file_is_the_agreed_one(tmp_path: Path) -> None:
     assert path.read_text() == (f"{SHIFT_HEADER},reliable\n3.0,5.0,-1.5,2.0,-0.012,0.016,0.0\n")
     with pytest.raises(OutputExistsError, match="exists already"):
         write_shifts(path, [])
+
+
+def test_corrections_have_columns_when_there_are_some_or_when_asked(tmp_path: Path) -> None:
+    path = tmp_path / "shifts_xy.csv"
+    plain = XYShift(3, 5, -1.5, 2.0, -0.012, 0.016)
+    corrected = XYShift(5, 6, 0, 0, 0, 0, x_correction_mm=0.25, y_correction_mm=-1.0)
+    header = f"{SHIFT_HEADER},reliable,x_correction_mm,y_correction_mm"
+    for shifts, asked in (([plain, corrected], False), ([plain], True)):
+        write_shifts(path, shifts, corrections=asked, overwrite=True)
+        assert path.read_text().splitlines()[0] == header
+        assert read_shifts(path) == tuple(shifts)
+
+
+def test_a_correction_moves_its_slice_and_all_after_it() -> None:
+    """A step is fixed minus moving: 0.25 mm more of it is 250 um less of position."""
+    shifts = [
+        XYShift(0, 2, 0, 0, 0, 0),
+        XYShift(2, 3, 0, 0, 0, 0, x_correction_mm=0.25),
+        XYShift(3, 4, 0, 0, 0, 0, x_correction_mm=-0.25, y_correction_mm=1.0),
+    ]
+    corrections = position_corrections_um(shifts)
+    assert corrections == {0: (0, 0), 2: (0, 0), 3: (-250, 0), 4: (0, -1000)}
 
 
 def test_an_old_shifts_file_counts_as_reliable(tmp_path: Path) -> None:
@@ -249,7 +279,7 @@ def test_an_empty_use_means_used(tmp_path: Path) -> None:
         (",true,", "line 3: slice_id is '', expected a slice id"),
         ("1,ture,", "line 3: use is 'ture', expected true or false"),
         ("1,true,good", "line 3: quality_score is 'good', expected a finite number"),
-        ("00,true,", "line 3: a second row for slice z00"),
+        ("00,true,", "line 3: a second row for slice z00, after line 2"),
         ("1,true", "line 3: 2 cells, expected 3 as in the header"),
     ],
 )
@@ -278,3 +308,14 @@ def test_id_lists() -> None:
     for text in ("x", "3-", "5-3", "-1"):
         with pytest.raises(InputError, match="neither an id nor a range"):
             parse_ids(text)
+
+
+def test_a_row_that_wants_a_slice_which_the_acquisition_lacks_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "slice_config.csv"
+    path.write_text("slice_id,use\n3,true\n9,no\n07,\n")
+    assert [row.slice_id for row in read_slice_config(path, known_ids=[7, 3, 5])] == [3, 7, 9]
+    with pytest.raises(InputError) as caught:
+        read_slice_config(path, known_ids=range(6))
+    assert str(caught.value) == (
+        f"{path}, line 4: slice z07 is not one of the acquisition's, whose ids are 0, 1, 2, 3, 4, 5"
+    )

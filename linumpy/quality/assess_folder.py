@@ -1,0 +1,90 @@
+"""From a folder of normalised slices to their scores and to the decisions on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from linumpy.cli import logger
+from linumpy.device import CPU, Device, default_workers
+from linumpy.errors import InputError
+from linumpy.io.models import save_model
+from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
+from linumpy.params import build
+from linumpy.quality.assess_slice_quality import SliceQuality, assess_slice_quality
+from linumpy.slices.single_stages import model_place
+from linumpy.stage_params.quality import QualityParams
+
+_MAX_PAIRS = 4
+
+
+def assess_folder(
+    folder: Path,
+    output: Path,
+    values: Mapping[str, Any],
+    *,
+    shifts: Path | None = None,
+    config_in: Path | None = None,
+    config_out: Path | None = None,
+    overwrite: bool = False,
+    device: Device = CPU,
+) -> SliceQuality:
+    """Rate the slices of a folder, write the scores as JSON and the decisions into a new table.
+
+    Parameters
+    ----------
+    shifts
+        ``shifts_xy.csv``, for slices that recorded no stage positions.
+    config_in, config_out
+        ``slice_config.csv`` to read, and the one to write. Slices that the first leaves out are
+        not looked at and stay out.
+
+    Raises
+    ------
+    InputError
+        When no slice is left; the scores are written all the same.
+    """
+    from linumpy.mosaic.brain import find_slices, load_slices
+
+    params = build(QualityParams, values)
+    rows = () if config_in is None else read_slice_config(config_in)
+    paths = find_slices(folder, config_in)
+    volumes, voxel_um, interval_um = load_slices(paths, shifts, device=device)
+    # Every pair in hand takes the memory of some planes of two slices.
+    workers = min(default_workers(device), _MAX_PAIRS)
+    model = assess_slice_quality(volumes, voxel_um, interval_um, params, workers=workers)
+    save_model(*model_place(output), model)
+    for record in model.slices:
+        if record["exclude_reason"]:
+            logger.warning(
+                "slice z%02d is left out: %s%s",
+                record["slice_id"],
+                record["exclude_reason"],
+                "" if record["score"] is None else f" (score {record['score']:.2f})",
+            )
+    if all(record["exclude_reason"] for record in model.slices):
+        raise InputError(
+            f"{folder}: all {len(model.slices)} slices are left out, expected one to stay; "
+            f"{output} has their scores, --assess_quality_min_quality is {params.min_quality:g}"
+        )
+    if config_out is not None:
+        write_slice_config(config_out, stamp_quality(rows, model), overwrite=overwrite)
+    return model
+
+
+def stamp_quality(rows: Sequence[SliceConfig], model: SliceQuality) -> tuple[SliceConfig, ...]:
+    """Return the table with scores, and with the slices left out that the model leaves out.
+
+    A slice that is out already stays so, for the reason that it has. One without a row gets one.
+    """
+    table = {row.slice_id: row for row in rows}
+    for record in model.slices:
+        row = table.get(record["slice_id"], SliceConfig(record["slice_id"]))
+        if record["score"] is not None:
+            row = replace(row, quality_score=round(record["score"], 4))
+        if record["exclude_reason"] and row.used:
+            row = replace(row, use=False, exclude_reason=record["exclude_reason"])
+        table[row.slice_id] = row
+    return tuple(table[k] for k in sorted(table))

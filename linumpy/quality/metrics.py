@@ -1,0 +1,113 @@
+"""Figures of every stage, judged: ``<stem>_metrics.json`` beside each model that is saved.
+
+A stage's figures are read from its model, so that they cost no pass over the data and no stage
+has to think of them. They carry no time: files that are compared between runs would differ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from linumpy.io.atomic import write_json
+from linumpy.quality.thresholds import ERROR, LIMITS, OK, WARNING, worst
+
+SUFFIX = "_metrics.json"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure: ``value`` is None where it could not be measured."""
+
+    value: float | int | None
+    unit: str
+    description: str
+    status: str
+
+
+@dataclass
+class StageMetrics:
+    """All figures of one stage, for one slice or the whole brain.
+
+    Attributes
+    ----------
+    warnings, errors
+        Sentences for a person; each raises the overall status.
+    """
+
+    step_name: str
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        value: float | int | None,
+        unit: str,
+        description: str,
+        limits: str | None = None,
+    ) -> None:
+        """Add a figure.
+
+        Parameters
+        ----------
+        name
+            Unique in the stage.
+        value
+            None, NaN and infinities count as not measured, and are judged to be nothing wrong.
+        limits
+            Name in `thresholds.LIMITS`; a figure without any is for information.
+        """
+        if value is not None:
+            value = value if isinstance(value, int) else float(value)
+            value = value if math.isfinite(value) else None
+        status = OK if limits is None or value is None else LIMITS[limits].status(value)
+        self.metrics[name] = Metric(value, unit, description, status)
+
+    @property
+    def overall_status(self) -> str:
+        """The worst of all figures and remarks."""
+        statuses = [metric.status for metric in self.metrics.values()]
+        return worst(statuses + [WARNING] * bool(self.warnings) + [ERROR] * bool(self.errors))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        return {
+            "step_name": self.step_name,
+            "overall_status": self.overall_status,
+            "metrics": {name: asdict(metric) for name, metric in self.metrics.items()},
+            "warnings": self.warnings,
+            "errors": self.errors,
+        }
+
+
+def measure(stem: str, model: Any) -> StageMetrics | None:
+    """Return the figures of a model; None when no stage of that name has any.
+
+    Parameters
+    ----------
+    stem
+        The model's file stem: a stage's name, maybe behind the name of what it was learned from
+        and an underscore.
+    model
+        The stage's dataclass.
+    """
+    from linumpy.quality.stage_metrics import READERS
+
+    names = [name for name in READERS if stem == name or stem.endswith(f"_{name}")]
+    if not names:
+        return None
+    reader = READERS[max(names, key=len)]
+    found = StageMetrics(reader.__name__)
+    reader(model, found)
+    return found
+
+
+def write_metrics(folder: Path | str, stem: str, model: Any) -> None:
+    """Write the figures of a model beside it, where there are any."""
+    found = measure(stem, model)
+    if found is not None:
+        write_json(Path(folder) / f"{stem}{SUFFIX}", found.as_json())

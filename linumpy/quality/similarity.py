@@ -1,0 +1,263 @@
+"""How alike two pictures of the same tissue are, on the host or on a device.
+
+Structural similarity after Wang et al. (IEEE Trans. Image Process. 13, 600, 2004), with uniform
+windows and unbiased variances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from linumpy.device import Array, namespace, ndimage_of
+from linumpy.registration.correlation import (
+    ACCEPT_Z_SCORE,
+    correlation_surface,
+    fetch_surfaces,
+    find_peak,
+    flatten,
+    start_correlation,
+)
+
+SSIM_WINDOW_PX = 7
+PATCH_PX = 64
+PATCH_REACH_PX = 16
+COARSE_FACTOR = 4
+_K1, _K2 = 0.01, 0.03
+_WHITE_PERCENTILE = 99.9
+_TISSUE_LEVEL = 0.1
+_MIN_TISSUE_PX = 256
+_MIN_PATCH_SHARE = 0.5
+_LEAST_PATCH_SHARE = 0.02
+_LEAST_OVERLAP_SHARE = 0.1
+
+
+def ssim_map(first: Array, second: Array, data_range: float = 1.0) -> Array:
+    """Return the structural similarity around every pixel of two planes.
+
+    Parameters
+    ----------
+    first, second
+        Shape (axis 1, axis 2), NumPy or CuPy.
+    data_range
+        Distance between black and white.
+
+    Returns
+    -------
+    float64 of the same shape. Within half a window of the border it rests on mirrored pixels.
+    """
+    xp, ndimage = namespace(first), ndimage_of(first)
+    a, b = first.astype(xp.float64), second.astype(xp.float64)
+
+    def mean(values: Array) -> Array:
+        return ndimage.uniform_filter(values, SSIM_WINDOW_PX)
+
+    n = SSIM_WINDOW_PX**2
+    unbiased = n / (n - 1)
+    mean_a, mean_b = mean(a), mean(b)
+    var_a = unbiased * (mean(a * a) - mean_a * mean_a)
+    var_b = unbiased * (mean(b * b) - mean_b * mean_b)
+    both = unbiased * (mean(a * b) - mean_a * mean_b)
+    c1, c2 = (_K1 * data_range) ** 2, (_K2 * data_range) ** 2
+    return (
+        (2 * mean_a * mean_b + c1)
+        * (2 * both + c2)
+        / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
+    )
+
+
+def edge_strength(plane: Array) -> Array:
+    """Return the magnitude of a plane's gradient by Sobel's filters, float64."""
+    xp, ndimage = namespace(plane), ndimage_of(plane)
+    a = plane.astype(xp.float64)
+    return xp.hypot(ndimage.sobel(a, 0), ndimage.sobel(a, 1))
+
+
+def pearson(first: Array, second: Array) -> float:
+    """Return the correlation of two sets of values; 0 where one of them does not vary."""
+    xp = namespace(first)
+    a, b = first - first.mean(), second - second.mean()
+    scale = float(xp.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / scale if scale > 0 else 0.0
+
+
+def to_white(planes: Array) -> Array:
+    """Scale each plane so that 0 stays black and its brightest tissue becomes 1."""
+    xp = namespace(planes)
+    white = xp.percentile(planes, _WHITE_PERCENTILE, axis=(1, 2), keepdims=True)
+    return xp.clip(planes / xp.maximum(white, 1e-12), 0, 1)
+
+
+def tissue_of(planes: Array) -> Array:
+    """Return where planes scaled by `to_white` show more than agarose, boolean."""
+    return planes > _TISSUE_LEVEL
+
+
+def detail_variance(planes: Array, valid: Array | None) -> np.ndarray:
+    """Return how strongly the tissue of each plane varies around its local mean.
+
+    Parameters
+    ----------
+    planes
+        Shape (planes, axis 1, axis 2), float32.
+    valid
+        Mask of the same shape, or None.
+
+    Returns
+    -------
+    Variance of a plane, relative to the square of its local mean; NaN without tissue.
+    """
+    tissue = tissue_of(to_white(planes))
+    if valid is not None:
+        tissue &= valid > 0
+    found = []
+    for plane, mask in zip(flatten(planes, valid), tissue, strict=True):
+        values = plane[mask].astype("float64")
+        found.append(float(values.var()) if values.size >= _MIN_TISSUE_PX else np.nan)
+    return np.array(found)
+
+
+def compare_planes(
+    first: Array,
+    second: Array,
+    reach_px: int,
+    valid: tuple[Array | None, Array | None] = (None, None),
+    *,
+    must_match: bool = False,
+) -> tuple[float, float] | None:
+    """Compare planes of two slices that show the same tissue, where they match best.
+
+    A stage that is off and a slice that has turned must not pass for a bad picture: planes are
+    moved onto each other as a whole, then patch by patch.
+
+    Parameters
+    ----------
+    first, second
+        Same shape (planes, axis 1, axis 2), float32; 0 outside the tissue.
+    reach_px
+        How far the second may be off.
+    valid
+        Their masks; None where all is data. Only what both slices imaged is compared.
+    must_match
+        Do not compare planes that are nowhere found to match: they may share too little to tell.
+
+    Returns
+    -------
+    Mean structural similarity over the tissue, and correlation of edge strengths there, at least
+    0 each; None where neither shows any tissue.
+    """
+    xp = namespace(first)
+    known_a, known_b = (
+        xp.ones(first.shape, xp.float32) if v is None else (v > 0).astype(xp.float32) for v in valid
+    )
+    first, second = first * known_a, second * known_b
+    shift = _whole_shift(first, second, reach_px)
+    if shift is None:
+        if must_match:
+            return None
+        shift = (0, 0)
+    here, there = _shared(first.shape[1:], shift)
+    first, known_a = (x[(slice(None), *here)] for x in (first, known_a))
+    second, known_b = (x[(slice(None), *there)] for x in (second, known_b))
+    flat_a, flat_b = flatten(first, known_a), flatten(second, known_b)
+    moved, known_b = _match_patches(flat_a, flat_b, (second, known_b))
+    joint = known_a * known_b
+    a, b = to_white(first * joint), to_white(moved * joint)
+    similarities, edges, weights = [], [], []
+    inner = slice(SSIM_WINDOW_PX // 2, -(SSIM_WINDOW_PX // 2))
+    for plane_a, plane_b in zip(a, b, strict=True):
+        mask = (tissue_of(plane_a) | tissue_of(plane_b))[inner, inner]
+        count = int(mask.sum())
+        if count < _MIN_TISSUE_PX:
+            continue
+        similarity = ssim_map(plane_a, plane_b)[inner, inner][mask]
+        similarities.append(max(0.0, float(similarity.mean())))
+        strengths = (edge_strength(p)[inner, inner][mask] for p in (plane_a, plane_b))
+        edges.append(max(0.0, pearson(*strengths)))
+        weights.append(count)
+    if not weights:
+        return None
+    return (
+        float(np.average(similarities, weights=weights)),
+        float(np.average(edges, weights=weights)),
+    )
+
+
+def _whole_shift(first: Array, second: Array, reach_px: int) -> tuple[int, int] | None:
+    """Find where the second lies on the first as a whole; None when it is not clear.
+
+    Coarse pixels forgive a turn by some degrees, and patches find what is left.
+    """
+    a, b = (bin_planes(x, COARSE_FACTOR) for x in (first, second))
+    reach = -(-reach_px // COARSE_FACTOR)
+    surface = correlation_surface(
+        flatten(a), flatten(b), (0, 0), (reach, reach), min_overlap_share=_LEAST_OVERLAP_SHARE
+    )
+    peak = find_peak(surface)
+    if peak is None or peak.z_score < ACCEPT_Z_SCORE:
+        return None
+    row, column = (round(COARSE_FACTOR * d) for d in peak.displacement_px)
+    return (row, column)
+
+
+def _shared(
+    shape: tuple[int, ...], shift: tuple[int, ...]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Return the windows of two equal planes that overlap when the second is moved by a shift."""
+    here = tuple(slice(max(0, s), min(n, n + s)) for n, s in zip(shape, shift, strict=True))
+    there = tuple(slice(w.start - s, w.stop - s) for w, s in zip(here, shift, strict=True))
+    return here, there
+
+
+def _match_patches(fixed: Array, moving: Array, carried: Sequence[Array]) -> list[Array]:
+    """Move patches of arrays to where the flattened `moving` fits the flattened `fixed` best."""
+    xp, reach = namespace(fixed), PATCH_REACH_PX
+    border = ((0, 0), (reach, reach), (reach, reach))
+    moving = xp.pad(moving, border)
+    padded = [xp.pad(array, border) for array in carried]
+    rows, columns = (_patches(n) for n in fixed.shape[1:])
+    windows = [(slice(None), r, c) for r in rows for c in columns]
+    pending = [
+        start_correlation(
+            fixed[window],
+            moving[_moved(window, (0, 0), 2 * reach)],
+            (-reach, -reach),
+            (reach, reach),
+            min_overlap_share=_LEAST_PATCH_SHARE,
+        )
+        for window in windows
+    ]
+    moved = [xp.empty_like(array) for array in carried]
+    for window, surface in zip(windows, fetch_surfaces(pending), strict=True):
+        # Of what can overlap most of it must: a patch may hold little tissue.
+        enough = np.isfinite(surface.values) & (surface.weight**2 >= _MIN_PATCH_SHARE)
+        values = np.where(enough, surface.values, -1.0)
+        best = np.unravel_index(int(values.argmax()), values.shape)
+        if not enough.any():
+            best = (np.intp(reach), np.intp(reach))
+        # The first displacement sampled is that of the far border.
+        source = _moved(window, tuple(2 * reach - int(k) for k in best), 0)
+        for out, array in zip(moved, padded, strict=True):
+            out[window] = array[source]
+    return moved
+
+
+def _moved(window: tuple[slice, ...], by: tuple[int, ...], wider: int) -> tuple[slice, ...]:
+    lateral = (slice(w.start + d, w.stop + d + wider) for w, d in zip(window[1:], by, strict=True))
+    return (slice(None), *lateral)
+
+
+def _patches(length: int) -> list[slice]:
+    """Cut a length into pieces of about the patch's side."""
+    ends = np.linspace(0, length, max(1, round(length / PATCH_PX)) + 1).astype(int)
+    return [slice(int(a), int(b)) for a, b in zip(ends, ends[1:], strict=False)]
+
+
+def bin_planes(planes: Array, factor: int) -> Array:
+    """Return means over squares of `factor` pixels; a rest at the end is dropped."""
+    if factor == 1:
+        return planes
+    n1, n2 = (n // factor for n in planes.shape[1:])
+    blocks = planes[:, : n1 * factor, : n2 * factor]
+    return blocks.reshape(len(planes), n1, factor, n2, factor).mean(axis=(2, 4))

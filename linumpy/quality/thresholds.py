@@ -1,0 +1,79 @@
+"""From where on a figure deserves a warning, and from where on it is an error.
+
+One table for all stages: a metric names its limits, and its status follows. Limits on angles and
+lengths are on magnitudes, whatever their sign.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+OK, WARNING, ERROR = "ok", "warning", "error"
+STATUSES = (OK, WARNING, ERROR)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a figure stops being good.
+
+    Attributes
+    ----------
+    warning, error
+        The first value that is not good any more, and the first that is bad.
+    higher_is_better
+        Whether values below the limits are the bad ones.
+    """
+
+    warning: float
+    error: float
+    higher_is_better: bool = False
+
+    def status(self, value: float) -> str:
+        """Judge a value; one that is not finite is an error."""
+        if not math.isfinite(value):
+            return ERROR
+        sign = -1.0 if self.higher_is_better else 1.0
+        size = value if self.higher_is_better else abs(value)
+        if sign * size >= sign * self.error:
+            return ERROR
+        return WARNING if sign * size >= sign * self.warning else OK
+
+
+LIMITS = {
+    # Of any registration.
+    "registration_error": Limits(0.05, 0.15),
+    "translation": Limits(30, 50),
+    "rotation": Limits(1, 2),
+    "correlation": Limits(0.7, 0.5, higher_is_better=True),
+    "confidence": Limits(0.4, 0.3, higher_is_better=True),
+    "rms_residual": Limits(5, 15),
+    "accepted_share": Limits(0.5, 0.25, higher_is_better=True),
+    "unregistered_share": Limits(0.25, 0.5),
+    "unregistered_tiles_share": Limits(0.5, 0.8),
+    # Of what a picture shows.
+    "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),
+    "mask_coverage": Limits(0.05, 0.01, higher_is_better=True),
+    "agarose_coverage": Limits(0.05, 0.01, higher_is_better=True),
+    "empty_fraction": Limits(0.5, 0.8),
+    "std_background": Limits(0.1, 0.25),
+    "seam": Limits(0.12, 0.25),
+    "profile_quality": Limits(0.5, 0.3, higher_is_better=True),
+    "psf_max": Limits(0.1, 0.05, higher_is_better=True),
+    "atlas_overlap": Limits(0.8, 0.5, higher_is_better=True),
+    "orientation_margin": Limits(0.02, 0.0, higher_is_better=True),
+    # Of depth.
+    "z_offset_std": Limits(10, 25),
+    "z_offset_range": Limits(15, 30),
+    # Of what was learned.
+    "learned_tiles": Limits(48, 12, higher_is_better=True),
+    "surface_residual": Limits(2, 5),
+    # Of decisions on slices.
+    "excluded_share": Limits(0.1, 0.5),
+}
+"""Limits by name. Pixels and voxels are those of the working resolution, angles degrees."""
+
+
+def worst(statuses: list[str]) -> str:
+    """Return the worst of some statuses; ok where there are none."""
+    return max(statuses, key=STATUSES.index, default=OK)

@@ -1,0 +1,55 @@
+"""Parameters of the rating of slices, and of diagnostics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from linumpy.params import param
+
+
+@dataclass(frozen=True)
+class QualityParams:
+    """Parameters of rating slices against their neighbours."""
+
+    min_quality: float = param(
+        0.3,
+        "assess_quality_min_quality",
+        "score from 0 to 1 below which a slice is left out; good ones reach about 1",
+        minimum=0,
+        maximum=1,
+    )
+    roi_size_px: int = param(
+        1024,
+        "assess_quality_roi_size",
+        "side of the square in the middle of a slice that is looked at, pixels",
+        minimum=64,
+    )
+    sample_depth: int = param(
+        5, "assess_quality_sample_depth", "depths of a slice that are looked at", minimum=1
+    )
+    exclude_first: int = param(
+        0, "assess_quality_exclude_first", "slices from the first one on to leave out", minimum=0
+    )
+    detect_calibration: bool = param(
+        False,
+        "detect_calibration",
+        "leave out any of the first three slices that is far deeper than usual",
+    )
+    first_plane: int = param(
+        4,
+        "moving_slice_first_index",
+        "planes at the top of a slice that are not trusted, for an uneven cut",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
+class RotationDiagnosticParams:
+    """Parameters of the look at how slices turn."""
+
+    rotation_threshold_deg: float = param(
+        2.0,
+        "diagnostic_rotation_threshold",
+        "turn of a slice, whatever its sign, from which it is named, degrees",
+        minimum=0,
+    )

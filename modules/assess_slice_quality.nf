@@ -1,0 +1,39 @@
+// How good each slice is, seen beside its neighbours; bad ones are left out from here on.
+//
+// Takes all slices as one folder and both tables. A slice that is left out already stays out.
+
+include { gpu_flags } from './local/params'
+
+process assess_slice_quality {
+    tag 'all slices'
+    label 'brain'
+
+    input:
+    path slices, stageAs: 'slices/*'
+    path shifts, stageAs: 'in/shifts_xy.csv'
+    path config, stageAs: 'in/slice_config.csv'
+    stdin
+
+    output:
+    path 'slice_config.csv', emit: config
+    path 'models/*.json', emit: models
+    tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
+
+    script:
+    """
+    linum_assess_slice_quality.py slices \\
+        --output models/assess_slice_quality.json \\
+        --shifts in/shifts_xy.csv \\
+        --slice_config_in in/slice_config.csv \\
+        --slice_config_out slice_config.csv \\
+        --params - \\
+        ${gpu_flags(params)}
+    """
+
+    stub:
+    """
+    mkdir models
+    touch models/assess_slice_quality.json
+    echo slice_id,use > slice_config.csv
+    """
+}

@@ -1,0 +1,58 @@
+#!/usr/bin/env python
+"""Rate the slices of a brain and leave out those that look unlike their neighbours."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_arguments, read_params
+from linumpy.stage_params.quality import QualityParams
+
+DESCRIPTION = """Rate the slices of a brain and leave out those that look unlike their neighbours.
+
+Planes of neighbouring slices that show the same tissue are compared. A slice that the table
+leaves out already stays out, and is not looked at."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(DESCRIPTION, gpu=True)
+    parser.add_argument("slices", type=Path, help="folder of normalised slice_z*.ome.zarr")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file for the scores")
+    parser.add_argument(
+        "--shifts", type=Path, help="shifts_xy.csv, for slices without stage positions"
+    )
+    parser.add_argument("--slice_config_in", type=Path, help="slice_config.csv to read")
+    parser.add_argument(
+        "--slice_config_out", type=Path, help="the same with scores and decisions, to write"
+    )
+    add_arguments(parser, QualityParams)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Rate the slices."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.io.atomic import refuse_existing
+    from linumpy.quality.assess_folder import assess_folder
+
+    for path in (args.output, args.slice_config_out):
+        if path is not None:
+            refuse_existing(path, args.overwrite)
+    assess_folder(
+        args.slices,
+        args.output,
+        read_params(args),
+        shifts=args.shifts,
+        config_in=args.slice_config_in,
+        config_out=args.slice_config_out,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu, args.gpu_memory),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

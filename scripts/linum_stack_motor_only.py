@@ -1,0 +1,62 @@
+#!/usr/bin/env python
+"""Stack slices where the motors put them."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_arguments, read_params
+from linumpy.stage_params.brain import StackParams
+
+DESCRIPTION = """Stack slices where the motors put them.
+
+To be looked at beside the brain that linum_stack_slices_motor.py makes with a registration."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_parser(DESCRIPTION, gpu=True)
+    parser.add_argument("slices", type=Path, help="folder of slice_z*.ome.zarr")
+    parser.add_argument("shifts", type=Path, help="shifts_xy.csv")
+    parser.add_argument("output", type=Path, help="brain to write (*.ome.zarr)")
+    parser.add_argument(
+        "--slice_config", type=Path, help="slice_config.csv; slices with use=false stay out"
+    )
+    parser.add_argument("--preview", type=Path, help="PNG of three planes")
+    add_arguments(parser, StackParams)
+    parser.add_argument(
+        "--pyramid_resolutions",
+        default=argparse.SUPPRESS,
+        metavar="UM,UM",
+        help="voxel sizes of the pyramid, um (default: 10,25,50,100)",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Stack the slices."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.io.atomic import refuse_existing
+    from linumpy.io.previews import brain_preview
+    from linumpy.mosaic.brain import stack_folder
+
+    if args.preview is not None:
+        refuse_existing(args.preview, args.overwrite)
+    stack_folder(
+        args.slices,
+        args.shifts,
+        args.output,
+        read_params(args),
+        config=args.slice_config,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu, args.gpu_memory),
+    )
+    if args.preview is not None:
+        brain_preview(args.output, args.preview, overwrite=args.overwrite)
+
+
+if __name__ == "__main__":
+    run(main)

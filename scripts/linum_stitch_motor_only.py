@@ -1,0 +1,40 @@
+#!/usr/bin/env python
+"""Stitch a corrected mosaic grid where the stage put its tiles."""
+
+import argparse
+from collections.abc import Sequence
+
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
+from linumpy.stage_params.slices import StitchParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    return make_stage_parser(
+        "Stitch a corrected mosaic grid where the stage put its tiles.\n\n"
+        "To be looked at beside the slice that linum_stitch_3d_refined.py makes of the same grid.",
+        "mosaic grid (*.ome.zarr)",
+        "slice volume to write",
+        StitchParams,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Stitch the grid."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.quality.motor_only import stitch_motor_only
+
+    stitch_motor_only(
+        args.input,
+        args.output,
+        read_params(args),
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu, args.gpu_memory),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

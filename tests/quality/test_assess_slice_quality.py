@@ -1,0 +1,254 @@
+"""Scores of slices: bad ones rank below good ones, whoever their neighbours are."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter
+
+from linumpy.errors import InputError
+from linumpy.io.omezarr import create_image
+from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
+from linumpy.quality.assess_folder import assess_folder, stamp_quality
+from linumpy.quality.assess_slice_quality import (
+    PairSimilarity,
+    SliceQuality,
+    assess_slice_quality,
+    rate,
+)
+from linumpy.registration.slice_planes import SliceVolume
+from linumpy.slices.layout import volume_spec
+from linumpy.stage_params.quality import QualityParams
+
+VOXEL_UM = (10.0, 10.0, 10.0)
+INTERVAL_UM = 80.0
+SHAPE = (24, 140, 150)
+PARAMS = QualityParams(first_plane=2, sample_depth=3)
+SPOIL = {
+    "blurred": lambda rng, a: gaussian_filter(a, (0, 4, 4)),
+    "dark": lambda rng, a: np.abs(0.1 * a + 0.3 * rng.normal(size=a.shape)),
+    "noisy": lambda rng, a: np.abs(a + 2 * rng.normal(size=a.shape)),
+    "empty": lambda rng, a: np.abs(rng.normal(size=a.shape)),
+}
+
+
+def block(seed):
+    """Tissue in a cylinder: structure that goes on in depth, and a fine texture."""
+    rng = np.random.default_rng(seed)
+    shape = (80, 180, 190)
+    i, j = np.mgrid[: shape[1], : shape[2]]
+    disk = np.hypot(i - 90, j - 95) < 62
+    fine = gaussian_filter(rng.normal(size=shape), (1.5, 0.9, 0.9)) * 2.5
+    broad = gaussian_filter(rng.normal(size=shape), (4, 8, 8)) * 60
+    return np.exp(0.35 * fine + 0.3 * broad) * disk
+
+
+def cut(tissue, slice_id, rng, hidden=(0, 0)):
+    """What a slice shows, off by `hidden` px, with noise of its own."""
+    top = 8 * slice_id
+    i, j = 20 + hidden[0], 20 + hidden[1]
+    part = tissue[top : top + SHAPE[0], i : i + SHAPE[1], j : j + SHAPE[2]]
+    return (part * np.exp(0.15 * rng.normal(size=part.shape))).astype(np.float32)
+
+
+def volume(xp, slice_id, data, corner_um=(0.0, 0.0)):
+    data = xp.asarray(data.astype(np.float32))
+
+    def read(planes, window):
+        return data[(planes, *window)], None
+
+    return SliceVolume(slice_id, tuple(data.shape), corner_um, 0.0, read)
+
+
+def assess(xp, data, params=PARAMS, **options):
+    slices = [volume(xp, k, d, **options) for k, d in data.items()]
+    return assess_slice_quality(slices, VOXEL_UM, INTERVAL_UM, params)
+
+
+def scores(model):
+    return {s["slice_id"]: s["score"] for s in model.slices}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_bad_slices_score_below_all_good_ones(xp, seed):
+    rng = np.random.default_rng(seed)
+    tissue = block(seed)
+    good = {k: cut(tissue, k, rng, rng.integers(-9, 10, 2)) for k in range(6)}
+    model = assess(xp, good)
+    assert min(scores(model).values()) > 0.8
+    assert not any(s["exclude_reason"] for s in model.slices)
+    for where, kind in zip((0, 3, 3, 5), SPOIL, strict=True):
+        spoilt = {**good, where: SPOIL[kind](rng, good[where])}
+        found = scores(assess(xp, spoilt))
+        bad = found.pop(where)
+        assert bad < 0.3, kind
+        assert min(found.values()) > 0.5, kind
+        assert model.pairs
+
+
+def test_neighbours_of_two_bad_slices_are_still_good(xp, rng):
+    tissue = block(4)
+    data = {k: cut(tissue, k, rng) for k in range(7)}
+    for k in (2, 4):
+        data[k] = SPOIL["empty"](rng, data[k])
+    found = scores(assess(xp, data))
+    assert max(found[2], found[4]) < 0.2
+    assert min(found[k] for k in (0, 1, 3, 5, 6)) > 0.6
+
+
+def test_a_constant_slice_scores_zero_and_says_why(xp, rng):
+    tissue = block(5)
+    data = {k: cut(tissue, k, rng) for k in range(4)}
+    data[1] = np.full(SHAPE, 0.4)
+    model = assess(xp, data)
+    assert model.slices[1]["score"] == 0.0
+    assert [s["exclude_reason"] for s in model.slices] == ["", "constant_slice", "", ""]
+    assert min(scores(model)[k] for k in (0, 2, 3)) > 0.6
+
+
+def test_a_slice_that_the_motors_misplace_is_not_bad(xp, rng):
+    tissue = block(6)
+    slices = []
+    for k in range(5):
+        # The stage says 60 and -50 um more than it did for the last two.
+        corner = (60.0, -50.0) if k >= 3 else (0.0, 0.0)
+        slices.append(volume(xp, k, cut(tissue, k, rng), corner))
+    model = assess_slice_quality(slices, VOXEL_UM, INTERVAL_UM, PARAMS)
+    assert min(scores(model).values()) > 0.75
+
+
+def test_only_the_middle_is_looked_at(xp, rng):
+    tissue = block(7)
+    data = {k: cut(tissue, k, rng) for k in range(4)}
+    params = QualityParams(first_plane=2, sample_depth=3, roi_size_px=80)
+    before = assess(xp, data, params)
+    i, j = np.mgrid[: SHAPE[1], : SHAPE[2]]
+    outside = (abs(i - 69.5) > 42) | (abs(j - 74.5) > 42)
+    for k in data:
+        data[k] = np.where(outside, rng.random(SHAPE), data[k])
+    after = assess(xp, data, params)
+    assert [s["score"] for s in after.slices] == [s["score"] for s in before.slices]
+
+
+def test_slices_on_request(xp, rng):
+    tissue = block(8)
+    data = {k: cut(tissue, k, rng) for k in range(4)}
+    data[1] = np.concatenate([data[1], data[1]])
+    params = QualityParams(first_plane=2, sample_depth=3, exclude_first=1, detect_calibration=True)
+    model = assess(xp, data, params)
+    assert [s["exclude_reason"] for s in model.slices] == [
+        "first_slice_excluded",
+        "calibration_slice",
+        "",
+        "",
+    ]
+    assert assess(xp, data).slices[1]["exclude_reason"] == ""
+
+
+def test_a_lone_slice_is_not_judged(xp, rng):
+    model = assess(xp, {3: cut(block(9), 1, rng)})
+    (record,) = model.slices
+    assert record["score"] is None and record["exclude_reason"] == ""
+
+
+# What is made of pairs
+
+
+def pair(fixed, moving, value, variance=1.0):
+    return PairSimilarity(fixed, moving, value, value, variance)
+
+
+def test_a_pair_of_the_usual_likeness_scores_one_and_a_bad_one_its_square():
+    pairs = [pair(k, k + 1, 0.5) for k in (0, 1, 2, 4)] + [pair(3, 4, 0.25)]
+    found = {r["slice_id"]: r for r in rate(range(6), pairs)}
+    assert found[1]["score"] == pytest.approx(1)
+    # Slice 3 is as usual against what lies above it, half as alike to what lies below.
+    assert found[3]["ssim"] == pytest.approx((1 + 0.25) / 2)
+    assert found[3]["score"] == pytest.approx(0.625**0.8)
+
+
+def test_one_good_neighbour_on_a_side_is_enough():
+    pairs = [pair(0, 1, 0.01), pair(1, 2, 0.01), pair(2, 3, 0.6), pair(3, 4, 0.6)]
+    pairs += [pair(0, 2, 0.6), pair(1, 3, 0.01), pair(2, 4, 0.6)]
+    found = {r["slice_id"]: r["score"] for r in rate(range(5), pairs)}
+    assert found[1] < 0.01
+    assert all(found[k] == pytest.approx(1) for k in (0, 2, 3, 4))
+
+
+def test_slices_that_cannot_be_compared_have_no_score():
+    pairs = [PairSimilarity(0, 1, None, None, None)]
+    assert [r["score"] for r in rate([0, 1], pairs)] == [None, None]
+
+
+# The table
+
+
+def model_of(*records):
+    slices = [
+        {"slice_id": k, "score": score, "exclude_reason": reason} for k, score, reason in records
+    ]
+    return SliceQuality(VOXEL_UM, 0.3, slices, [])
+
+
+def test_decisions_made_before_stay():
+    rows = (
+        SliceConfig(1, use=False, exclude_reason="torn"),
+        SliceConfig(2, use=True, notes="n"),
+        SliceConfig(3),
+    )
+    model = model_of(
+        (1, 0.1, "low_quality"), (2, 0.123456, "low_quality"), (3, 0.9, ""), (4, 1, "")
+    )
+    assert stamp_quality(rows, model) == (
+        SliceConfig(1, use=False, exclude_reason="torn", quality_score=0.1),
+        SliceConfig(2, use=False, exclude_reason="low_quality", notes="n", quality_score=0.1235),
+        SliceConfig(3, quality_score=0.9),
+        SliceConfig(4, quality_score=1),
+    )
+
+
+def write_slices(folder, data):
+    for k, values in data.items():
+        attributes = {
+            "kind": "slice",
+            "slice_id": k,
+            "slice_interval_um": INTERVAL_UM,
+            "interface_um": 100.0,
+        }
+        spec = volume_spec(SHAPE, VOXEL_UM, (100.0, 0.0, 0.0), attributes)
+        path = folder / f"slice_z{k:02d}.ome.zarr"
+        with create_image(path, spec, overwrite=False, with_valid=True) as image:
+            image.array[:] = values
+            image.valid[:] = 1
+
+
+def test_the_command_writes_scores_decisions_and_metrics(script, rng, tmp_path):
+    tissue = block(10)
+    data = {k: cut(tissue, k, rng) for k in range(5)}
+    data[3] = SPOIL["empty"](rng, data[3])
+    write_slices(tmp_path / "slices", data)
+    table = tmp_path / "in.csv"
+    write_slice_config(table, [SliceConfig(0, use=False, exclude_reason="torn"), SliceConfig(3)])
+    flags = ("--assess_quality_sample_depth", 2, "--moving_slice_first_index", 2)
+    done = script(
+        "assess_slice_quality", tmp_path / "slices", "--output", tmp_path / "q/quality.json",
+        "--slice_config_in", table, "--slice_config_out", tmp_path / "out.csv", *flags,
+    )  # fmt: skip
+    assert "slice z03 is left out: low_quality" in done.stderr
+    rows = {row.slice_id: row for row in read_slice_config(tmp_path / "out.csv")}
+    assert rows[0] == SliceConfig(0, use=False, exclude_reason="torn")
+    assert rows[3].use is False and rows[3].exclude_reason == "low_quality"
+    assert all(rows[k].use is None and rows[k].quality_score > 0.5 for k in (1, 2, 4))
+    report = json.loads((tmp_path / "q/quality.json").read_text())
+    assert [s["slice_id"] for s in report["slices"]] == [1, 2, 3, 4]
+
+
+def test_a_brain_of_bad_slices_is_refused_and_its_scores_are_kept(rng, tmp_path):
+    write_slices(tmp_path / "slices", {k: np.full(SHAPE, 0.5) for k in (0, 1)})
+    output = tmp_path / "assess_slice_quality.json"
+    with pytest.raises(InputError, match="all 2 slices are left out"):
+        assess_folder(tmp_path / "slices", output, {}, config_out=tmp_path / "slice_config.csv")
+    assert json.loads(output.read_text())["slices"][0]["score"] == 0.0
+    metrics = json.loads((tmp_path / "assess_slice_quality_metrics.json").read_text())
+    assert metrics["overall_status"] == "error"
+    assert not (tmp_path / "slice_config.csv").exists()

@@ -1,0 +1,259 @@
+"""Figures of stages: judged by their limits, read from every model, the same from run to run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linumpy.geometry.crop_3d_mosaic_below_interface import InterfaceCut
+from linumpy.geometry.detect_focal_curvature import FocalCurvature
+from linumpy.intensity.bias_model import BiasModel
+from linumpy.intensity.compensate_attenuation import Attenuation
+from linumpy.intensity.compensate_psf import AxialResponse
+from linumpy.intensity.fix_illumination_3d import FlatField
+from linumpy.intensity.normalize_intensities_per_slice import Normalization
+from linumpy.io.models import save_model
+from linumpy.mosaic.detect_rehoming import RehomingReport
+from linumpy.mosaic.interpolate_missing_slice import InterpolationReport
+from linumpy.mosaic.stack_slices_motor import BrainModel
+from linumpy.quality.assess_slice_quality import SliceQuality
+from linumpy.quality.metrics import StageMetrics, measure
+from linumpy.quality.run import Run
+from linumpy.quality.stage_metrics import READERS
+from linumpy.quality.thresholds import LIMITS, Limits, worst
+from linumpy.registration.align_to_ras import AlignedBrain
+from linumpy.registration.auto_exclude_slices import ExclusionModel
+from linumpy.registration.register_slices import SliceRegistration
+from linumpy.slices.register_stage import TilePositions
+
+VOXEL = (10.0, 5.0, 5.0)
+
+
+def tile_pair(a: int, b: int, residual: Any, ratio: float = 1.0) -> dict[str, Any]:
+    return {
+        "a": [0, a], "b": [0, b], "accepted": residual is not None, "residual_um": residual,
+        "confidence": 0.6, "overlap_mean_a": 2.0 * ratio, "overlap_mean_b": 2.0,
+    }  # fmt: skip
+
+
+def tile(stage: tuple[float, float], solved: tuple[float, float], component: int) -> dict[str, Any]:
+    return {"stage_corner_um": stage, "corner_um": solved, "component": component}
+
+
+def slice_pair(accepted: bool, residual: Any, confidence: float = 0.8) -> dict[str, Any]:
+    return {"accepted": accepted, "residual_um": residual, "confidence": confidence}
+
+
+MODELS: dict[str, Any] = {
+    "detect_focal_curvature": FocalCurvature(np.array([[-20.0, 30.0]]), VOXEL, 60, 90, 25.0),
+    "fix_illumination_3d": FlatField(np.array([[0.7, 1.3]]), VOXEL, 30, 90, 0.05),
+    "compensate_psf": AxialResponse(
+        "model", np.array([0.5, 1.0]), np.zeros(2), VOXEL, 3.0, 260.0, 400.0, "tissue", 1.0, 50,
+        60, 4.0,
+    ),
+    "register_tiles": TilePositions(
+        3, VOXEL, (10, 50, 50),
+        [tile((0, 0), (0, 0), 0), tile((0, 200), (15, 220), 0), tile((0, 400), (0, 400), -1)],
+        [tile_pair(0, 1, (3.0, 4.0), np.exp(0.3)), tile_pair(1, 2, None)],
+        [[1.0, 0.0], [0.0, 1.0]],
+    ),
+    "crop_3d_mosaic_below_interface": InterfaceCut(
+        3, 30.0, 600.0, 3, 60, False, (30.0, -40.0), 0.8, (100.0, 100.0), (0.0, 0.0),
+        np.zeros((2, 2)),
+    ),
+    "compensate_attenuation": Attenuation(
+        3, "li", 0.3, 0.05, VOXEL, 8, np.zeros((2, 1, 1)), np.zeros((1, 1)), [1.0, 2.0], 1.7, 0.06,
+    ),
+    "normalize_intensities_per_slice": Normalization(3, [10.0, 14.0], [90.0, 90.0], 80.0, 0.03),
+    "rehoming_report": RehomingReport(
+        0.5, 0.0, 9, 1, 1, 1,
+        [{"slice_id": 3, "kind": "spike"}, {"slice_id": 6, "kind": "large_step"}],
+    ),
+    "assess_slice_quality": SliceQuality(
+        VOXEL, 0.3,
+        [
+            {"slice_id": 0, "score": 0.9, "exclude_reason": ""},
+            {"slice_id": 1, "score": 0.1, "exclude_reason": "low_quality"},
+            {"slice_id": 2, "score": None, "exclude_reason": ""},
+        ],
+        [{"ssim": 0.4, "edges": None}, {"ssim": 0.6, "edges": 0.5}],
+    ),
+    "register_slices": SliceRegistration(
+        1, VOXEL, 200.0,
+        [
+            {"slice_id": 0, "offset_um": (0.0, 0.0, 0.0), "rotation_deg": 0.2, "n_pairs": 1},
+            {"slice_id": 1, "offset_um": (20.0, 120.0, -160.0), "rotation_deg": -1.5, "n_pairs": 1},
+            {"slice_id": 2, "offset_um": (10.0, 5.0, 0.0), "rotation_deg": 0.0, "n_pairs": 0},
+        ],
+        [slice_pair(True, (0.0, 3.0, 4.0)), slice_pair(False, None)],
+    ),
+    "auto_exclude_slices": ExclusionModel(
+        [{"slice_id": 4, "reason": "consecutive_low_z_corr"}], [(3, 4)], 5
+    ),
+    "interpolate_missing_slice": InterpolationReport(
+        4, "zmorph", "", "low_overlap_ncc", True, 80.0, 0, {"correlation": 0.2}, None
+    ),
+    "stack_slices_motor": BrainModel(
+        VOXEL, (0.0, 0.0, 0.0),
+        [
+            {"slice_id": 0, "z_start_px": 0, "first_plane_px": 0, "n_planes": 60, "overlap_px": 0},
+            {"slice_id": 4, "z_start_px": 66, "first_plane_px": 4, "n_planes": 30, "overlap_px": 0},
+        ],
+    ),
+    "correct_bias_field": BiasModel(
+        "two_pass", 1.0, 0.1, "gpu", 4, (1, 1, 1), [0], 0.4, [0.8, 1.2],
+        *(np.zeros(0) for _ in range(7)),
+    ),
+    "align_to_ras": AlignedBrain(
+        "atlas.nrrd", (25.0,) * 3, 50.0, "PRS", False, "rigid", "MI", [[1.0]], (1.0, 1.1, 0.9),
+        3.0, 0.4, None, 0.7, [],
+    ),
+}  # fmt: skip
+
+
+def values(stem: str) -> dict[str, Any]:
+    found = measure(stem, MODELS[stem])
+    assert found is not None
+    return {name: metric.value for name, metric in found.metrics.items()}
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "status"),
+    [
+        (Limits(30, 50), 29.9, "ok"),
+        (Limits(30, 50), 30, "warning"),
+        (Limits(30, 50), 50, "error"),
+        # A large turn to the left is as bad as one to the right.
+        (Limits(1, 2), -1.5, "warning"),
+        (Limits(1, 2), -3, "error"),
+        (Limits(0.4, 0.3, higher_is_better=True), 0.41, "ok"),
+        (Limits(0.4, 0.3, higher_is_better=True), 0.4, "warning"),
+        (Limits(0.4, 0.3, higher_is_better=True), -0.9, "error"),
+        (Limits(1, 2), float("nan"), "error"),
+    ],
+)
+def test_limits_judge(limits: Limits, value: float, status: str) -> None:
+    assert limits.status(value) == status
+
+
+def test_every_limit_warns_before_it_fails() -> None:
+    for name, limits in LIMITS.items():
+        assert (limits.error < limits.warning) is limits.higher_is_better, name
+    assert worst([]) == "ok" and worst(["ok", "error", "warning"]) == "error"
+
+
+@pytest.mark.parametrize("stem", MODELS)
+def test_every_stage_is_measured_and_nothing_tells_the_time(stem: str, tmp_path: Any) -> None:
+    for folder in ("one", "two"):
+        save_model(tmp_path / folder, stem, MODELS[stem])
+    path = tmp_path / "one" / f"{stem}_metrics.json"
+    record = json.loads(path.read_text())
+    assert set(record) == {"step_name", "overall_status", "metrics", "warnings", "errors"}
+    assert record["step_name"] in READERS
+    assert len(record["metrics"]) >= 3
+    for metric in record["metrics"].values():
+        assert set(metric) == {"value", "unit", "description", "status"}
+        assert metric["status"] in ("ok", "warning", "error") and metric["description"]
+    statuses = [m["status"] for m in record["metrics"].values()]
+    expected = worst(statuses + ["warning"] * bool(record["warnings"]))
+    assert record["overall_status"] == expected
+    assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_models_without_a_stage_have_no_figures(tmp_path: Any) -> None:
+    @dataclass
+    class Other:
+        n: int
+
+    save_model(tmp_path, "something_else", Other(3))
+    assert [p.name for p in tmp_path.iterdir()] == ["something_else.json"]
+    # A model that was learned from one grid is named for it.
+    stem = "mosaic_grid_3d_z03_fix_illumination_3d"
+    save_model(tmp_path, stem, MODELS["fix_illumination_3d"])
+    record = json.loads((tmp_path / f"{stem}_metrics.json").read_text())
+    assert record["step_name"] == "fix_illumination_3d"
+
+
+def test_what_is_not_a_number_is_not_measured() -> None:
+    found = StageMetrics("x")
+    found.add("a", float("nan"), "", "a", "rotation")
+    found.add("b", None, "", "b", "rotation")
+    assert found.as_json()["metrics"]["a"]["value"] is None
+    assert found.overall_status == "ok"
+    found.errors.append("broken")
+    assert found.overall_status == "error"
+
+
+def test_a_run_tells_the_figures_of_all_its_stages(tmp_path: Any) -> None:
+    save_model(tmp_path / "models/z03", "register_tiles", MODELS["register_tiles"])
+    stem = "slice_z04_interpolated_diagnostics"
+    save_model(tmp_path / "models", stem, MODELS["interpolate_missing_slice"])
+    found = {place: record["step_name"] for place, record in Run(tmp_path).metrics.items()}
+    assert found == {
+        (stem, None): "interpolate_missing_slice",
+        ("register_tiles", 3): "register_tiles",
+    }
+
+
+def test_tiles() -> None:
+    found = values("register_tiles")
+    assert found["accepted_share"] == 0.5
+    assert found["held_by_stage_share"] == pytest.approx(1 / 3)
+    assert found["residual_rms"] == pytest.approx(np.sqrt((0.6**2 + 0.8**2) / 2))
+    assert found["stage_error_rms"] == pytest.approx(np.sqrt((3**2 + 4**2) / 6))
+    assert found["seam"] == pytest.approx(0.3)
+    measured = measure("register_tiles", MODELS["register_tiles"])
+    assert measured is not None and measured.metrics["seam"].status == "error"
+
+
+def test_slices() -> None:
+    found = values("register_slices")
+    assert found["translation_max"] == pytest.approx(40)
+    assert found["rotation_max"] == -1.5
+    assert found["z_offset_std"] == pytest.approx(np.std([0, 2, 1]))
+    assert found["z_step_range"] == pytest.approx(3)
+    assert found["residual_rms"] == pytest.approx(np.sqrt((0.6**2 + 0.8**2) / 2))
+    measured = measure("register_slices", MODELS["register_slices"])
+    assert measured is not None and "z02 match no other" in measured.warnings[0]
+    assert measured.metrics["rotation_max"].status == "warning"
+    assert measured.metrics["translation_max"].status == "warning"
+
+
+def test_depth() -> None:
+    assert values("crop_3d_mosaic_below_interface")["interface_planes"] == pytest.approx(3)
+    assert values("crop_3d_mosaic_below_interface")["tilt"] == pytest.approx(50)
+    stack = measure("stack_slices_motor", MODELS["stack_slices_motor"])
+    assert stack is not None and stack.warnings == ["slices z00 and z04 leave a gap of 10 planes"]
+    assert stack.metrics["empty_fraction"].value == pytest.approx(10 / 96)
+
+
+@pytest.mark.parametrize(
+    ("stem", "text"),
+    [
+        ("compensate_psf", "learned from tissue"),
+        ("crop_3d_mosaic_below_interface", "z03: cut face found 3.0 planes below the top"),
+        ("rehoming_report", "slice z06: a large step"),
+        ("assess_slice_quality", "slice z01 is left out: low_quality"),
+        ("auto_exclude_slices", "slice z04 is left out: consecutive_low_z_corr"),
+        ("interpolate_missing_slice", "slice z04: the gap stays empty (low_overlap_ncc)"),
+    ],
+)
+def test_what_a_person_must_know_is_said(stem: str, text: str) -> None:
+    found = measure(stem, MODELS[stem])
+    assert found is not None
+    assert len(found.warnings) == 1 and text in found.warnings[0]
+    assert found.overall_status != "ok"
+
+
+def test_learned_from_few_tiles_is_a_warning() -> None:
+    found = measure("fix_illumination_3d", MODELS["fix_illumination_3d"])
+    assert found is not None and found.metrics["n_tiles"].status == "warning"
+    assert found.overall_status == "warning"
+    focal = measure("detect_focal_curvature", MODELS["detect_focal_curvature"])
+    assert focal is not None
+    assert focal.metrics["residual_rms"].value == pytest.approx(2.5)
+    assert focal.metrics["residual_rms"].status == "warning"

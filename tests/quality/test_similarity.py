@@ -1,0 +1,117 @@
+"""Similarity of planes: against scikit-image and SciPy, and where slices are off or turned."""
+
+import numpy as np
+import pytest
+from scipy import ndimage
+from scipy.ndimage import gaussian_filter
+
+from linumpy.device import to_host
+from linumpy.quality.similarity import (
+    SSIM_WINDOW_PX,
+    bin_planes,
+    compare_planes,
+    detail_variance,
+    edge_strength,
+    pearson,
+    ssim_map,
+)
+
+
+def tissue_planes(rng, n=2, shape=(200, 210)):
+    """Textured tissue in a disk, 0 outside, as normalised slices look."""
+    i, j = np.mgrid[: shape[0], : shape[1]]
+    disk = np.hypot(i - shape[0] / 2, j - shape[1] / 2) < 0.42 * min(shape)
+    broad = gaussian_filter(rng.normal(size=(n, *shape)), (0, 8, 8)) * 20
+    fine = gaussian_filter(rng.normal(size=(n, *shape)), (0, 0.8, 0.8))
+    return (np.exp(0.25 * broad + 0.35 * fine) * disk).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(40, 33), (64, 64)])
+def test_structural_similarity_is_scikit_images(xp, rng, shape):
+    metrics = pytest.importorskip("skimage.metrics")
+    a = rng.random(shape)
+    b = np.clip(a + 0.2 * rng.normal(size=shape), 0, 1)
+    mean, expected = metrics.structural_similarity(
+        a, b, win_size=SSIM_WINDOW_PX, data_range=1.0, full=True
+    )
+    got = to_host(ssim_map(xp.asarray(a), xp.asarray(b)))
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+    inner = slice(SSIM_WINDOW_PX // 2, -(SSIM_WINDOW_PX // 2))
+    assert abs(got[inner, inner].mean() - mean) < 1e-9
+
+
+def test_edges_are_scipys_and_correlation_is_numpys(xp, rng):
+    a, b = rng.random((2, 30, 31)).astype(np.float32)
+    strength = to_host(edge_strength(xp.asarray(a)))
+    expected = np.hypot(ndimage.sobel(a.astype(float), 0), ndimage.sobel(a.astype(float), 1))
+    np.testing.assert_allclose(strength, expected, rtol=1e-6)
+    got = pearson(xp.asarray(a, dtype=float).ravel(), xp.asarray(b, dtype=float).ravel())
+    assert abs(got - np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 1e-6
+    assert pearson(xp.ones(5), xp.arange(5.0)) == 0
+
+
+def test_a_plane_is_fully_like_itself_wherever_the_stage_puts_it(xp, rng):
+    planes = tissue_planes(rng)
+    same = compare_planes(xp.asarray(planes), xp.asarray(planes), 20)
+    assert same == pytest.approx((1, 1), abs=1e-6)
+    moved = np.roll(planes, (13, -9), axis=(1, 2))
+    off = compare_planes(xp.asarray(planes), xp.asarray(moved), 20)
+    assert min(off) > 0.99
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_turned_slice_stays_like_its_neighbour_and_others_do_not(xp, seed):
+    rng = np.random.default_rng(seed)
+    planes = tissue_planes(rng, 1)
+
+    def like(other):
+        return compare_planes(xp.asarray(planes), xp.asarray(other.astype(np.float32)), 20)
+
+    turned = like(ndimage.rotate(planes, 1.0, axes=(1, 2), reshape=False, order=1))
+    blurred = like(gaussian_filter(planes, (0, 2, 2)))
+    noise = like(np.abs(rng.normal(size=planes.shape)))
+    for part in (0, 1):
+        assert turned[part] > 0.85
+        assert blurred[part] < 0.75 * turned[part]
+        assert noise[part] < 0.1
+
+
+def test_planes_that_match_nowhere_are_compared_only_on_request(xp, rng):
+    planes = xp.asarray(tissue_planes(rng))
+    noise = xp.asarray(np.abs(rng.normal(size=planes.shape)).astype(np.float32))
+    assert max(compare_planes(planes, noise, 100)) < 0.1
+    assert compare_planes(planes, noise, 100, must_match=True) is None
+    assert compare_planes(planes, planes, 100, must_match=True) is not None
+
+
+def test_only_what_both_slices_imaged_is_compared(xp, rng):
+    """The face of a slice that was cut askew leaves a part of its first planes empty."""
+    planes = tissue_planes(rng)
+    masks = np.ones((2, *planes.shape), bool)
+    masks[0, 0, :90], masks[1, :, :, 120:] = False, False
+    seen = [xp.asarray(planes * m) for m in masks]
+    valid = tuple(xp.asarray(m.astype(np.uint8)) for m in masks)
+    assert min(compare_planes(*seen, 20, valid)) > 0.999
+    assert max(compare_planes(*seen, 20)) < 0.9
+
+
+def test_planes_without_tissue_cannot_be_compared(xp):
+    empty = xp.zeros((2, 100, 100), dtype=xp.float32)
+    assert compare_planes(empty, empty, 10) is None
+    assert np.isnan(detail_variance(empty, None)).all()
+
+
+def test_detail_variance_ignores_brightness_and_sees_blur(xp, rng):
+    planes = tissue_planes(rng, 1)
+    shaded = planes * np.linspace(1, 1.5, planes.shape[1], dtype=np.float32)[:, None]
+    blurred = gaussian_filter(planes, (0, 2, 2))
+    sharp, dim, soft = (detail_variance(xp.asarray(p), None)[0] for p in (planes, shaded, blurred))
+    assert abs(np.log(dim / sharp)) < 0.1
+    assert soft < 0.6 * sharp
+
+
+def test_bins_are_means_of_whole_squares(xp, rng):
+    planes = rng.random((2, 7, 9)).astype(np.float32)
+    got = to_host(bin_planes(xp.asarray(planes), 3))
+    assert got.shape == (2, 2, 3)
+    np.testing.assert_allclose(got[1, 1, 2], planes[1, 3:6, 6:9].mean(), rtol=1e-6)
