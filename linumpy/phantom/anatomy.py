@@ -17,7 +17,7 @@ from linumpy.phantom.lattice import (
     make_key,
     smooth_field,
     spline_taps,
-    weighted_take,
+    take_taps,
 )
 from linumpy.phantom.params import PhantomParams
 
@@ -172,15 +172,14 @@ class Anatomy:
         for axis, position in enumerate(positions):
             size = self._grey.shape[axis]
             index = (position - self._centre_um[axis]) / self._voxel_um[axis] + (size - 1) / 2
-            first, weights = spline_taps(np.clip(index, 2, size - 3))
-            taps.append((first, weights))
-        grey, white = self._grey, self._white
-        for axis, (first, weights) in enumerate(taps):
-            low, high = int(first.min()), int(first.max()) + weights.shape[1]
-            window = (slice(None),) * axis + (slice(low, high),)
-            grey = weighted_take(grey[window], axis, first - low, weights)
-            white = weighted_take(white[window], axis, first - low, weights)
-        return grey, white
+            taps.append(spline_taps(np.clip(index, 2, size - 3)))
+        low = [int(first.min()) for first, _ in taps]
+        window = tuple(
+            slice(start, int(first.max()) + weights.shape[-1])
+            for start, (first, weights) in zip(low, taps, strict=True)
+        )
+        inside = [(first - start, w) for (first, w), start in zip(taps, low, strict=True)]
+        return take_taps(self._grey[window], inside), take_taps(self._white[window], inside)
 
     def _texture(self, positions: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
         """Return the logarithm of the texture, unit variance: a fine and a coarser octave."""
@@ -199,12 +198,14 @@ class Anatomy:
     def properties(
         self, axis2_um: np.ndarray, axis1_um: np.ndarray, depth_um: np.ndarray
     ) -> Properties:
-        """Return what lies at the positions of a rectilinear grid.
+        """Return what lies at block positions.
 
         Parameters
         ----------
-        axis2_um, axis1_um, depth_um
-            1-d block positions.
+        axis2_um, axis1_um
+            Lateral positions: 1-d each, for a rectilinear grid, or 2-d of one shape.
+        depth_um
+            Depths at each of them, 1-d.
         """
         p = self.params
         positions = (axis2_um, axis1_um, depth_um)

@@ -6,7 +6,7 @@ draws from its own stream, so that changing one quantity leaves the others' numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,9 +29,14 @@ class TilePlan:
     stage_mm
         x, y, z of the tile centre as info.txt tells.
     true_corner_um
-        Low corner edge in the block, (axis 1, axis 2).
+        Low corner edge in the block, (axis 1, axis 2). The tile's sides leave it along the axes
+        of its slice, which are turned by the slice's `rotation_deg`.
     present
         Whether it was imaged.
+    dark
+        Whether it was imaged with little light.
+    galvo_shift_px
+        Circular roll of the A-lines that brings the fly-back band to the end.
     """
 
     ix: int
@@ -39,6 +44,8 @@ class TilePlan:
     stage_mm: tuple[float, float, float]
     true_corner_um: tuple[float, float]
     present: bool
+    dark: bool
+    galvo_shift_px: int
 
 
 @dataclass(frozen=True)
@@ -53,17 +60,30 @@ class SlicePlan:
         Optical depth at which the mean face appears.
     offset_um
         Shift of the slice that the stage does not know, (axis 1, axis 2).
+    rotation_deg
+        Turn of the slice about the mosaic's centre that the stage does not know; positive from
+        axis 1 towards axis 2.
+    tilt_um
+        Fall of the face across the mosaic along (axis 1, axis 2).
     galvo_shift_px
-        Circular roll of the A-lines that brings the fly-back band to the end.
+        Roll of the first tile's A-lines.
+    glitch_mm
+        Error of the stage position in info.txt, (axis 1, axis 2).
+    bad
+        Whether it shows hardly any tissue.
     """
 
     slice_id: int
     face_um: float
     gap_um: float
     offset_um: tuple[float, float]
+    rotation_deg: float
+    tilt_um: tuple[float, float]
     galvo_shift_px: int
+    glitch_mm: tuple[float, float]
     rehomed: bool
     missing: bool
+    bad: bool
     tiles: tuple[TilePlan, ...]
 
 
@@ -101,6 +121,22 @@ class FaceGrid:
             out = np.take(out, low, axis) * (1 - weight) + np.take(out, low + 1, axis) * weight
         return out
 
+    def interpolate_each(
+        self, face: np.ndarray, axis1_um: np.ndarray, axis2_um: np.ndarray
+    ) -> np.ndarray:
+        """Return what `interpolate` does at positions that form no grid, of any one shape."""
+        low, weight = [], []
+        for axis, position in enumerate((axis1_um, axis2_um)):
+            index = (position - self.origin_um[axis]) / FACE_STEP_UM
+            index = np.clip(index, 0, self.shape[axis] - 1)
+            low.append(np.minimum(index.astype(np.int64), self.shape[axis] - 2))
+            weight.append(index - low[-1])
+        (i, j), (u, v) = low, weight
+        face = np.asarray(face, dtype=np.float64)
+        near = face[i, j] * (1 - v) + face[i, j + 1] * v
+        far = face[i + 1, j] * (1 - v) + face[i + 1, j + 1] * v
+        return np.asarray(near * (1 - u) + far * u)
+
 
 def face_grid(params: PhantomParams) -> FaceGrid:
     """Return the grid for the faces of an acquisition: the mosaic and a margin around."""
@@ -129,13 +165,53 @@ def face_unevenness_um(params: PhantomParams, seed: int, slice_id: int) -> np.nd
     return face * np.float32(params.face_rms_um)
 
 
+def face_tilt_um(params: PhantomParams, seed: int, slice_id: int) -> tuple[float, float]:
+    """Return how far a face falls across the mosaic along (axis 1, axis 2), µm.
+
+    The direction is one for all slices; between the outermost corners the fall is `cut_tilt_um`.
+    """
+    angle = generator(make_key(seed, Stream.TILT, 0, 1)).uniform(0, 2 * np.pi)
+    along = np.array([np.cos(angle), np.sin(angle)])
+    along *= params.cut_tilt_um / np.abs(along).sum()
+    change = generator(make_key(seed, Stream.TILT, slice_id)).standard_normal(2)
+    fall = along + change * params.cut_tilt_jitter_rms_um
+    return float(fall[0]), float(fall[1])
+
+
+def face_map_um(params: PhantomParams, seed: int, slice_id: int) -> np.ndarray:
+    """Return how much deeper than its mean a face lies on `face_grid`: unevenness and tilt.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32 (n1, n2), µm.
+    """
+    face = face_unevenness_um(params, seed, slice_id)
+    fall = face_tilt_um(params, seed, slice_id)
+    if not any(fall):
+        return face
+    grid = face_grid(params)
+    first, second = (
+        (origin + FACE_STEP_UM * np.arange(n)) / side - 0.5
+        for origin, n, side in zip(grid.origin_um, grid.shape, params.mosaic_um, strict=True)
+    )
+    plane = fall[0] * first[:, None] + fall[1] * second[None, :]
+    return np.asarray(face + plane, dtype=np.float32)
+
+
+def turn(points: np.ndarray, rotation_deg: float, pivot: np.ndarray) -> np.ndarray:
+    """Return points (..., 2) turned about a pivot, positive from axis 1 towards axis 2."""
+    angle = np.deg2rad(rotation_deg)
+    matrix = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return np.asarray((points - pivot) @ matrix.T + pivot)
+
+
 def plan_slices(params: PhantomParams, seed: int) -> tuple[SlicePlan, ...]:
     """Draw the cuts and the scan of an acquisition.
 
-    The jitter of a slice's tiles has mean zero, so that `offset_um` is the whole of what the
-    stage does not know about a slice's place.
+    The jitter of a slice's tiles has mean zero, so that `offset_um` and `rotation_deg` are the
+    whole of what the stage does not know about a slice's place.
     """
-    missing_tiles = params.missing_tile_indices()
     zero = np.zeros(2)
     slices = []
     for slice_id in range(params.n_slices):
@@ -150,34 +226,38 @@ def plan_slices(params: PhantomParams, seed: int) -> tuple[SlicePlan, ...]:
             # The stage keeps its wrong zero until the next re-homing adds to it.
             zero = zero + lost_zero
         offset = offset + zero
-        missing = slice_id in params.missing_slices
-        slices.append(
-            SlicePlan(
-                slice_id=slice_id,
-                face_um=slice_id * params.slice_interval_um
-                + float(depth_error) * params.thickness_jitter_rms_um,
-                gap_um=params.gap_um + float(gap_error) * params.gap_jitter_rms_um,
-                offset_um=(float(offset[0]), float(offset[1])),
-                galvo_shift_px=galvo if params.n_extra > 0 else 0,
-                rehomed=rehomed,
-                missing=missing,
-                tiles=_plan_tiles(
-                    params, seed, slice_id, offset, grid_shift, missing, missing_tiles
-                ),
-            )
+        turned = float(generator(make_key(seed, Stream.ROTATION, slice_id)).standard_normal())
+        plan = SlicePlan(
+            slice_id=slice_id,
+            face_um=slice_id * params.slice_interval_um
+            + float(depth_error) * params.thickness_jitter_rms_um,
+            gap_um=params.gap_um + float(gap_error) * params.gap_jitter_rms_um,
+            offset_um=(float(offset[0]), float(offset[1])),
+            rotation_deg=turned * params.slice_rotation_rms_deg,
+            tilt_um=face_tilt_um(params, seed, slice_id),
+            galvo_shift_px=galvo if params.n_extra > 0 else 0,
+            glitch_mm=_glitch_mm(params, seed, slice_id),
+            rehomed=rehomed,
+            missing=slice_id in params.missing_slices,
+            bad=slice_id in params.bad_slices,
+            tiles=(),
         )
+        slices.append(replace(plan, tiles=_plan_tiles(params, seed, plan, grid_shift)))
     return tuple(slices)
 
 
+def _glitch_mm(params: PhantomParams, seed: int, slice_id: int) -> tuple[float, float]:
+    if slice_id not in params.glitch_slices:
+        return 0.0, 0.0
+    angle = generator(make_key(seed, Stream.GLITCH, slice_id)).uniform(0, 2 * np.pi)
+    return float(params.glitch_mm * np.cos(angle)), float(params.glitch_mm * np.sin(angle))
+
+
 def _plan_tiles(
-    params: PhantomParams,
-    seed: int,
-    slice_id: int,
-    offset: np.ndarray,
-    grid_shift: np.ndarray,
-    slice_missing: bool,
-    missing_tiles: set[tuple[int, int, int]],
+    params: PhantomParams, seed: int, plan: SlicePlan, grid_shift: np.ndarray
 ) -> tuple[TilePlan, ...]:
+    slice_id = plan.slice_id
+    lost_tiles = params.missing_tile_indices()
     grid = [(ix, iy) for ix in range(params.tiles_x) for iy in range(params.tiles_y)]
     jitter = np.zeros((len(grid), 2))
     if len(grid) > 1:
@@ -185,35 +265,46 @@ def _plan_tiles(
         jitter = np.array([rng.standard_normal(2) for rng in draws])
         jitter = (jitter - jitter.mean(axis=0)) * np.sqrt(len(grid) / (len(grid) - 1))
     jitter *= params.jitter_rms_um
+    drift = generator(make_key(seed, Stream.GALVO, slice_id)).standard_normal()
+    drift *= params.galvo_drift_per_tile_px
     axes = parse_stage_to_array(params.stage_to_array)
     origin_mm = (params.stage_origin_x_mm, params.stage_origin_y_mm)
+    z_mm = params.stage_origin_z_mm + slice_id * params.slice_interval_um / 1000
     tiles = []
-    for (ix, iy), error in zip(grid, jitter, strict=True):
+    for number, ((ix, iy), error) in enumerate(zip(grid, jitter, strict=True)):
         stage = [0.0, 0.0]
-        corner = [0.0, 0.0]
+        corner = np.zeros(2)
         for axis, index in enumerate((ix, iy)):
             nominal = index * params.tile_step_um[axis] + grid_shift[axis]
             letter, sign = axes[axis]
             centre_mm = sign * (nominal + params.tile_fov_um[axis] / 2) / 1000
             # What is written is what the stage knows: a tenth of a micrometre.
-            stage[letter] = round(origin_mm[letter] + centre_mm, 4)
-            known_um = sign * (stage[letter] - origin_mm[letter]) * 1000
+            known_mm = round(origin_mm[letter] + centre_mm, 4)
+            stage[letter] = round(known_mm + sign * plan.glitch_mm[axis], 4)
+            known_um = sign * (known_mm - origin_mm[letter]) * 1000
             known_um -= params.tile_fov_um[axis] / 2
-            corner[axis] = float(known_um + error[axis] + offset[axis])
-        z_mm = params.stage_origin_z_mm + slice_id * params.slice_interval_um / 1000
-        lost = generator(make_key(seed, Stream.DEFECTS, slice_id, ix, iy)).random()
+            corner[axis] = known_um + error[axis]
+        if plan.rotation_deg:
+            corner = turn(corner, plan.rotation_deg, np.divide(params.mosaic_um, 2))
+        lost, dimmed = generator(make_key(seed, Stream.DEFECTS, slice_id, ix, iy)).random(2)
         present = not (
-            slice_missing
-            or (slice_id, ix, iy) in missing_tiles
-            or lost < params.missing_tile_fraction
+            plan.missing or (slice_id, ix, iy) in lost_tiles or lost < params.missing_tile_fraction
         )
+        galvo = plan.galvo_shift_px
+        if params.n_extra > 0:
+            galvo = (galvo + round(drift * number)) % (params.nx + params.n_extra)
         tiles.append(
             TilePlan(
-                ix,
-                iy,
-                (stage[0], stage[1], round(z_mm, 4)),
-                (corner[0], corner[1]),
-                present,
+                ix=ix,
+                iy=iy,
+                stage_mm=(stage[0], stage[1], round(z_mm, 4)),
+                true_corner_um=(
+                    float(corner[0] + plan.offset_um[0]),
+                    float(corner[1] + plan.offset_um[1]),
+                ),
+                present=present,
+                dark=bool(dimmed < params.dark_tile_fraction),
+                galvo_shift_px=galvo,
             )
         )
     return tuple(tiles)

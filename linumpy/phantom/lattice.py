@@ -10,6 +10,7 @@ Arrays here are in storage order (axis 2, axis 1, depth), depth fastest, as raw 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -18,6 +19,9 @@ BLOCK = 16
 """Lattice points along each side of a block that one counter stream fills."""
 
 _MASK = (1 << 64) - 1
+
+Taps = tuple[np.ndarray, np.ndarray]
+"""First lattice index of each position, and the weights of the points from there on."""
 
 
 class Stream(IntEnum):
@@ -31,6 +35,10 @@ class Stream(IntEnum):
     SLICE = 6
     OPTICS = 7
     DEFECTS = 8
+    TILT = 9
+    GALVO = 10
+    ROTATION = 11
+    GLITCH = 12
 
 
 def make_key(seed: int, stream: Stream, *indices: int) -> np.ndarray:
@@ -140,17 +148,73 @@ def weighted_take(
     return out
 
 
+def scattered_take(values: np.ndarray, rows: Taps, columns: Taps) -> np.ndarray:
+    """Return the weighted sums at lateral positions that form no rectilinear grid.
+
+    Parameters
+    ----------
+    values
+        float32 (n2, n1, depth).
+    rows, columns
+        First index and weights along axis 2 and axis 1 of each position: (r, c) and (r, c, taps).
+
+    Returns
+    -------
+    numpy.ndarray
+        float32 (r, c, depth): Σ_ij w2[i] · w1[j] · values[first2 + i, first1 + j].
+    """
+    from scipy.sparse import csr_array
+
+    (first2, weights2), (first1, weights1) = rows, columns
+    reach2, reach1 = (first[..., None] + np.arange(w.shape[-1]) for first, w in (rows, columns))
+    weights = weights2[..., :, None] * weights1[..., None, :]
+    index = reach2[..., :, None] * values.shape[1] + reach1[..., None, :]
+    count = weights2.shape[-1] * weights1.shape[-1]
+    pointer = np.arange(first2.size + 1) * count
+    matrix = csr_array(
+        (weights.ravel(), index.ravel(), pointer),
+        shape=(first2.size, values.shape[0] * values.shape[1]),
+    )
+    out = matrix @ values.reshape(-1, values.shape[2])
+    return np.asarray(out, dtype=np.float32).reshape(*first1.shape, values.shape[2])
+
+
+def take_taps(values: np.ndarray, taps: Sequence[Taps]) -> np.ndarray:
+    """Return the weighted sums along (axis 2, axis 1, depth).
+
+    Parameters
+    ----------
+    values
+        float32 (n2, n1, nz).
+    taps
+        First index and weights an axis. The lateral ones are 1-d for a rectilinear grid of
+        positions; 2-d, of one shape, for positions that form none.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32: the shape of the positions, then depth.
+    """
+    if taps[0][0].ndim > 1:
+        # Depth first: it makes the lateral sums, which are many, shorter.
+        return scattered_take(weighted_take(values, 2, *taps[2]), taps[0], taps[1])
+    for axis, (first, weights) in enumerate(taps):
+        values = weighted_take(values, axis, first, weights)
+    return values
+
+
 def smooth_field(
     key: np.ndarray, positions: tuple[np.ndarray, np.ndarray, np.ndarray], radius: float
 ) -> np.ndarray:
-    """Return a real smooth field of unit variance on a rectilinear grid of positions.
+    """Return a real smooth field of unit variance.
 
     Parameters
     ----------
     key
         Key of the field.
     positions
-        Positions along (axis 2, axis 1, depth), in lattice steps, 1-d each.
+        Positions along (axis 2, axis 1, depth), in lattice steps: 1-d each, or the lateral ones
+        2-d as in `take_taps`.
     radius
         Half width of the kernel, lattice steps.
 
@@ -162,11 +226,11 @@ def smooth_field(
     taps = [hann_taps(p, radius) for p in positions]
     start = tuple(int(first.min()) for first, _ in taps)
     shape = tuple(
-        int(first.max()) + w.shape[1] - s for (first, w), s in zip(taps, start, strict=True)
+        int(first.max()) + w.shape[-1] - s for (first, w), s in zip(taps, start, strict=True)
     )
     field = white_box(
         key, (start[0], start[1], start[2]), (shape[0], shape[1], shape[2]), components=1
     )[0]
-    for axis, (first, weights) in enumerate(taps):
-        field = weighted_take(field, axis, first - start[axis], weights)
-    return field
+    return take_taps(
+        field, [(first - s, weights) for (first, weights), s in zip(taps, start, strict=True)]
+    )

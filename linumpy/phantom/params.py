@@ -63,6 +63,14 @@ class PhantomParams:
     rehoming_rms_um: float = _quantity(
         100.0, "RMS change of the stage's zero an axis at each re-homing, µm", low=0
     )
+    slice_rotation_rms_deg: float = _quantity(
+        0.0, "RMS turn of a slice about the mosaic's centre that info.txt does not show, degrees",
+        low=0, high=45,
+    )  # fmt: skip
+    glitch_slices: tuple[int, ...] = _quantity(
+        (), "ids of slices whose info.txt reports a wrong stage position", element=int
+    )
+    glitch_mm: float = _quantity(1.2, "size of that error, in a direction of its own, mm", low=0)
     stage_origin_x_mm: float = _quantity(0.0, "stage x at block coordinate 0, mm")
     stage_origin_y_mm: float = _quantity(0.0, "stage y at block coordinate 0, mm")
     stage_origin_z_mm: float = _quantity(0.0, "stage z at the face of slice 0, mm")
@@ -97,6 +105,9 @@ class PhantomParams:
     galvo_drift_max_px: int = _quantity(
         20, "largest trigger drift of a slice, A-lines; the band moves away from the end", low=0
     )
+    galvo_drift_per_tile_px: float = _quantity(
+        0.0, "RMS over slices of the trigger's drift from a tile to the next, A-lines", low=0
+    )
     flyback_amplitude: float = _quantity(
         0.15, "amplitude during fly-back over that of the scan", low=0, high=1
     )
@@ -105,6 +116,12 @@ class PhantomParams:
     thickness_jitter_rms_um: float = _quantity(3.0, "RMS error of a cut's depth, µm", low=0)
     face_rms_um: float = _quantity(10.0, "RMS unevenness of a cut face, µm", low=0)
     face_scale_um: float = _quantity(1000.0, "lateral scale of that unevenness, µm", above=0)
+    cut_tilt_um: float = _quantity(
+        0.0, "depth of a cut's lowest over its highest corner of the mosaic, µm", low=0
+    )
+    cut_tilt_jitter_rms_um: float = _quantity(
+        0.0, "RMS change of a cut's fall across the mosaic an axis, µm", low=0
+    )
 
     # Defects
     missing_slices: tuple[int, ...] = _quantity((), "ids of slices never imaged", element=int)
@@ -113,6 +130,18 @@ class PhantomParams:
     )
     missing_tile_fraction: float = _quantity(
         0.0, "share of tiles, chosen at random, never imaged", low=0, below=1
+    )
+    dark_tile_fraction: float = _quantity(
+        0.0, "share of tiles, chosen at random, imaged with little light", low=0, high=1
+    )
+    dark_amplitude: float = _quantity(
+        0.05, "amplitude in those over that in the others", low=0, high=1
+    )
+    bad_slices: tuple[int, ...] = _quantity(
+        (), "ids of slices that show hardly any tissue (contact lost)", element=int
+    )
+    bad_amplitude: float = _quantity(
+        0.05, "amplitude in those over that in the others", low=0, high=1
     )
 
     # Tissue
@@ -155,12 +184,18 @@ class PhantomParams:
             raise InputError(
                 f"galvo_drift_max_px = {self.galvo_drift_max_px}: expected at most nx = {self.nx}"
             )
-        if self.gap_um + self.focal_peak_um >= self.nz * self.axial_um:
+        if self.gap_um + self.focal_peak_um + self.cut_tilt_um / 2 >= self.nz * self.axial_um:
             raise InputError(
                 f"gap_um = {self.gap_um:g}, focal_peak_um = {self.focal_peak_um:g}: the face lies "
                 f"below the imaged depth of {self.nz * self.axial_um:g} µm (nz × axial_um)"
             )
-        for name in ("missing_slices", "rehomed_slices"):
+        if self.cut_tilt_um > 0 and self.gap_um < self.cut_tilt_um / 2 + self.focal_peak_um:
+            raise InputError(
+                f"cut_tilt_um = {self.cut_tilt_um:g}: half of it and focal_peak_um = "
+                f"{self.focal_peak_um:g} reach above the first sample; expected at most "
+                f"gap_um = {self.gap_um:g} together"
+            )
+        for name in ("missing_slices", "rehomed_slices", "glitch_slices", "bad_slices"):
             for slice_id in getattr(self, name):
                 if not 0 <= slice_id < self.n_slices:
                     raise InputError(
@@ -284,6 +319,38 @@ PRESETS: dict[str, dict[str, Any]] = {
         "galvo_drift_max_px": 15,
     },
     "small": {},
+    "hard": {
+        "n_slices": 8,
+        "nz": 120,
+        "gap_um": 160.0,
+        "focus_um": 280.0,
+        "slice_rotation_rms_deg": 0.5,
+        "rehomed_slices": (3,),
+        "glitch_slices": (5,),
+        "galvo_drift_per_tile_px": 0.4,
+        "cut_tilt_um": 180.0,
+        "cut_tilt_jitter_rms_um": 10.0,
+        "missing_slices": (1, 6),
+        "dark_tile_fraction": 0.1,
+        "bad_slices": (4,),
+    },
+    "drift": {
+        "n_slices": 60,
+        "tiles_x": 2,
+        "tiles_y": 2,
+        "nx": 80,
+        "ny": 80,
+        "nz": 100,
+        "n_extra": 20,
+        "axial_um": 6.0,
+        "overlap_fraction": 0.25,
+        "gap_um": 120.0,
+        "focus_um": 250.0,
+        "focal_peak_um": 25.0,
+        "galvo_drift_max_px": 15,
+        # The brain is as long as the slices reach.
+        "depth_scale": 8.0,
+    },
     "large": {
         "n_slices": 12,
         "tiles_x": 8,
@@ -301,7 +368,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **changes: Any) -> PhantomParams:
-    """Return the parameters of a preset (tiny, small or large) with some changed."""
+    """Return the parameters of a preset, named in `PRESETS`, with some changed."""
     if name not in PRESETS:
         raise InputError(f"preset {name!r}: expected one of {', '.join(PRESETS)}")
     return PhantomParams(**{**PRESETS[name], **changes})

@@ -17,7 +17,7 @@ from linumpy.phantom.cutting import (
     SlicePlan,
     TilePlan,
     face_grid,
-    face_unevenness_um,
+    face_map_um,
     plan_slices,
 )
 from linumpy.phantom.optics import flat_field, focal_surface_um
@@ -56,7 +56,7 @@ def make_scene(
         focal_um=focal_surface_um(params, seed),
         flat_field=flat_field(params, seed),
         face_grid=face_grid(params),
-        faces={s.slice_id: face_unevenness_um(params, seed, s.slice_id) for s in slices},
+        faces={s.slice_id: face_map_um(params, seed, s.slice_id) for s in slices},
     )
     return scene, slices
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from linumpy.phantom.lattice import generator, hann_taps, white_box
+from linumpy.phantom.lattice import generator, hann_taps, scattered_take, white_box
 
 _HALF = np.float32(np.sqrt(0.5))
 
@@ -102,7 +102,57 @@ def fixed_speckle(
     )
     field = _filter(field, 1, row_weights * _HALF)
     field = _filter(field, 2, column_weights)
-    field = gather_depth(field, depth_first - low, n_depth + n_taps - 1)
+    return _read_depth(field, depth_first - low, depth_weights, n_depth)
+
+
+def scattered_speckle(
+    key: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    depth: np.ndarray,
+    n_depth: int,
+    radii: tuple[float, float],
+) -> np.ndarray:
+    """Return the speckle of `fixed_speckle` at A-lines that form no grid along the lattice.
+
+    Parameters
+    ----------
+    key
+        Key of the field.
+    rows, columns
+        Position of each A-line along axis 2 and axis 1, (n2, n1), lattice steps.
+    depth, n_depth, radii
+        See `fixed_speckle`.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32 (2, n2, n1, n_depth), mean power 1.
+    """
+    lateral = [hann_taps(position, radii[0]) for position in (rows, columns)]
+    depth_first, depth_weights = hann_taps(depth, radii[1])
+    low = [int(first.min()) for first in (lateral[0][0], lateral[1][0], depth_first)]
+    ends = [int(first.max()) + weights.shape[-1] for first, weights in lateral]
+    ends.append(int(depth_first.max()) + depth_weights.shape[-1] + n_depth - 1)
+    field = white_box(
+        key,
+        (low[0], low[1], low[2]),
+        (ends[0] - low[0], ends[1] - low[1], ends[2] - low[2]),
+        components=2,
+    )
+    (row_first, row_weights), (column_first, column_weights) = lateral
+    along_rows = (row_first - low[0], row_weights * _HALF)
+    along_columns = (column_first - low[1], column_weights)
+    field = np.stack([scattered_take(part, along_rows, along_columns) for part in field])
+    return _read_depth(field, depth_first - low[2], depth_weights, n_depth)
+
+
+def _read_depth(
+    field: np.ndarray, first: np.ndarray, depth_weights: np.ndarray, n_depth: int
+) -> np.ndarray:
+    """Return `n_depth` samples of each A-line from its own place in depth."""
+    n_taps = depth_weights.shape[-1]
+    field = gather_depth(field, first, n_depth + n_taps - 1)
     out = field[..., :n_depth] * depth_weights[..., :1]
     part = np.empty_like(out)
     for tap in range(1, n_taps):

@@ -12,11 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.phantom.anatomy import Anatomy
-from linumpy.phantom.cutting import FaceGrid, SlicePlan, TilePlan
+from linumpy.phantom.cutting import FaceGrid, SlicePlan, TilePlan, turn
 from linumpy.phantom.lattice import Stream, make_key
 from linumpy.phantom.optics import axial_response
 from linumpy.phantom.params import PhantomParams
-from linumpy.phantom.speckle import detector_noise, fixed_speckle, fresh_speckle, gather_depth
+from linumpy.phantom.speckle import (
+    detector_noise,
+    fixed_speckle,
+    fresh_speckle,
+    gather_depth,
+    scattered_speckle,
+)
 
 _SLAB_VOXELS = 1 << 20
 
@@ -30,7 +36,7 @@ class Scene:
     focal_um, flat_field
         Focal surface and amplitude factor, (nx, ny).
     faces
-        Unevenness of the face of each imaged slice, by slice id, on `face_grid`.
+        Unevenness and tilt of the face of each slice, by slice id, on `face_grid`.
     """
 
     params: PhantomParams
@@ -82,9 +88,14 @@ def tile_power(
         float32 (n_rows, nx, nz − first_sample).
     """
     p = scene.params
-    axis1, axis2 = _pixel_centres(p, tile, start, n_rows)
     surface = scene.focal_um[:, start : start + n_rows].T
-    uneven = scene.face_grid.interpolate(scene.faces[slice_plan.slice_id], axis1, axis2).T
+    face_map = scene.faces[slice_plan.slice_id]
+    if slice_plan.rotation_deg:
+        axis1, axis2 = _turned_centres(p, slice_plan, tile, start, n_rows)
+        uneven = scene.face_grid.interpolate_each(face_map, axis1, axis2)
+    else:
+        axis1, axis2 = _pixel_centres(p, tile, start, n_rows)
+        uneven = scene.face_grid.interpolate(face_map, axis1, axis2).T
     depth = np.arange(first_sample, p.nz) * p.axial_um
     optical = depth.astype(np.float32) - surface[..., None].astype(np.float32)
 
@@ -92,9 +103,7 @@ def tile_power(
     top = (slice_plan.face_um - slice_plan.gap_um + depth[0] - surface) / p.axial_um
     face = (slice_plan.face_um + uneven) / p.axial_um
     # Its start is the same for all of a slice: sums of a tile's parts then agree to the bit.
-    highest = min(
-        depth[0] - slice_plan.gap_um - scene.focal_um.max(), scene.faces[slice_plan.slice_id].min()
-    )
+    highest = min(depth[0] - slice_plan.gap_um - scene.focal_um.max(), face_map.min())
     low = int(np.floor((slice_plan.face_um + float(highest)) / p.axial_um)) - 1
     high = int(np.ceil(max(top.max() + len(depth), face.max()))) + 2
     found = scene.anatomy.properties(axis2, axis1, np.arange(low, high) * p.axial_um)
@@ -117,6 +126,9 @@ def tile_power(
     cover /= np.float32(p.axial_um)
     cover += np.float32(0.5)
     power *= np.clip(cover, 0, 1, out=cover)
+    gain = (p.dark_amplitude if tile.dark else 1) * (p.bad_amplitude if slice_plan.bad else 1)
+    if gain != 1:
+        power *= np.float32(gain**2)
     return power
 
 
@@ -139,6 +151,17 @@ def _pixel_centres(
     return axis1, axis2
 
 
+def _turned_centres(
+    params: PhantomParams, slice_plan: SlicePlan, tile: TilePlan, start: int, n_rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `_pixel_centres` does for a turned slice, (n_rows, nx) each."""
+    side1 = (np.arange(params.nx) + 0.5) * params.pixel_um
+    side2 = (np.arange(start, start + n_rows) + 0.5) * params.pixel_um
+    inside = np.stack(np.broadcast_arrays(side1[None, :], side2[:, None]), axis=-1)
+    block = turn(inside, slice_plan.rotation_deg, np.zeros(2)) + tile.true_corner_um
+    return block[..., 0], block[..., 1]
+
+
 def _first_tissue_sample(scene: Scene, slice_plan: SlicePlan) -> int:
     """Return a sample above which all A-lines of a slice are in water."""
     highest = slice_plan.gap_um + scene.faces[slice_plan.slice_id].min() + scene.focal_um.min()
@@ -157,17 +180,24 @@ def _speckle(
     if share > 0:
         surface = scene.focal_um[:, start : start + n_rows].T
         top = slice_plan.face_um - slice_plan.gap_um + first_sample * p.axial_um - surface
-        axis1, axis2 = _pixel_centres(p, tile, start, n_rows)
-        out = fixed_speckle(
-            make_key(scene.seed, Stream.SPECKLE),
-            axis2[0] / p.pixel_um,
-            n_rows,
-            axis1[0] / p.pixel_um,
-            p.nx,
-            top / p.axial_um,
-            n_depth,
-            radii,
-        )
+        key = make_key(scene.seed, Stream.SPECKLE)
+        if slice_plan.rotation_deg:
+            axis1, axis2 = _turned_centres(p, slice_plan, tile, start, n_rows)
+            out = scattered_speckle(
+                key, axis2 / p.pixel_um, axis1 / p.pixel_um, top / p.axial_um, n_depth, radii
+            )
+        else:
+            axis1, axis2 = _pixel_centres(p, tile, start, n_rows)
+            out = fixed_speckle(
+                key,
+                axis2[0] / p.pixel_um,
+                n_rows,
+                axis1[0] / p.pixel_um,
+                p.nx,
+                top / p.axial_um,
+                n_depth,
+                radii,
+            )
         out *= np.float32(np.sqrt(share))
     if share < 1:
         key = _visit_key(scene, slice_plan, tile)
@@ -206,4 +236,4 @@ def _image_rows(
     out = noise[0]
     out += noise[1]
     np.sqrt(out, out=out)
-    return np.roll(out, -slice_plan.galvo_shift_px, axis=1)
+    return np.roll(out, -tile.galvo_shift_px, axis=1)

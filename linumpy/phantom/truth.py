@@ -38,6 +38,7 @@ def describe(scene: Scene, slices: tuple[SlicePlan, ...]) -> dict[str, Any]:
         "anatomy_um_per_mm": scene.anatomy.scale_um_per_mm,
         "tile_fov_um": list(p.tile_fov_um),
         "slice_interval_um": p.slice_interval_um,
+        "pivot_um": [side / 2 for side in p.mosaic_um],
         "axial": {"focus_um": p.focus_um, "rayleigh_um": p.rayleigh_um},
         "tissue": {"water": {"amplitude": 0.0, "mu_per_mm": 0.0}, **tissue},
         "noise_rms": p.noise_rms,
@@ -53,9 +54,13 @@ def _describe_slice(plan: SlicePlan) -> dict[str, Any]:
         "face_um": plan.face_um,
         "gap_um": plan.gap_um,
         "offset_um": list(plan.offset_um),
+        "rotation_deg": plan.rotation_deg,
+        "tilt_um": list(plan.tilt_um),
         "galvo_shift_px": plan.galvo_shift_px,
+        "glitch_mm": list(plan.glitch_mm),
         "rehomed": plan.rehomed,
         "missing": plan.missing,
+        "bad": plan.bad,
         "tiles": [
             {
                 "ix": tile.ix,
@@ -63,6 +68,8 @@ def _describe_slice(plan: SlicePlan) -> dict[str, Any]:
                 "stage_mm": list(tile.stage_mm),
                 "true_corner_um": list(tile.true_corner_um),
                 "present": tile.present,
+                "dark": tile.dark,
+                "galvo_shift_px": tile.galvo_shift_px,
             }
             for tile in plan.tiles
         ],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,20 @@ class FaceMap:
         )
         return rows @ self.depth_um @ columns.T
 
+    def at_each(self, points_um: np.ndarray) -> np.ndarray:
+        """Interpolate the unevenness linearly at points (..., 2) that form no grid, um."""
+        low, weight = [], []
+        for axis, n in enumerate(self.depth_um.shape):
+            index = (points_um[..., axis] - self.origin_um[axis]) / self.step_um[axis]
+            index = np.clip(index, 0, n - 1)
+            low.append(np.minimum(index.astype(int), max(n - 2, 0)))
+            weight.append(index - low[-1])
+        (i, j), (u, v) = low, weight
+        k, m = (np.minimum(at + 1, n - 1) for at, n in zip(low, self.depth_um.shape, strict=True))
+        near = self.depth_um[i, j] * (1 - v) + self.depth_um[i, m] * v
+        far = self.depth_um[k, j] * (1 - v) + self.depth_um[k, m] * v
+        return np.asarray(near * (1 - u) + far * u)
+
 
 @dataclass(frozen=True)
 class TruthSlice:
@@ -63,10 +77,27 @@ class TruthSlice:
         Block depth of the mean face.
     gap_um
         Optical depth, from the centre of detector sample 0, at which that face appears.
+    offset_um, rotation_deg, pivot_um
+        Where the slice truly lies: a point p of its own frame (the stage, with the jitter of
+        tiles) is at R(rotation_deg)·(p - pivot_um) + pivot_um + offset_um in the block, R turning
+        axis 1 towards axis 2.
     corner_um
-        Block position of each present tile's low corner edge, by (ix, iy).
+        Block position of each present tile's low corner edge, by (ix, iy). The tile's sides are
+        turned with its slice.
     stage_mm
         Stage position written in its info.txt, by (ix, iy).
+    tilt_um
+        Fall of the face across the mosaic along axis 1 and axis 2; contained in `face`.
+    glitch_mm
+        Error of all `stage_mm` of the slice, along axis 1 and axis 2.
+    galvo_shift_px
+        Roll that brings the fly-back of a present tile to the end, by (ix, iy).
+    dark
+        Tiles imaged with little light, as (ix, iy).
+    bad
+        Whether the slice shows hardly any tissue.
+    rehomed
+        Whether the stage lost its zero before the slice.
     """
 
     slice_id: int
@@ -76,6 +107,50 @@ class TruthSlice:
     corner_um: Mapping[tuple[int, int], tuple[float, float]]
     stage_mm: Mapping[tuple[int, int], tuple[float, ...]]
     face: FaceMap
+    rotation_deg: float = 0.0
+    pivot_um: tuple[float, float] = (0.0, 0.0)
+    tilt_um: tuple[float, float] = (0.0, 0.0)
+    glitch_mm: tuple[float, float] = (0.0, 0.0)
+    galvo_shift_px: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    dark: frozenset[tuple[int, int]] = frozenset()
+    bad: bool = False
+    rehomed: bool = False
+
+    def to_block_um(self, points_um: np.ndarray) -> np.ndarray:
+        """Return where points (..., 2) of the slice's own frame lie in the block, um."""
+        pivot = np.asarray(self.pivot_um)
+        return np.asarray((points_um - pivot) @ _turn(self.rotation_deg).T + pivot + self.offset_um)
+
+    def from_block_um(self, points_um: np.ndarray) -> np.ndarray:
+        """Return where points (..., 2) of the block lie in the slice's own frame, um."""
+        pivot = np.asarray(self.pivot_um)
+        return np.asarray(
+            (points_um - pivot - np.asarray(self.offset_um)) @ _turn(self.rotation_deg) + pivot
+        )
+
+    def unevenness_um(self, index: tuple[int, int], inside_um: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the face's unevenness at points of a tile.
+
+        Parameters
+        ----------
+        index
+            The tile, (ix, iy).
+        inside_um
+            Distances from its low corner along its two sides, 1-d each.
+
+        Returns
+        -------
+        float64 (points along axis 1, along axis 2), um.
+        """
+        corner = self.corner_um[index]
+        if not self.rotation_deg:
+            return self.face.at(corner[0] + inside_um[0], corner[1] + inside_um[1])
+        points = np.stack(np.meshgrid(*inside_um, indexing="ij"), axis=-1)
+        return self.face.at_each(points @ _turn(self.rotation_deg).T + np.asarray(corner))
+
+    def frame_corner_um(self, index: tuple[int, int]) -> np.ndarray:
+        """Return a tile's low corner in the slice's own frame, where its sides run along axes."""
+        return self.from_block_um(np.asarray(self.corner_um[index]))
 
 
 @dataclass(frozen=True)
@@ -90,6 +165,8 @@ class Truth:
         Focal surface (um deeper) and amplitude factor of each A-line, shape (nx, ny).
     slices
         By slice id, without missing ones.
+    missing_ids
+        Slices never imaged.
     """
 
     path: Path
@@ -99,6 +176,7 @@ class Truth:
     focal_um: np.ndarray
     flat_field: np.ndarray
     slices: Mapping[int, TruthSlice]
+    missing_ids: tuple[int, ...] = ()
 
     @property
     def clean_path(self) -> Path:
@@ -151,6 +229,9 @@ def load_truth(path: Path | str) -> Truth:
             focal_um=fields["focal_um"].astype(float),
             flat_field=fields["flat_field"].astype(float),
             slices=slices,
+            missing_ids=tuple(
+                int(e["slice_id"]) for e in record["slices"] if e.get("missing", False)
+            ),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: truth lacks or misstates {error}") from error
@@ -175,7 +256,23 @@ def _truth_slice(
         corner_um={(t["ix"], t["iy"]): _pair(t["true_corner_um"]) for t in tiles},
         stage_mm={(t["ix"], t["iy"]): _floats(t["stage_mm"]) for t in tiles},
         face=face,
+        rotation_deg=float(entry.get("rotation_deg", 0.0)),
+        pivot_um=_pair(record.get("pivot_um", 0.0)),
+        tilt_um=_pair(entry.get("tilt_um", 0.0)),
+        glitch_mm=_pair(entry.get("glitch_mm", 0.0)),
+        galvo_shift_px={
+            (t["ix"], t["iy"]): int(t.get("galvo_shift_px", entry.get("galvo_shift_px", 0)))
+            for t in tiles
+        },
+        dark=frozenset((t["ix"], t["iy"]) for t in tiles if t.get("dark", False)),
+        bad=bool(entry.get("bad", False)),
+        rehomed=bool(entry.get("rehomed", False)),
     )
+
+
+def _turn(rotation_deg: float) -> np.ndarray:
+    angle = np.deg2rad(rotation_deg)
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
 def _read_fields(path: Path) -> dict[str, np.ndarray]:

@@ -44,10 +44,10 @@ def visit(
 ) -> np.ndarray:
     """Return one raw tile (nz, nx, ny) with the fly-back band taken away, in memory."""
     scene, slices = make_scene(params, seed, template)
-    plan = slices[slice_index]
-    slabs = list(image_tile(scene, plan, plan.tiles[tile_index]))
+    tile = slices[slice_index].tiles[tile_index]
+    slabs = list(image_tile(scene, slices[slice_index], tile))
     raw = np.concatenate(slabs).transpose(2, 1, 0)
-    return np.roll(raw, plan.galvo_shift_px, axis=1)[:, : params.nx]
+    return np.roll(raw, tile.galvo_shift_px, axis=1)[:, : params.nx]
 
 
 @dataclass(frozen=True)

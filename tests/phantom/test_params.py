@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +38,12 @@ from linumpy.phantom.params import (
         ({"gap_um": 900.0}, "below the imaged depth of 700 µm"),
         ({"missing_slices": (9,)}, "missing_slices: there is no slice 9"),
         ({"rehomed_slices": (-1,)}, "rehomed_slices: there is no slice -1"),
+        ({"glitch_slices": (5,)}, "glitch_slices: there is no slice 5"),
+        ({"bad_slices": (5,)}, "bad_slices: there is no slice 5"),
+        ({"cut_tilt_um": 300.0}, "cut_tilt_um = 300: half of it"),
+        ({"gap_um": 550.0, "cut_tilt_um": 250.0}, "below the imaged depth of 700 µm"),
+        ({"slice_rotation_rms_deg": 90.0}, "slice_rotation_rms_deg = 90: expected at most 45"),
+        ({"dark_tile_fraction": 1.1}, "dark_tile_fraction = 1.1: expected at most 1"),
         ({"missing_slices": (0, 1, 2, 3, 4)}, "every slice is missing"),
         ({"missing_tiles": ("1:2",)}, "'1:2' is not SLICE:IX:IY"),
         ({"missing_tiles": ("1:2:9",)}, "there is no tile '1:2:9'"),
@@ -51,7 +58,7 @@ def test_bad_value_is_refused_by_name(changes: dict[str, object], names: str) ->
 
 
 def test_unknown_preset_names_the_known_ones() -> None:
-    with pytest.raises(InputError, match="tiny, small, large"):
+    with pytest.raises(InputError, match="tiny, small, hard, drift, large"):
         preset("huge")
 
 
@@ -62,6 +69,23 @@ def test_small_covers_what_it_says() -> None:
     assert params.mosaic_um == (4080.0, 4080.0)
     assert params.block_depth_um == 4 * 200 + 700 - 130
     assert params.raw_bytes == 80 * 4 * 140 * 180 * 150
+
+
+def test_hard_has_every_difficulty_and_the_others_none() -> None:
+    hard = preset("hard")
+    assert len(hard.missing_slices) == 2 and np.ptp(hard.missing_slices) > 1
+    assert len(hard.rehomed_slices) == len(hard.bad_slices) == len(hard.glitch_slices) == 1
+    assert hard.cut_tilt_um > 0 and hard.dark_tile_fraction == 0.1
+    assert hard.galvo_drift_per_tile_px > 0 and hard.slice_rotation_rms_deg == 0.5
+    # Nothing of a gap is invented that is more than one slice wide.
+    gone = sorted({*hard.missing_slices, *hard.bad_slices})
+    assert np.diff(gone).min() > 1 and gone[0] > 0 and gone[-1] < hard.n_slices - 1
+    assert hard.raw_bytes < 1.6e9 and preset("drift").raw_bytes < 1.5e9
+    for name in ("tiny", "small", "large"):
+        calm = preset(name)
+        assert calm.slice_rotation_rms_deg == calm.cut_tilt_um == calm.dark_tile_fraction == 0
+        assert calm.bad_slices == calm.glitch_slices == calm.missing_slices == ()
+        assert calm.galvo_drift_per_tile_px == 0
 
 
 def test_stage_mapping() -> None:

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from linumpy.phantom.lattice import Stream, make_key
-from linumpy.phantom.speckle import detector_noise, fixed_speckle, fresh_speckle
+from linumpy.phantom.speckle import (
+    detector_noise,
+    fixed_speckle,
+    fresh_speckle,
+    scattered_speckle,
+)
 
 KEY = make_key(11, Stream.SPECKLE)
 RADII = (2.0, 2.4)
@@ -56,6 +61,16 @@ def test_contrast_of_what_is_made_is_that_of_theory() -> None:
 def test_same_tissue_gives_the_same_speckle_wherever_the_tile_begins() -> None:
     a, b = _fixed(10.25, -7.5, 3.1), _fixed(14.25, 2.5, 9.1)
     np.testing.assert_allclose(a[4:, 10:, 6:], b[:-4, :-10, :-6], atol=2e-5)
+
+
+def test_scattered_a_lines_see_the_field_of_the_grid() -> None:
+    rows, columns = np.meshgrid(np.arange(12) + 3.3, np.arange(9) - 4.6, indexing="ij")
+    depth = np.linspace(2, 5, rows.size).reshape(rows.shape)
+    expected = fixed_speckle(KEY, 3.3, 12, -4.6, 9, depth, 20, RADII)
+    found = scattered_speckle(KEY, rows, columns, depth, 20, RADII)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    turned = scattered_speckle(KEY, rows[::-1].T, columns[::-1].T, depth[::-1].T, 20, RADII)
+    np.testing.assert_allclose(turned, expected[:, ::-1].transpose(0, 2, 1, 3), atol=2e-5)
 
 
 def test_each_a_line_reads_its_own_depth() -> None:
