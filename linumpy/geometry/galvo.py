@@ -7,7 +7,7 @@ band may start anywhere and may even wrap around the end. Everything here is cir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,17 +22,44 @@ MIN_AIP_MEAN = 20.0
 N_SAMPLED_TILES = 5
 CONTRAST = 0.10
 FULL_CONTRAST = 0.3
+TILE_CONFIDENCE = 0.5
+MIN_TRACK_TILES = 3
+
+
+@dataclass(frozen=True)
+class GalvoTrack:
+    """How the roll changes from tile to tile while the trigger drifts: a line.
+
+    Attributes
+    ----------
+    start_px
+        Roll at tile 0 of the slice's sorted list; not taken modulo anything.
+    step_px
+        Change from a tile to the next.
+    n_alines
+        A-lines a B-scan, fly-back included.
+    """
+
+    start_px: float
+    step_px: float
+    n_alines: int
+
+    def expected_px(self, number: int) -> int:
+        """Return the roll expected of a tile, 0 … n_alines − 1."""
+        return round(self.start_px + self.step_px * number) % self.n_alines
 
 
 @dataclass(frozen=True)
 class GalvoShift:
     """A roll of the A-lines (axis 1) that brings the fly-back band to the end, and its trust.
 
-    `shift_px` lies in 0 … nx + n_extra − 1; `confidence` in 0 … 1.
+    `shift_px` lies in 0 … nx + n_extra − 1; `confidence` in 0 … 1. A slice whose tiles do not
+    share one roll has a `track` beside it.
     """
 
     shift_px: int
     confidence: float
+    track: GalvoTrack | None = None
 
 
 def detect_galvo_shift(aip: Array, n_extra: int) -> GalvoShift:
@@ -114,6 +141,11 @@ def sampled_tiles(n_tiles: int) -> list[int]:
     return [int(i) for i in np.unique(places.round().astype(int))]
 
 
+def track_tiles(n_tiles: int) -> list[int]:
+    """Return which tiles are looked at beside `sampled_tiles`, to see a drift: both ends."""
+    return [i for i in dict.fromkeys((0, n_tiles - 1)) if i not in sampled_tiles(n_tiles)]
+
+
 def slice_galvo_shift(shifts: Sequence[GalvoShift], n_alines: int, n_extra: int) -> GalvoShift:
     """Decide the shift of a slice from those of some of its tiles.
 
@@ -131,14 +163,80 @@ def slice_galvo_shift(shifts: Sequence[GalvoShift], n_alines: int, n_extra: int)
         return GalvoShift(0, 0.0)
     best = max(shifts, key=lambda shift: shift.confidence)
     away = np.array([shift.shift_px - best.shift_px for shift in shifts]) % n_alines
-    agree = np.minimum(away, n_alines - away) <= max(n_extra // 4, 5)
+    agree = np.minimum(away, n_alines - away) <= _tolerance_px(n_extra)
     return GalvoShift(best.shift_px, best.confidence * float(np.sqrt(agree.mean())))
+
+
+def _is_trusted(shift: GalvoShift) -> bool:
+    return shift.confidence >= TILE_CONFIDENCE
+
+
+def _tolerance_px(n_extra: int) -> int:
+    return max(n_extra // 4, 5)
+
+
+def _circular(difference: np.ndarray, n_alines: int) -> np.ndarray:
+    """Return differences of rolls by the shorter way around."""
+    return np.asarray((difference + n_alines // 2) % n_alines - n_alines // 2)
+
+
+def with_track(
+    found: GalvoShift, shifts: Mapping[int, GalvoShift], n_alines: int, n_extra: int
+) -> GalvoShift:
+    """Add the track of a drifting trigger to what `slice_galvo_shift` found, if it drifts.
+
+    A line is drawn through the rolls of the trusted tiles (the median of the slopes between all
+    pairs). The trigger drifts when three tiles or more lie near that line and their rolls are
+    not all the same. Confidence is then lowered by the tiles that are not at the line, not by those
+    that are not at one common roll.
+
+    Parameters
+    ----------
+    shifts
+        Rolls of the sampled tiles by their number in the slice's sorted list, dark ones left out.
+    """
+    trusted = {i: s.shift_px for i, s in shifts.items() if _is_trusted(s)}
+    if len(trusted) < MIN_TRACK_TILES:
+        return found
+    number = np.array(list(trusted), dtype=float)
+    away = _circular(np.array(list(trusted.values())) - found.shift_px, n_alines)
+    first, second = np.triu_indices(len(number), 1)
+    step = float(np.median((away[second] - away[first]) / (number[second] - number[first])))
+    start = float(np.median(away - step * number))
+    near = np.abs(away - start - step * number) <= _tolerance_px(n_extra)
+    if near.sum() < MIN_TRACK_TILES or np.ptp(away[near]) == 0:
+        return found
+    best = max(shift.confidence for shift in shifts.values())
+    share = float(near.sum()) / len(shifts)
+    track = GalvoTrack(found.shift_px + start, step, n_alines)
+    return GalvoShift(found.shift_px, best * float(np.sqrt(share)), track)
+
+
+def tile_galvo_shift(aip: Array, number: int, track: GalvoTrack, n_extra: int) -> int:
+    """Return the roll of one tile of a slice whose trigger drifts.
+
+    The tile's own band counts where it is trusted and lies near the track; else the track does.
+
+    Parameters
+    ----------
+    aip
+        See `detect_galvo_shift`.
+    number
+        Place of the tile in the slice's sorted list.
+    n_extra
+        Width of the band in A-lines.
+    """
+    expected = track.expected_px(number)
+    own = detect_galvo_shift(aip, n_extra)
+    away = _circular(np.array(own.shift_px - expected), track.n_alines)
+    near = abs(int(away)) <= _tolerance_px(n_extra)
+    return own.shift_px if _is_trusted(own) and near else expected
 
 
 def detect_slice_galvo_shift(
     read_aip: Callable[[int], Array], n_tiles: int, n_extra: int
 ) -> GalvoShift:
-    """Find the shift of a slice from the AIPs of at most 5 of its tiles.
+    """Find the shift of a slice from the AIPs of a few of its tiles, and whether it drifts.
 
     Parameters
     ----------
@@ -148,13 +246,31 @@ def detect_slice_galvo_shift(
     n_tiles, n_extra
         Number of tiles; width of the band.
     """
-    shifts, n_alines = [], 0
-    for index in sampled_tiles(n_tiles):
+    shifts, n_alines = {}, 0
+
+    def look(index: int) -> None:
+        nonlocal n_alines
         aip = read_aip(index)
         n_alines = aip.shape[0]
         if float(aip.mean()) >= MIN_AIP_MEAN:
-            shifts.append(detect_galvo_shift(aip, n_extra))
-    return slice_galvo_shift(shifts, n_alines, n_extra)
+            shifts[index] = detect_galvo_shift(aip, n_extra)
+
+    sampled = sampled_tiles(n_tiles)
+    for index in sampled:
+        look(index)
+    found = slice_galvo_shift(list(shifts.values()), n_alines, n_extra)
+    if not shifts:
+        return found
+    ends = track_tiles(n_tiles)
+    for index in ends:
+        look(index)
+    # Where too few are bright, their neighbours may tell whether the trigger drifts.
+    seen = {*sampled, *ends}
+    for index in [i + 1 for i in sampled if i + 1 < n_tiles and i + 1 not in seen]:
+        if sum(map(_is_trusted, shifts.values())) >= MIN_TRACK_TILES:
+            break
+        look(index)
+    return with_track(found, shifts, n_alines, n_extra)
 
 
 def fix_galvo_shift(volume: Array, shift_px: int, n_extra: int) -> Array:

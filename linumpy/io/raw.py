@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.device import Array, namespace
 from linumpy.errors import InputError
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
 from linumpy.io.models import read_json
@@ -301,10 +302,21 @@ def read_aip(tile: RawTile, info: TileInfo) -> np.ndarray:
 
     Samples that are not finite are left out of the mean.
     """
-    volume = read_tile(tile, info)
-    finite = np.isfinite(volume)
+    return np.asarray(depth_mean(read_tile(tile, info)))
+
+
+def depth_mean(volume: Array) -> Array:
+    """Return the mean over depth (axis 0) of a tile, float32; what is not finite is left out.
+
+    Parameters
+    ----------
+    volume
+        (z, A-line, B-scan), NumPy or CuPy.
+    """
+    xp = namespace(volume)
+    finite = xp.isfinite(volume)
     if finite.all():
-        return np.ascontiguousarray(volume.mean(axis=0, dtype=np.float64), dtype=np.float32)
-    total = np.where(finite, volume, 0).sum(axis=0, dtype=np.float64)
-    mean = total / np.maximum(finite.sum(axis=0), 1)
-    return np.ascontiguousarray(mean, dtype=np.float32)
+        return xp.ascontiguousarray(volume.mean(axis=0, dtype=xp.float64), dtype=xp.float32)
+    total = xp.where(finite, volume, 0).sum(axis=0, dtype=xp.float64)
+    mean = total / xp.maximum(finite.sum(axis=0), 1)
+    return xp.ascontiguousarray(mean, dtype=xp.float32)

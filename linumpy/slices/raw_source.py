@@ -162,7 +162,7 @@ class RawSource(Source):
         return self._tiles.finish(self._found)
 
     def _prepared(self, key: Key, volume: Array) -> Tile:
-        tile = self._tiles.prepare(volume)
+        tile = self._tiles.prepare(key, volume)
         if tile.valid is not None and not self._masked:
             self._masked = True
             raise MaskNeeded(f"{self._tiles.tiles[key].path}: holds samples that are not finite")

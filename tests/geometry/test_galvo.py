@@ -18,6 +18,7 @@ from linumpy.geometry.galvo import (
     fix_galvo_shift,
     sampled_tiles,
     slice_galvo_shift,
+    tile_galvo_shift,
 )
 from linumpy.io.raw import discover_tiles, read_aip
 from linumpy.phantom.params import preset
@@ -148,7 +149,7 @@ def test_only_the_sampled_aips_are_read_and_dark_ones_do_not_count() -> None:
         return np.zeros_like(good) + 19 if index == 50 else good
 
     found = detect_slice_galvo_shift(read_aip_of, 101, 20)
-    assert read == [20, 35, 50, 65, 80]
+    assert read == [20, 35, 50, 65, 80, 0, 100]
     assert found == GalvoShift(33, pytest.approx(1.0))
     assert detect_slice_galvo_shift(lambda _: np.zeros_like(good), 9, 20) == GalvoShift(0, 0.0)
 
@@ -162,3 +163,82 @@ def test_the_most_trusted_tile_decides_and_doubt_lowers_the_trust() -> None:
     wide = slice_galvo_shift([GalvoShift(2, 0.9), GalvoShift(12, 0.1)], 140, 40)
     assert wide.confidence == pytest.approx(0.9)
     assert slice_galvo_shift([], 0, 20) == GalvoShift(0, 0.0)
+
+
+def _aips(shifts: list[int], nx: int = 100, n_extra: int = 20) -> list[np.ndarray]:
+    return [np.roll(scan(nx, n_extra, seed=i), -s, axis=0) for i, s in enumerate(shifts)]
+
+
+def test_a_steady_trigger_has_no_track() -> None:
+    """Nor has one that is found far off in one tile."""
+    for shifts in ([33] * 25, [33] * 12 + [70] + [33] * 12):
+        aips = _aips(shifts)
+        found = detect_slice_galvo_shift(aips.__getitem__, 25, 20)
+        assert found.track is None and found.shift_px == 33
+
+
+@pytest.mark.parametrize("at", [2, 8, 15, 24])
+def test_a_single_step_by_one_is_a_drift(at: int) -> None:
+    """Of the trigger, wherever it happens: every tile then has its own roll."""
+    shifts = [33 + (i >= at) for i in range(25)]
+    aips = _aips(shifts)
+    found = detect_slice_galvo_shift(aips.__getitem__, 25, 20)
+    assert found.track is not None
+    track = found.track
+    assert [tile_galvo_shift(a, i, track, 20) for i, a in enumerate(aips)] == shifts
+
+
+@pytest.mark.parametrize("step", [0.3, -0.8, 2.0])
+@pytest.mark.parametrize("start", [4, 60, 117])
+def test_a_drift_is_followed_from_tile_to_tile(step: float, start: int) -> None:
+    """Around the end too; dark tiles and those with a false band get what the others say."""
+    shifts = [round(start + step * i) % 120 for i in range(25)]
+    aips = _aips(shifts)
+    found = detect_slice_galvo_shift(aips.__getitem__, 25, 20)
+    assert found.track is not None and found.confidence > 0.9
+    assert found.track.step_px == pytest.approx(step, abs=0.15)
+    for number, (aip, true) in enumerate(zip(aips, shifts, strict=True)):
+        assert tile_galvo_shift(aip, number, found.track, 20) == true
+        elsewhere = tile_galvo_shift(np.roll(aip, 40, axis=0), number, found.track, 20)
+        for guess in (tile_galvo_shift(aip * 0.1, number, found.track, 20), elsewhere):
+            assert abs((guess - true + 60) % 120 - 60) <= 2
+
+
+def test_a_strong_drift_is_no_doubt() -> None:
+    """The sampled tiles share no roll, but they lie on a line."""
+    aips = _aips([2 * i for i in range(40)])
+    found = detect_slice_galvo_shift(aips.__getitem__, 40, 20)
+    assert found.confidence > 0.9
+    alone = slice_galvo_shift([detect_galvo_shift(aips[i], 20) for i in sampled_tiles(40)], 120, 20)
+    assert alone.confidence < 0.6
+
+
+def test_neighbours_of_dark_tiles_tell_of_a_drift() -> None:
+    aips = _aips([round(0.5 * i) for i in range(25)])
+    for dark in (0, 5, 12, 19, 24):
+        aips[dark] = aips[dark] * 0.1
+    read: list[int] = []
+
+    def look(index: int) -> np.ndarray:
+        read.append(index)
+        return aips[index]
+
+    found = detect_slice_galvo_shift(look, 25, 20)
+    assert read == [*sampled_tiles(25), 0, 24, 6] and found.track is not None
+    assert found.track.step_px == pytest.approx(0.5, abs=0.1)
+
+
+def test_every_tile_of_a_drifting_phantom_is_cut_where_its_band_lies(tmp_path: Path) -> None:
+    from linumpy.mosaic.create_mosaic_grid_3d import open_raw_tiles
+
+    params = preset("tiny", n_slices=1, galvo_drift_per_tile_px=1.5, dark_tile_fraction=0.15, nz=70)
+    folder = simulate(tmp_path / "phantom", params, seed=8)
+    (known,) = json.loads((folder / "truth/truth.json").read_text())["slices"]
+    assert np.ptp([t["galvo_shift_px"] for t in known["tiles"]]) >= 4
+    raw = open_raw_tiles(folder / "raw", 0)
+    assert raw.galvo is not None
+    for tile in known["tiles"]:
+        key = tile["ix"], tile["iy"]
+        volume = raw.read(key)
+        expected = np.roll(volume, tile["galvo_shift_px"], axis=1)[:, : params.nx]
+        np.testing.assert_array_equal(raw.prepare(key, volume).data, expected)

@@ -134,7 +134,12 @@ def parts(folder):
         "valid": np.asarray(image.valid).tobytes(),
         "attributes": image.attributes,
         "place": (image.translation_um, image.voxel_um),
-        "models": {p.name: json.loads(p.read_text()) for p in (folder / "z").iterdir()},
+        "models": {p.name: json.loads(p.read_text()) for p in (folder / "z").glob("*.json")},
+        "arrays": {
+            (p.name, name): array.tobytes()
+            for p in (folder / "z").glob("*.npz")
+            for name, array in np.load(p).items()
+        },
     }
 
 
