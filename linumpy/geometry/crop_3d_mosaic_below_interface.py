@@ -1,4 +1,4 @@
-"""Cropping: each slice is cut flat at its interface, and to a fixed depth below it."""
+"""Cropping: each slice is cut at its interface, and to a depth below it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
+from linumpy.device import Array, namespace
 from linumpy.errors import InputError
-from linumpy.geometry.interface import find_tissue_interface
+from linumpy.geometry.interface_surface import fit_face, sample_surface
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,24 @@ class InterfaceCut:
     Attributes
     ----------
     interface_um
-        Median depth of the interface below the top of the volume (the edge of its voxel 0).
+        Mean depth of the interface below the top of the volume (the edge of its voxel 0).
     depth_um
-        Depth kept.
+        Depth kept, from the highest point of the cut.
     first_plane, n_planes
         The planes kept.
+    flat
+        Whether the cut is a plane at `interface_um`; else it follows `surface_um`, and what lies
+        above it in the planes kept is masked.
+    tilt_um
+        Fall of the surface across the slice along axis 1 and axis 2.
+    used_fraction
+        Share of the cells with data that the surface rests on.
+    cell_um, corner_um
+        Side of a cell, and stage position of the low corner of cell (0, 0), along axis 1 and
+        axis 2.
+    surface_um
+        Depth of the interface at the cells' centres, as `interface_um`; float32 (cells along
+        axis 1, along axis 2).
     """
 
     slice_id: int
@@ -32,12 +45,130 @@ class InterfaceCut:
     depth_um: float
     first_plane: int
     n_planes: int
+    flat: bool
+    tilt_um: tuple[float, float]
+    used_fraction: float
+    cell_um: tuple[float, float]
+    corner_um: tuple[float, float]
+    surface_um: np.ndarray
 
 
-def interface_depths(
-    volume: Array, valid: Array | None, *, s_xy: int, s_z: float, max_depth_fraction: float
-) -> np.ndarray:
-    """Return the interface of every A-line that has one, as a flat array of voxels.
+def searched_planes(n_planes: int, max_depth_fraction: float) -> int:
+    """Return in how many planes from the top the interface is sought."""
+    return min(n_planes, max(3, math.ceil(n_planes * max_depth_fraction)))
+
+
+def solve_interface_cut(
+    sums: np.ndarray,
+    counts: np.ndarray,
+    *,
+    slice_id: int,
+    n_planes: int,
+    voxel_um: Sequence[float],
+    corner_um: tuple[float, float],
+    cell_px: int,
+    s_z: float,
+    depth_um: float,
+    flat: bool,
+) -> InterfaceCut:
+    """Choose the planes to keep from the depth profiles of all cells.
+
+    Parameters
+    ----------
+    sums, counts
+        `interface_surface.log_profiles` of the searched planes of the whole slice.
+    n_planes
+        Planes of the slice.
+    corner_um
+        Stage position of the slice's low corner.
+    cell_px
+        Side of a cell.
+    s_z
+        Sigma of the derivative along depth, voxels.
+    depth_um
+        Depth wanted below the interface, everywhere.
+    flat
+        Whether to cut at one plane.
+
+    Raises
+    ------
+    InputError
+        When no A-line has data, or the interface lies at the bottom so that nothing is left.
+    """
+    if not counts.any():
+        raise InputError(f"slice z{slice_id:02d}: no A-line with data, expected an interface")
+    axial_um = voxel_um[0]
+    cell_um = (cell_px * voxel_um[1], cell_px * voxel_um[2])
+    face = fit_face(sums, counts, cell_px, voxel_um, s_z)
+    seen = face.depth_px[face.has_data]
+    # Cells at the border are smaller.
+    interface = float(np.average(seen, weights=counts.max(axis=0)[face.has_data]))
+    top, bottom = (interface, interface) if flat else (float(seen.min()), float(seen.max()))
+    # A voxel belongs to the tissue when most of it lies below the face.
+    first, deepest = int(np.rint(top)), int(np.rint(bottom))
+    below = min(round(depth_um / axial_um), n_planes - deepest)
+    if below < 1:
+        raise InputError(
+            f"slice z{slice_id:02d}: interface at plane {deepest} of {n_planes}, nothing below it"
+        )
+    n_kept = deepest + below - first
+    return InterfaceCut(
+        slice_id=slice_id,
+        interface_um=interface * axial_um,
+        depth_um=n_kept * axial_um,
+        first_plane=first,
+        n_planes=n_kept,
+        flat=flat,
+        tilt_um=_fall(face.depth_px * axial_um, face.has_data),
+        used_fraction=float(face.used.sum() / face.has_data.sum()),
+        cell_um=cell_um,
+        corner_um=corner_um,
+        surface_um=(face.depth_px * axial_um).astype(np.float32),
+    )
+
+
+def _fall(surface: np.ndarray, there: np.ndarray) -> tuple[float, float]:
+    """Return how far the plane through a surface falls from one side to the other."""
+    axes = [np.arange(n) / max(n - 1, 1) for n in surface.shape]
+    grid = np.meshgrid(*axes, indexing="ij")
+    design = np.column_stack([np.ones(there.sum()), grid[0][there], grid[1][there]])
+    plane, *_ = np.linalg.lstsq(design, surface[there], rcond=None)
+    return float(plane[1]), float(plane[2])
+
+
+def cut_planes(cut: InterfaceCut, voxel_um: Sequence[float], window: tuple[slice, slice]) -> (
+    np.ndarray | None
+):  # fmt: skip
+    """Return the first kept plane of each A-line of a part of a slice.
+
+    Parameters
+    ----------
+    voxel_um
+        Voxels of the slice.
+    window
+        Pixels of the part along axis 1 and axis 2.
+
+    Returns
+    -------
+    int32 (axis 1, axis 2), counted from `first_plane`; None where the cut is flat.
+    """
+    if cut.flat:
+        return None
+    centres = [np.arange(part.start, part.stop) + 0.5 for part in window]
+    cell_px = [side / pixel for side, pixel in zip(cut.cell_um, voxel_um[1:], strict=True)]
+    depth = sample_surface(cut.surface_um, cell_px, *centres) / voxel_um[0]
+    top = np.rint(depth).astype(np.int32) - cut.first_plane
+    return np.clip(top, 0, cut.n_planes)
+
+
+def crop_3d_mosaic_below_interface(
+    volume: Array,
+    valid: Array | None,
+    first_plane: int,
+    n_planes: int,
+    top: np.ndarray | None = None,
+) -> tuple[Array, Array | None]:
+    """Keep `n_planes` planes from `first_plane` on, and mask what lies above the interface.
 
     Parameters
     ----------
@@ -45,45 +176,23 @@ def interface_depths(
         Slice or part of one (z, axis 1, axis 2), NumPy or CuPy.
     valid
         Its mask, or None.
-    max_depth_fraction
-        Only this share of the depth, from the top, is searched.
+    top
+        From `cut_planes`; None for a flat cut.
+
+    Returns
+    -------
+    Contiguous volume and mask on the same device. Above the interface both are 0.
     """
-    searched = max(3, math.ceil(volume.shape[0] * max_depth_fraction))
-    mask = None if valid is None else valid[:searched]
-    depth = to_host(find_tissue_interface(volume[:searched], s_xy, s_z, valid=mask, axis=0))
-    return depth[np.isfinite(depth)]
-
-
-def solve_interface_cut(
-    depths_px: Sequence[np.ndarray],
-    slice_id: int,
-    n_planes: int,
-    axial_um: float,
-    depth_um: float,
-) -> InterfaceCut:
-    """Choose the planes to keep from the interfaces of all A-lines.
-
-    Raises
-    ------
-    InputError
-        When no A-line has an interface, or it lies at the bottom so that nothing is left.
-    """
-    found = np.concatenate(depths_px) if depths_px else np.zeros(0)
-    if found.size == 0:
-        raise InputError(f"slice z{slice_id:02d}: no A-line with data, expected an interface")
-    interface = float(np.median(found))
-    # A voxel belongs to the tissue when most of it lies below the face.
-    first = int(np.rint(interface))
-    wanted = round(depth_um / axial_um)
-    kept = min(wanted, n_planes - first)
-    if kept < 1:
-        raise InputError(
-            f"slice z{slice_id:02d}: interface at plane {first} of {n_planes}, nothing below it"
-        )
-    return InterfaceCut(slice_id, interface * axial_um, kept * axial_um, first, kept)
-
-
-def crop_3d_mosaic_below_interface(volume: Array, first_plane: int, n_planes: int) -> Array:
-    """Keep `n_planes` planes from `first_plane` on, as a contiguous array on the same device."""
     xp = namespace(volume)
-    return xp.ascontiguousarray(volume[first_plane : first_plane + n_planes])
+    planes = slice(first_plane, first_plane + n_planes)
+    if top is None or not top.any():
+        mask = None if valid is None else xp.ascontiguousarray(valid[planes])
+        return xp.ascontiguousarray(volume[planes]), mask
+    # Copies: the input may be needed again.
+    data = xp.array(volume[planes], order="C")
+    mask = xp.ones(data.shape, xp.uint8) if valid is None else xp.array(valid[planes], order="C")
+    deepest = int(top.max())
+    below = xp.arange(deepest)[:, None, None] >= xp.asarray(top)[None]
+    data[:deepest] *= below
+    mask[:deepest] *= below
+    return data, mask

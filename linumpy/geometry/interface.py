@@ -128,7 +128,7 @@ class _Finder:
         filled = None
         if mask is not None:
             filled = self._logarithm(volume[:, around])
-            _extend_downwards(filled, mask)
+            extend_downwards(filled, mask)
         steps, rise = self._steps[:, :count], self._rise[:count]
         mean = self._mean[:, :count]
         for start in range(0, n_planes, self._step):
@@ -248,7 +248,7 @@ def _peak(rise: np.ndarray) -> np.ndarray:
     return (index + offset + 0.5).astype(np.float32).reshape(rise.shape[:-1])
 
 
-def _extend_downwards(depth: np.ndarray, mask: np.ndarray) -> None:
+def extend_downwards(depth: np.ndarray, mask: np.ndarray) -> None:
     """Fill invalid voxels of each A-line, in place, from its nearest valid voxel above, else below.
 
     A masked end would otherwise look like a steep fall or rise. An A-line without any valid voxel

@@ -109,8 +109,8 @@ def solve_normalization(
     percentile_max
         Percentile (0–100) of each plane that values are capped at.
     """
-    cap = np.nan_to_num(histogram_quantile(all_counts, percentile_max / 100))
-    floor = np.minimum(np.nan_to_num(histogram_quantile(agarose_counts, 0.5)), cap)
+    cap = _known_everywhere(histogram_quantile(all_counts, percentile_max / 100))
+    floor = np.minimum(_known_everywhere(histogram_quantile(agarose_counts, 0.5)), cap)
     span = cap - floor
     scale = float(np.quantile(span, _SCALE_QUANTILE))
     if scale <= 0:
@@ -122,6 +122,17 @@ def solve_normalization(
         scale if scale > 0 else 1.0,
         agarose_fraction,
     )
+
+
+def _known_everywhere(values: np.ndarray) -> np.ndarray:
+    """Give planes that show nothing what their nearest neighbours have; 0 where none shows any.
+
+    Above a tilted face few A-lines are tissue yet, and none of them may be agarose.
+    """
+    known = np.flatnonzero(np.isfinite(values))
+    if known.size == 0:
+        return np.zeros(len(values))
+    return np.interp(np.arange(len(values)), known, values[known])
 
 
 def normalize_intensities_per_slice(

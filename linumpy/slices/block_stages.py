@@ -12,9 +12,11 @@ from linumpy.errors import InputError
 from linumpy.geometry.crop_3d_mosaic_below_interface import (
     InterfaceCut,
     crop_3d_mosaic_below_interface,
-    interface_depths,
+    cut_planes,
+    searched_planes,
     solve_interface_cut,
 )
+from linumpy.geometry.interface_surface import cell_size_px, log_profiles
 from linumpy.intensity.normalize_intensities_per_slice import (
     AgaroseMask,
     Normalization,
@@ -117,7 +119,7 @@ class StitchedSource(Source):
 
 
 class Crop3dMosaicBelowInterface(Stage):
-    """Cuts a slice flat at its interface."""
+    """Cuts a slice at its interface: a smooth surface, or one plane."""
 
     name = "crop_3d_mosaic_below_interface"
     learns = True
@@ -127,32 +129,39 @@ class Crop3dMosaicBelowInterface(Stage):
         self.model = model
 
     def start(self, layout: SliceLayout) -> None:
-        """Note the slice's depth."""
+        """Prepare the profiles of the slice's cells."""
         self._layout = layout
-        self._depths: list[np.ndarray] = []
+        self._cell = cell_size_px(layout.voxel_um[1:])
+        self._searched = searched_planes(layout.shape[0], self._params.max_depth_fraction)
+        cells = [-(-n // self._cell) for n in layout.shape[1:]]
+        self._profiles = np.zeros((2, self._searched, *cells), np.float32)
 
     def measure(self, tile: Tile) -> Array:
-        """Return the interfaces of a block's A-lines."""
-        return interface_depths(
-            tile.data,
-            tile.valid,
-            s_xy=self._params.sigma_xy_px,
-            s_z=self._params.sigma_z_px,
-            max_depth_fraction=self._params.max_depth_fraction,
-        )
+        """Return the profiles of a block's cells."""
+        valid = None if tile.valid is None else tile.valid[: self._searched]
+        return log_profiles(tile.data[: self._searched], valid, self._cell)
 
     def gather(self, key: Key, measurement: Array) -> None:
-        """Keep one block's interfaces."""
-        self._depths.append(to_host(measurement))
+        """Put one block's profiles in their place; blocks are whole cells wide."""
+        profiles = to_host(measurement)
+        first, second = (
+            slice(part.start // self._cell, part.start // self._cell + n)
+            for part, n in zip(self._layout.window(key), profiles.shape[2:], strict=True)
+        )
+        self._profiles[:, :, first, second] = profiles
 
     def solve(self) -> InterfaceCut:
-        """Choose the planes to keep."""
+        """Fit the surface and choose the planes to keep."""
         return solve_interface_cut(
-            self._depths,
-            self._layout.slice_id,
-            self._layout.shape[0],
-            self._layout.voxel_um[0],
-            self._params.depth_um,
+            *self._profiles,
+            slice_id=self._layout.slice_id,
+            n_planes=self._layout.shape[0],
+            voxel_um=self._layout.voxel_um,
+            corner_um=self._layout.corner_um[1:],
+            cell_px=self._cell,
+            s_z=self._params.sigma_z_px,
+            depth_um=self._params.depth_um,
+            flat=self._params.flat,
         )
 
     def layout(self, layout: SliceLayout) -> SliceLayout:
@@ -169,11 +178,11 @@ class Crop3dMosaicBelowInterface(Stage):
     def apply(self, tile: Tile) -> Tile:
         """Keep a block's planes below the interface."""
         cut: InterfaceCut = self.model
-
-        def crop(array: Array) -> Array:
-            return crop_3d_mosaic_below_interface(array, cut.first_plane, cut.n_planes)
-
-        return Tile(tile.key, crop(tile.data), None if tile.valid is None else crop(tile.valid))
+        top = cut_planes(cut, self._layout.voxel_um, self._layout.window(tile.key))
+        data, valid = crop_3d_mosaic_below_interface(
+            tile.data, tile.valid, cut.first_plane, cut.n_planes, top
+        )
+        return Tile(tile.key, data, valid)
 
 
 class FindAgarose(Stage):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_device
+from linumpy.device import to_device, to_host
 from linumpy.slices.block_stages import (
     Crop3dMosaicBelowInterface,
     FindAgarose,
@@ -53,9 +53,37 @@ def learn(stage, layout, pair, device):
 def test_the_interface_is_found_from_all_blocks(layout, slice_of_water, device):
     stage = Crop3dMosaicBelowInterface(CropParams(depth_um=100))
     cut = learn(stage, layout, slice_of_water, device)
-    # The median of 4 + row / 60, at whole planes.
-    assert cut.first_plane == 7 and cut.n_planes == 10
-    assert abs(cut.interface_um - 70) < 5
+    # First planes of tissue: 4 + row / 60, rounded up.
+    first = np.ceil(4 + np.arange(SHAPE[1]) / 60)
+    assert abs(cut.interface_um - 10 * first.mean()) < 3
+    assert (cut.first_plane, cut.n_planes) == (5, 14)
+    after = stage.layout(layout)
+    assert after.shape == (14, *SHAPE[1:]) and after.corner_um[0] == 50
+    assert after.attributes["interface_um"] == cut.interface_um
+    for tile, (data, valid) in zip(
+        blocks(layout, slice_of_water, device),
+        ((b.data, b.valid) for b in map(stage.apply, blocks(layout, slice_of_water, device))),
+        strict=True,
+    ):
+        rows = layout.window(tile.key)[0]
+        top = first[rows][:, None] - 5
+        own, kept = to_host(tile.valid)[5:19] > 0, to_host(valid) > 0
+        plane = np.arange(14)[:, None, None] + np.zeros(own.shape)
+        # Above the face nothing is left, below it all that was there, give or take a plane.
+        assert not kept[plane < top - 1].any()
+        np.testing.assert_array_equal(kept[plane > top], own[plane > top])
+        assert (to_host(data)[~kept] == 0).all()
+
+
+def test_a_flat_cut_masks_nothing(layout, slice_of_water, device):
+    stage = Crop3dMosaicBelowInterface(CropParams(depth_um=100, flat=True))
+    cut = learn(stage, layout, slice_of_water, device)
+    assert cut.flat and cut.first_plane == round(cut.interface_um / 10) and cut.n_planes == 10
+    planes = slice(cut.first_plane, cut.first_plane + 10)
+    for tile in blocks(layout, slice_of_water, device):
+        kept = stage.apply(tile)
+        np.testing.assert_array_equal(to_host(kept.data), to_host(tile.data)[planes])
+        np.testing.assert_array_equal(to_host(kept.valid), to_host(tile.valid)[planes])
 
 
 def test_floor_and_cap_are_the_quantiles_of_the_whole_slice(layout, slice_of_water, device):
