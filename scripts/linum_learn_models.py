@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Learn the focal surface and the flat field of an acquisition from the tiles of its slices."""
+"""Learn the models of a microscope from the tiles of an acquisition's slices."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,21 +8,22 @@ from pathlib import Path
 from linumpy.cli import make_parser, parse, run
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, build, read_params
+from linumpy.stage_params.intensity import PsfParams
 from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnParams, ResampleParams
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Learn the focal surface and the flat field of an acquisition from the tiles of its slices."
-        "\n\nTiles come from mosaic grids, or, with --from_root_directory, as the microscope wrote "
-        "them.",
+        "Learn focal surface, flat field and axial response from the tiles of an acquisition's "
+        "slices.\n\nTiles come from mosaic grids, or, with --from_root_directory, as the "
+        "microscope wrote them.",
         gpu=True,
     )
     parser.add_argument("grids", type=Path, nargs="*", help="mosaic grids (*.ome.zarr)")
     parser.add_argument("--output", type=Path, required=True, help="folder for the models")
     add_raw_arguments(parser, several=True)
-    add_arguments(parser, ResampleParams, FocalParams, IlluminationParams, LearnParams)
+    add_arguments(parser, ResampleParams, FocalParams, IlluminationParams, PsfParams, LearnParams)
     return parser
 
 
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.slices.learn_models import learn_models
     from linumpy.slices.raw_source import raw_inputs
 
-    for stem in ("detect_focal_curvature", "fix_illumination_3d"):
+    for stem in ("detect_focal_curvature", "fix_illumination_3d", "compensate_psf"):
         refuse_existing(args.output / f"{stem}.json", args.overwrite)
     values = read_params(args)
     slices = sorted(args.grids) or raw_inputs(
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         focal=build(FocalParams, values),
         illumination=build(IlluminationParams, values),
         learn=build(LearnParams, values),
+        psf=build(PsfParams, values),
         device=resolve(args.use_gpu, args.gpu_memory),
     )
     models.save(args.output)

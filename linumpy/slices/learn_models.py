@@ -1,7 +1,7 @@
 """Models of an acquisition, learned once from tiles of evenly spaced slices.
 
-The focal surface and the flat field belong to the microscope, not to a slice. They are learned
-from enough tiles to average the tissue out, and then applied to all slices alike.
+The focal surface, the flat field and the axial response belong to the microscope, not to a slice.
+They are learned from enough tiles to average the tissue out, and then applied to all slices alike.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from linumpy.cli import logger
 from linumpy.device import CPU, Device
 from linumpy.errors import InputError
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
+from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.io.grid import open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
 from linumpy.slices.grid_io import GridSource
+from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.raw_source import (
     RawInput,
     SliceInput,
@@ -39,6 +41,7 @@ from linumpy.slices.tile_stages import (
     FixIllumination3d,
     ResampleMosaicGrid,
 )
+from linumpy.stage_params.intensity import PsfParams
 from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnParams, ResampleParams
 
 
@@ -48,6 +51,7 @@ class AcquisitionModels:
 
     focal: FocalCurvature | None
     flat: FlatField | None
+    axial: AxialResponse | None = None
 
     def save(self, folder: Path | str) -> None:
         """Write the models to a folder."""
@@ -55,10 +59,16 @@ class AcquisitionModels:
             save_model(folder, DetectFocalCurvature.name, self.focal)
         if self.flat is not None:
             save_model(folder, FixIllumination3d.name, self.flat)
+        if self.axial is not None:
+            save_model(folder, CompensatePsf.name, self.axial)
 
     @classmethod
     def load(
-        cls, folder: Path | str, focal: FocalParams, illumination: IlluminationParams
+        cls,
+        folder: Path | str,
+        focal: FocalParams,
+        illumination: IlluminationParams,
+        psf: PsfParams | None = None,
     ) -> AcquisitionModels:
         """Read the models that the parameters ask for.
 
@@ -72,6 +82,9 @@ class AcquisitionModels:
             if focal.enabled
             else None,
             load_model(folder, FixIllumination3d.name, FlatField) if illumination.enabled else None,
+            load_model(folder, CompensatePsf.name, AxialResponse)
+            if psf is not None and psf.enabled
+            else None,
         )
 
 
@@ -82,20 +95,23 @@ def learn_models(
     focal: FocalParams,
     illumination: IlluminationParams,
     learn: LearnParams,
+    psf: PsfParams | None = None,
     device: Device = CPU,
     budget_bytes: int | None = None,
 ) -> AcquisitionModels:
-    """Learn the focal surface and the flat field.
+    """Learn the focal surface, the flat field and the axial response.
 
     The surface is learned twice: first with tiles where the stage put them, which flattens them
     well enough to register them; then, with the flat field, at the registered positions, where
-    overlapping tiles show the same tissue.
+    overlapping tiles show the same tissue. The response is learned from the same tiles then.
 
     Parameters
     ----------
     slices
         Mosaic grids of the acquisition's slices, or its raw slices, in order. When they hold more
         than `learn.max_tiles` tiles, evenly spaced slices are taken.
+    psf
+        How the axial response is learned; None goes without it.
     budget_bytes
         Memory for tiles that wait for the second time they are needed; None for what
         `slices.engine.resting_bytes` says. Slices that do not fit are read twice.
@@ -110,8 +126,10 @@ def learn_models(
     sources = [candidate.open() for candidate in chosen]
     chain: list[Stage] = [ResampleMosaicGrid(resample)]
     surface, flat = DetectFocalCurvature(focal), FixIllumination3d()
-    measured = [flat] if illumination.enabled else []
-    learners: list[FieldStage] = [*([surface] if focal.enabled else []), *measured]
+    fields: list[FieldStage] = [flat] if illumination.enabled else []
+    axial = CompensatePsf(psf) if psf is not None and psf.enabled else None
+    measured: list[Stage] = [*fields, *([] if axial is None else [axial])]
+    learners: list[FieldStage] = [*([surface] if focal.enabled else []), *fields]
     with ExitStack() as stores:
         if focal.enabled:
             room = resting_bytes(device, budget_bytes)
@@ -140,6 +158,7 @@ def learn_models(
     return AcquisitionModels(
         surface.solve() if focal.enabled else None,
         flat.solve() if illumination.enabled else None,
+        None if axial is None else axial.solve(),
     )
 
 

@@ -1,4 +1,4 @@
-"""The fused slice: from its tiles to a stitched, cropped, normalised volume in one process.
+"""The fused slice: from its tiles to a stitched, corrected, normalised volume in one process.
 
 The tiles, of a mosaic grid or as the microscope wrote them, are read once and the slice is written
 once; what happens in between is the same chain of stages that the single scripts run, with the
@@ -19,6 +19,7 @@ from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import open_image
+from linumpy.slices.attenuation_stages import CompensateAttenuation
 from linumpy.slices.block_stages import (
     Crop3dMosaicBelowInterface,
     FindAgarose,
@@ -28,6 +29,7 @@ from linumpy.slices.block_stages import (
 from linumpy.slices.engine import Stage, make_store, run
 from linumpy.slices.grid_io import SliceSink
 from linumpy.slices.learn_models import AcquisitionModels
+from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.raw_source import (
     SliceInput,
     finished_layout,
@@ -56,6 +58,18 @@ def tile_chain(params: SliceParams, models: AcquisitionModels) -> list[Stage]:
     return chain
 
 
+def block_chain(params: SliceParams, models: AcquisitionModels) -> list[Stage]:
+    """Return the stages that change the blocks of a stitched slice, in order."""
+    chain: list[Stage] = []
+    if models.axial is not None:
+        chain.append(CompensatePsf(params.psf, models.axial))
+    chain.append(Crop3dMosaicBelowInterface(params.crop))
+    if params.attenuation.enabled:
+        chain.append(CompensateAttenuation(params.attenuation))
+    agarose = FindAgarose(params.normalize)
+    return [*chain, agarose, NormalizeIntensitiesPerSlice(params.normalize, agarose)]
+
+
 @dataclass(frozen=True)
 class SlicePictures:
     """What a slice shows of itself.
@@ -65,7 +79,7 @@ class SlicePictures:
     aip
         Projections of the corrected tiles, side by side.
     depth_mean
-        Mean over depth of the stitched, cropped slice before normalisation; NaN outside.
+        Mean over depth of the corrected slice before normalisation; NaN outside.
     """
 
     aip: np.ndarray
@@ -98,7 +112,8 @@ def reconstruct_slice(
     params
         Of all stages.
     output_models
-        Folder for what this slice taught: tile positions, interface cut, normalisation.
+        Folder for what this slice taught: tile positions, interface cut, attenuation,
+        normalisation.
     positions
         Tile positions to use instead of registering (for comparisons with known truth).
     intermediates
@@ -114,8 +129,8 @@ def reconstruct_slice(
     -------
     Pictures of the slice.
     """
-    crop, agarose = Crop3dMosaicBelowInterface(params.crop), FindAgarose(params.normalize)
-    normalize = NormalizeIntensitiesPerSlice(params.normalize, agarose)
+    blocks = block_chain(params, models)
+    agarose = next(stage for stage in blocks if isinstance(stage, FindAgarose))
     with (
         SliceSink(output, overwrite=overwrite) as sink,
         make_store(device, budget_bytes) as tiles,
@@ -142,10 +157,13 @@ def reconstruct_slice(
         stitched = StitchedSource(tiles, layout, register.model, params.stitch, device=device)
         if intermediates is not None:
             _keep_intermediates(intermediates, tiles, layout, stitched, overwrite)
-        run([crop, agarose, normalize], stitched, [sink], device=device, budget_bytes=budget_bytes)
+        run(blocks, stitched, [sink], device=device, budget_bytes=budget_bytes)
     if output_models is not None:
-        for stage in (register, crop, normalize):
-            save_model(output_models, stage.name, stage.model)
+        save_model(output_models, register.name, register.model)
+        for stage in blocks:
+            # The response belongs to the acquisition; the agarose is part of the normalisation.
+            if not isinstance(stage, CompensatePsf | FindAgarose):
+                save_model(output_models, stage.name, stage.model)
     return SlicePictures(aip.model.image, agarose.depth_mean)
 
 
@@ -172,7 +190,7 @@ def reconstruct_to_files(
     pictures = reconstruct_slice(
         slice_input,
         output,
-        AcquisitionModels.load(models, params.focal, params.illumination),
+        AcquisitionModels.load(models, params.focal, params.illumination, params.psf),
         params,
         output_models=output_models,
         intermediates=intermediates,

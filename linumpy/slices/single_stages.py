@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.device import Device
+from linumpy.errors import InputError
+from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.io.models import load_model, save_model
+from linumpy.io.omezarr import open_image
 from linumpy.params import build
+from linumpy.slices.attenuation_stages import CompensateAttenuation
 from linumpy.slices.block_stages import (
     Crop3dMosaicBelowInterface,
     FindAgarose,
     NormalizeIntensitiesPerSlice,
     StitchedSource,
 )
-from linumpy.slices.engine import Stage, make_store, run
+from linumpy.slices.engine import Stage, make_store, observe, run
 from linumpy.slices.grid_io import GridSink, GridSource, SliceSink, SliceSource
+from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.register_stage import RegisterTiles, TilePositions
 from linumpy.slices.tile_stages import (
     Aip,
@@ -32,6 +37,7 @@ from linumpy.slices.tile_stages import (
     FocalCurvature,
     ResampleMosaicGrid,
 )
+from linumpy.stage_params.intensity import AttenuationParams, PsfParams
 from linumpy.stage_params.slices import (
     CropParams,
     FocalParams,
@@ -206,6 +212,96 @@ def crop_slice(
         overwrite,
         device,
     )
+
+
+def refocus_slice(
+    volume: Path,
+    output: Path,
+    values: Values,
+    method: str,
+    *,
+    models: Path | None,
+    overwrite: bool,
+    device: Device,
+) -> None:
+    """Take the axial response off a stitched slice or a grid.
+
+    Parameters
+    ----------
+    volume, output
+        Slice volume, or mosaic grid whose focal curvature was taken off.
+    method
+        ``model`` or ``model_free``; a learned response must be of this kind.
+    models
+        Folder of the acquisition's models; without it the response is learned from this volume
+        alone and saved beside the output.
+    """
+    params = build(PsfParams, {**values, "compensate_psf_method": method})
+    stage = CompensatePsf(params) if params.enabled else None
+    if stage is not None and models is not None:
+        stage.model = load_model(models, stage.name, AxialResponse)
+        if stage.model.method != method:
+            raise InputError(
+                f"{models / stage.name}.json: learned by method {stage.model.method}, "
+                f"expected {method}"
+            )
+    chain = [] if stage is None else [stage]
+    if open_image(volume).attributes.get("kind") != "slice":
+        _grid_to_grid(chain, volume, output, overwrite, device)
+    else:
+        _slice_to_slice(lambda: chain, volume, output, None, overwrite, device)
+    if stage is not None and models is None:
+        save_model(output.parent, f"{_stem(output)}_{stage.name}", stage.model)
+
+
+def attenuate_slice(
+    volume: Path,
+    output: Path,
+    values: Values,
+    *,
+    output_model: Path | None,
+    overwrite: bool,
+    device: Device,
+) -> None:
+    """Make up for attenuation in a cropped slice."""
+    params = build(AttenuationParams, values)
+    if not params.enabled:
+        _slice_to_slice(list, volume, output, None, overwrite, device)
+        return
+    _slice_to_slice(
+        lambda: [CompensateAttenuation(params)], volume, output, output_model, overwrite, device
+    )
+
+
+def attenuation_map(
+    volume: Path, output: Path, values: Values, *, overwrite: bool, device: Device
+) -> None:
+    """Write the attenuation coefficient of a cropped slice, 1/mm, in lateral bins, as OME-Zarr."""
+    from linumpy.device import to_host
+    from linumpy.io.omezarr import create_image
+    from linumpy.slices.layout import volume_spec
+
+    stage = CompensateAttenuation(build(AttenuationParams, values))
+    source = SliceSource.open(volume)
+    layout = source.layout
+    observe([stage], [], source, device=device)
+    model = stage.solve()
+    mu = to_host(model.mu_per_mm).astype("float32")
+    lateral = [v * model.bin_px for v in layout.voxel_um[1:]]
+    spec = volume_spec(
+        mu.shape,
+        (layout.voxel_um[0], lateral[0], lateral[1]),
+        layout.corner_um,
+        {
+            "kind": "attenuation",
+            "value_unit": "1/mm",
+            "slice_id": model.slice_id,
+            "method": model.method,
+            "tissue_mu_per_mm": model.tissue_mu_per_mm,
+        },
+    )
+    with create_image(output, spec, overwrite=overwrite) as image:
+        image.array[:] = mu
 
 
 def normalize_slice(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from linumpy.params import build, param
+from linumpy.stage_params.intensity import AttenuationParams, PsfParams
 
 BLENDING_METHODS = ("linear", "average", "none")
 
@@ -59,8 +60,8 @@ class CropParams:
     depth_um: float = param(
         600.0, "crop_interface_out_depth", "depth kept below the interface, um", minimum=1
     )
-    sigma_xy_px: int = param(
-        3, "crop_interface_sigma_xy", "lateral box of the interface finder, pixels", minimum=1
+    flat: bool = param(
+        False, "crop_interface_flat", "cut at one plane, not along the surface of the interface"
     )
     sigma_z_px: float = param(
         2.0, "crop_interface_sigma_z", "axial sigma of the interface finder, voxels", minimum=0.5
@@ -107,7 +108,9 @@ class SliceParams:
     focal: FocalParams
     illumination: IlluminationParams
     stitch: StitchParams
+    psf: PsfParams
     crop: CropParams
+    attenuation: AttenuationParams
     normalize: NormalizeParams
 
     KINDS: ClassVar = (
@@ -115,7 +118,9 @@ class SliceParams:
         FocalParams,
         IlluminationParams,
         StitchParams,
+        PsfParams,
         CropParams,
+        AttenuationParams,
         NormalizeParams,
     )
 
@@ -127,6 +132,8 @@ class SliceParams:
             focal=build(FocalParams, values),
             illumination=build(IlluminationParams, values),
             stitch=build(StitchParams, values),
+            psf=build(PsfParams, values),
             crop=build(CropParams, values),
+            attenuation=build(AttenuationParams, values),
             normalize=build(NormalizeParams, values),
         )

@@ -13,7 +13,12 @@ from linumpy.slices.reconstruct_slice import reconstruct_slice
 from linumpy.stage_params.slices import LearnParams, SliceParams
 
 PARAMS = SliceParams.from_values({})
-STEMS = ("register_tiles", "crop_3d_mosaic_below_interface", "normalize_intensities_per_slice")
+STEMS = (
+    "register_tiles",
+    "crop_3d_mosaic_below_interface",
+    "compensate_attenuation",
+    "normalize_intensities_per_slice",
+)
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +29,12 @@ def models(tiny_grids, tmp_path_factory):
         focal=PARAMS.focal,
         illumination=PARAMS.illumination,
         learn=LearnParams(),
+        psf=PARAMS.psf,
     )
     folder = tmp_path_factory.mktemp("models")
     learned.save(folder)
-    return folder, AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination)
+    loaded = AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination, PARAMS.psf)
+    return folder, loaded
 
 
 def volume(path):
@@ -45,7 +52,7 @@ def fused(grid, folder, models, device, **options):
 
 def chained(grid, folder, models, device):
     options = {"overwrite": False, "device": device}
-    steps = [folder / f"{n}.ome.zarr" for n in range(6)]
+    steps = [folder / f"{n}.ome.zarr" for n in range(8)]
     single.resample_grid(grid, steps[0], {}, **options)
     single.flatten_grid(steps[0], steps[1], {}, models=models[0], **options)
     single.illuminate_grid(steps[1], steps[2], {}, models=models[0], **options)
@@ -53,13 +60,15 @@ def chained(grid, folder, models, device):
     single.stitch_grid(
         steps[2], steps[3], {}, positions=folder / "z/register_tiles.json", **options
     )
+    single.refocus_slice(steps[3], steps[4], {}, "model", models=models[0], **options)
     for number, stem, step in (
-        (4, STEMS[1], single.crop_slice),
-        (5, STEMS[2], single.normalize_slice),
+        (5, STEMS[1], single.crop_slice),
+        (6, STEMS[2], single.attenuate_slice),
+        (7, STEMS[3], single.normalize_slice),
     ):
         model = folder / f"z/{stem}.json"
         step(steps[number - 1], steps[number], {}, output_model=model, **options)
-    return steps[5]
+    return steps[7]
 
 
 def test_fused_equals_chained_to_the_bit(tiny_grids, models, device, tmp_path):
@@ -73,6 +82,25 @@ def test_fused_equals_chained_to_the_bit(tiny_grids, models, device, tmp_path):
             for way in ("fused", "chained")
         ]
         assert texts[0] == texts[1]
+    found = [np.load(tmp_path / way / "z/compensate_attenuation.npz") for way in
+             ("fused", "chained")]  # fmt: skip
+    for name in found[0].files:
+        np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
+@pytest.mark.parametrize("name", ["compensate_psf_enabled", "compensate_attenuation_enabled"])
+def test_corrections_can_be_switched_off(tiny_grids, models, device, tmp_path, name):
+    """Without one of them, the slice is that of the chain without its step."""
+    params = SliceParams.from_values({name: False})
+    used = AcquisitionModels.load(models[0], params.focal, params.illumination, params.psf)
+    out = tmp_path / "slice.ome.zarr"
+    reconstruct_slice(tiny_grids[1], out, used, params, output_models=tmp_path, device=device)
+    whole = fused(tiny_grids[1], tmp_path / "whole", models, device)
+    one, other = volume(out)[0], volume(whole)[0]
+    assert one.shape == other.shape and (one != other).mean() > 0.3
+    assert (used.axial is None) == (name == "compensate_psf_enabled")
+    is_there = (tmp_path / "compensate_attenuation.json").exists()
+    assert is_there == (name != "compensate_attenuation_enabled")
 
 
 def test_a_spilled_slice_is_the_same_to_the_bit(tiny_grids, models, device, tmp_path):

@@ -18,7 +18,7 @@ def work(script, tiny, tiny_grids, tmp_path_factory):
     folder = tmp_path_factory.mktemp("scripts")
     script("learn_models", *tiny_grids, "--output", folder / "models")
     models = ("--models", folder / "models")
-    step = [folder / f"{n}.ome.zarr" for n in range(6)]
+    step = [folder / f"{n}.ome.zarr" for n in range(7)]
     script("resample_mosaic_grid", tiny_grids[1], step[0], "-r", 10)
     script("detect_focal_curvature", step[0], step[1], *models)
     script("fix_illumination_3d", step[1], step[2], *models)
@@ -27,9 +27,11 @@ def work(script, tiny, tiny_grids, tmp_path_factory):
     script("register_tiles", step[2], folder / "register_tiles.json")
     positions = ("--positions", folder / "register_tiles.json")
     script("stitch_3d_refined", step[2], step[3], *positions)
+    script("compensate_psf_from_model", step[3], step[4], *models)
     cut = ("--output_model", folder / "cut.json")
-    script("crop_3d_mosaic_below_interface", step[3], step[4], *cut)
-    script("normalize_intensities_per_slice", step[4], folder / "slices/slice_z01.ome.zarr")
+    script("crop_3d_mosaic_below_interface", step[4], step[5], *cut)
+    script("compensate_attenuation_inplace", step[5], step[6])
+    script("normalize_intensities_per_slice", step[6], folder / "slices/slice_z01.ome.zarr")
     out = folder / "slices/slice_z02.ome.zarr"
     script("reconstruct_slice", tiny_grids[2], out, *models, "--preview", folder / "z02.png")
     script("estimate_xy_shift_from_metadata", tiny / "raw", folder / "shifts_xy.csv")
@@ -123,7 +125,7 @@ def test_holes_and_nan_are_masked_and_said(script, work, spoiled, tmp_path):
     data, valid = np.asarray(image.array), np.asarray(image.valid)
     assert np.isfinite(data).all()
     assert valid[:, -40:, -40:].max() == 0
-    assert valid[:, :40, -40:].mean() > 0.9
+    assert valid[5:40, :40, -40:].mean() > 0.9
     # Planes 40-60 of 6 um lie 240-360 um deep, the cut at about 120.
     hole = valid[14:22, 20:28, 20:28]
     assert hole.max() == 0 and (data[14:22, 20:28, 20:28] == 0).all()
@@ -135,4 +137,5 @@ def test_a_cut_says_where_it_was_made(work, tiny):
     cut = json.loads((work / "cut.json").read_text())
     known = json.loads((tiny / "truth/truth.json").read_text())["slices"][1]
     assert abs(cut["interface_um"] - known["gap_um"]) < 10
-    assert cut["first_plane"] == round(cut["interface_um"] / 10)
+    # The face is uneven by some 10 um RMS: its highest point lies a few planes above the mean.
+    assert 0 <= cut["interface_um"] / 10 - cut["first_plane"] < 6

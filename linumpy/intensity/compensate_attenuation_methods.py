@@ -1,0 +1,187 @@
+"""Attenuation from power along depth: depth-resolved estimators.
+
+All start from the same sum. When what is scattered back is a fixed share of what is lost, the
+light that arrives at a depth is what comes back from there and from all below (Vermeer et al.,
+Biomed. Opt. Express 5, 322, 2014):
+
+    µ[i] = ln(1 + I[i] / (Σ_{j>i} I[j] + C)) / (2·Δ)
+
+They differ in C, the light that comes back from below the last sample:
+
+- ``vermeer``: none. µ rises without bound towards the last sample.
+- ``smith`` (Smith et al., IEEE Trans. Med. Imaging 34, 2592, 2015): I_end / (2·m), with m the mean
+  slope of ln √I over the A-line's tissue, a voxel.
+- ``liu`` (Liu et al., J. Biomed. Opt. 24, 085002, 2019): I_last / (exp(2·µ_E·Δ) − 1), with µ_E from
+  a straight line through ln I over the lowest part of the tissue.
+- ``li`` (Li et al., Biomed. Opt. Express 11, 672, 2020): the same, after the noise floor was taken
+  off and the tissue was cut where it comes near it.
+- ``klett``: ``li`` on I^k, with µ/k as the answer (Klett, Appl. Opt. 20, 211, 1981). The share that
+  is scattered back need not be fixed: µ goes with the k-th power of what comes back. With k = 1
+  grey matter above white looks half transparent, as most of the light is owed to what lies below.
+  White matter is two to three times as bright as grey (in power), and attenuates one and a half
+  times as much: k lies well below 1.
+
+One A-line's slope is as much anatomy as attenuation: where tissue grows brighter downwards there is
+none. So µ_E is averaged over a wide neighbourhood, and believed to within a factor of two of the
+slice's median.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from linumpy.device import Array, namespace, ndimage_of
+
+MAX_MU_PER_MM = 50.0
+KLETT_EXPONENT = 0.6
+_SMITH_AXIAL_SIGMA = 5.0
+_INNER_SHARE = 0.97
+_SLOPE_BOUND = 2.0
+_MIN_SAMPLES = 5
+_TINY = np.float32(1e-30)
+
+
+def depth_resolved(power: Array, tissue: Array, tail: Array, axial_mm: float) -> Array:
+    """Return µ from power and the light from below the tissue.
+
+    Parameters
+    ----------
+    power
+        float32 (z, axis 1, axis 2), not negative, NumPy or CuPy.
+    tissue
+        Boolean of the same shape: where µ is wanted, and what is summed.
+    tail
+        C, over axis 1 and axis 2.
+    axial_mm
+        Voxel along depth.
+
+    Returns
+    -------
+    float32 µ in 1/mm, 0 outside the tissue. Where nothing comes from below, the value above is
+    repeated.
+    """
+    xp = namespace(power)
+    inside = xp.where(tissue, power, np.float32(0))
+    from_below = xp.cumsum(inside[::-1], axis=0, dtype=np.float32)[::-1]
+    below = xp.empty_like(inside)
+    below[:-1] = from_below[1:]
+    below[-1] = 0
+    below += tail[None].astype(np.float32)
+    known = tissue & (below > 0)
+    ratio = xp.where(known, inside / xp.where(known, below, np.float32(1)), np.float32(0))
+    mu = xp.log1p(ratio) / np.float32(2 * axial_mm)
+    xp.minimum(mu, np.float32(MAX_MU_PER_MM), out=mu)
+    last = tissue & ~known & (inside > 0)
+    if bool(last.any()):
+        mu[1:] = xp.where(last[1:], mu[:-1], mu[1:])
+    return mu
+
+
+def tail_smith(power: Array, tissue: Array, n_end: int, lateral_sigma: float) -> Array:
+    """Return C of ``smith``.
+
+    Parameters
+    ----------
+    power, tissue
+        As in `depth_resolved`.
+    n_end
+        Voxels above the lower end of the tissue that are averaged for I_end.
+    lateral_sigma
+        Smoothing of the map of C.
+    """
+    xp, ndimage = namespace(power), ndimage_of(power)
+    inside = xp.where(tissue, power, np.float32(0))
+    smooth = ndimage.gaussian_filter1d(inside, _SMITH_AXIAL_SIGMA, axis=0, mode="constant")
+    share = ndimage.gaussian_filter1d(
+        tissue.astype(np.float32), _SMITH_AXIAL_SIGMA, axis=0, mode="constant"
+    )
+    logarithm = xp.log(xp.maximum(smooth / xp.maximum(share, np.float32(1e-6)), _TINY))
+    slope = xp.maximum(-0.5 * xp.gradient(logarithm, axis=0), 0)
+    # Near the tissue's ends smoothing sees one side only, which flattens the slope.
+    inner = tissue & (share > _INNER_SHARE)
+    inner = xp.where(inner.any(axis=0), inner, tissue)
+    m = xp.where(inner, slope, 0).sum(axis=0) / xp.maximum(inner.sum(axis=0), 1)
+    count = tissue.sum(axis=0)
+    end = tissue & (_rank_from_below(tissue) < n_end)
+    last = xp.where(end, power, np.float32(0)).sum(axis=0) / xp.maximum(end.sum(axis=0), 1)
+    known = (count > 0) & (m > 0)
+    tail = xp.where(known, last / xp.where(known, 2 * m, 1), 0).astype(np.float32)
+    if lateral_sigma > 0:
+        weight = ndimage.gaussian_filter(known.astype(np.float32), lateral_sigma)
+        tail = ndimage.gaussian_filter(tail, lateral_sigma) / xp.maximum(weight, 1e-6)
+    return xp.where(count > 0, tail, np.float32(0))
+
+
+def tail_liu(
+    power: Array, tissue: Array, n_fit: int, axial_mm: float, lateral_width: int = 1
+) -> Array:
+    """Return C of ``liu``.
+
+    Parameters
+    ----------
+    power, tissue, axial_mm
+        As in `depth_resolved`.
+    n_fit
+        Voxels above the lower end of the tissue that the straight line goes through.
+    lateral_width
+        Side of the box that the slopes are averaged over, an odd number.
+    """
+    xp = namespace(power)
+    used = tissue & (_rank_from_below(tissue) < n_fit) & (power > 0)
+    planes = xp.arange(power.shape[0], dtype=np.float32)[:, None, None]
+    count = used.sum(axis=0).astype(np.float32)
+    safe = xp.maximum(count, 1)
+    logarithm = xp.where(used, xp.log(xp.maximum(power, _TINY)), np.float32(0))
+    centre = xp.where(used, planes, np.float32(0)).sum(axis=0) / safe
+    level = logarithm.sum(axis=0) / safe
+    away = xp.where(used, planes - centre, np.float32(0))
+    square = (away * away).sum(axis=0)
+    slope = (away * logarithm).sum(axis=0) / xp.maximum(square, 1e-6)
+    mu = -slope / np.float32(2 * axial_mm)
+    fitted = count >= _MIN_SAMPLES
+    if not bool(fitted.any()):
+        return xp.zeros(power.shape[1:], np.float32)
+    typical = xp.median(mu[fitted])
+    if not typical > 0:
+        return xp.zeros(power.shape[1:], np.float32)
+    if lateral_width > 1:
+        weight = xp.where(fitted, count, np.float32(0))
+        mu = _box(mu * weight, lateral_width) / xp.maximum(_box(weight, lateral_width), 1e-6)
+    mu = xp.clip(xp.where(fitted, mu, typical), typical / _SLOPE_BOUND, typical * _SLOPE_BOUND)
+    # The line at the last voxel, not its power: that is one sample of speckle.
+    last_plane = xp.where(used, planes, np.float32(0)).max(axis=0)
+    last = xp.exp(level - 2 * axial_mm * mu * (last_plane - centre))
+    tail = last / xp.expm1(2 * axial_mm * mu)
+    return xp.where(count > 0, tail, 0).astype(np.float32)
+
+
+def cut_at_noise(power: Array, tissue: Array, noise: Array, snr_threshold_db: float) -> Array:
+    """Return the tissue down to the deepest voxel that is well above noise (``li``).
+
+    Parameters
+    ----------
+    power, tissue
+        As in `depth_resolved`; the noise is taken off already.
+    noise
+        Power of the noise in each plane.
+    """
+    xp = namespace(power)
+    limit = noise * np.float32(10 ** (snr_threshold_db / 10))
+    loud = tissue & (power > limit[:, None, None])
+    planes = xp.arange(power.shape[0])[:, None, None]
+    deepest = xp.where(loud, planes, -1).max(axis=0)
+    return tissue & (planes <= deepest)
+
+
+def _box(plane: Array, width: int) -> Array:
+    """Average a map over a box; beyond its borders there is nothing."""
+    ndimage = ndimage_of(plane)
+    for axis in (0, 1):
+        plane = ndimage.uniform_filter1d(plane, width, axis=axis, mode="constant")
+    return plane
+
+
+def _rank_from_below(tissue: Array) -> Array:
+    """Return how many tissue voxels of its A-line lie below each; −1 at most below the last."""
+    xp = namespace(tissue)
+    return xp.cumsum(tissue[::-1], axis=0, dtype=np.int32)[::-1] - 1

@@ -1,0 +1,286 @@
+"""Axial response: out of focus the microscope gathers less light, at every depth alike.
+
+Once the focal surface is taken off, the confocal factor h of the power P = |A|² depends on the
+plane alone. It is learned once an acquisition, from lateral cells of its tiles, and taken off by
+one gain a plane: amplitudes are divided by √h.
+
+What the profile of one medium shows is h·exp(−2µz). An exponential can be moved from h to all
+attenuation coefficients alike without changing any image; two methods settle it differently:
+
+- `compensate_psf_model_free` takes the profile of agarose itself as h. Agarose then comes out flat,
+  and attenuation coefficients are what they exceed that of agarose by.
+- `compensate_psf_from_model` takes h = 1 / (1 + ((z − zf) / zR)²), the response of a confocal
+  microscope to a diffuse reflector (van Leeuwen et al., IEEE J. Sel. Top. Quantum Electron. 9, 227,
+  2003), and finds zf, zR and the attenuation of agarose together from the profile's curvature.
+  Coefficients are absolute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.device import Array, like, namespace
+from linumpy.geometry.banded import row_blocks
+from linumpy.intensity.compensate_psf_profile import AxialProfile, measure_profile
+
+MIN_RESPONSE = 0.05
+"""Least power response that is made up for: noise is raised by 13 dB at most."""
+
+MAX_MU_PER_MM = 8.0
+_KNOWN_MU = {"agarose": (0.3, 0.2), "tissue": (2.0, 1.0)}
+"""Attenuation to be expected, and how surely, 1/mm."""
+
+_PROFILE_SIGMA = 1.5
+_N_STARTS = 5
+_LN_2 = float(np.log(2))
+
+
+@dataclass(frozen=True)
+class AxialResponse:
+    """The learned axial response.
+
+    Attributes
+    ----------
+    method
+        ``model`` or ``model_free``.
+    response
+        Power response of each plane of a tile, float32, largest 1, at least `MIN_RESPONSE`.
+    profile
+        The profile of the power that it was learned from, noise subtracted, scaled like
+        `response` times the attenuation; 0 where it was not measured.
+    voxel_um
+        Voxel size of the tiles it was learned on.
+    noise_amplitude
+        Mean amplitude of the noise floor; 0 when no water was seen above the tissue.
+    focus_um, rayleigh_um
+        zf below the top of the first voxel, and zR; None without a model.
+    medium
+        ``agarose``, or ``tissue`` when there was too little agarose.
+    medium_mu_per_mm
+        Attenuation of that medium that the response does not contain.
+    n_cells, n_tiles
+        What the profile rests on.
+    residual_percent
+        RMS of profile over fit.
+    """
+
+    method: str
+    response: np.ndarray
+    profile: np.ndarray
+    voxel_um: tuple[float, float, float]
+    noise_amplitude: float
+    focus_um: float | None
+    rayleigh_um: float | None
+    medium: str
+    medium_mu_per_mm: float
+    n_cells: int
+    n_tiles: int
+    residual_percent: float
+
+    @property
+    def agarose_mu_per_mm(self) -> float:
+        """Attenuation of agarose after the correction, 0 where it is not known."""
+        return self.medium_mu_per_mm if self.medium == "agarose" else 0.0
+
+    @property
+    def noise_planes(self) -> np.ndarray:
+        """Mean amplitude of the noise floor in each plane after the correction."""
+        return self.noise_amplitude / np.sqrt(self.response)
+
+
+def cell_means(array: Array, valid: Array | None, cell: int) -> Array:
+    """Average a tile over lateral cells of `cell` pixels a side; a rest at the far sides is left.
+
+    Parameters
+    ----------
+    array
+        Tile or block (z, axis 1, axis 2), float32, 0 where invalid, NumPy or CuPy.
+    valid
+        Its mask, or None.
+
+    Returns
+    -------
+    float32 (z, cells along axis 1, cells along axis 2); NaN where less than half a cell is valid.
+    """
+    xp = namespace(array)
+    n_planes, n_rows, n_columns = array.shape
+    rows, columns = n_rows // cell, n_columns // cell
+    part = (slice(None), slice(0, rows * cell), slice(0, columns * cell))
+    total = _cell_sums(array[part], cell)
+    if valid is None:
+        return total / np.float32(cell * cell)
+    count = _cell_sums(valid[part], cell)
+    mean = total / xp.maximum(count, 1)
+    return xp.where(2 * count >= cell * cell, mean, np.float32(np.nan))
+
+
+def _cell_sums(array: Array, cell: int) -> Array:
+    """Sum over lateral cells; the shape is a multiple of their size."""
+    xp = namespace(array)
+    n_planes, n_rows, n_columns = array.shape
+    out = xp.empty((n_planes, n_rows // cell, n_columns // cell), np.float32)
+    # Plane by plane the sums along axis 1 stay in a core's cache; a GPU takes all planes at once.
+    nbytes = 4 * n_rows * n_columns
+    pieces = row_blocks(n_planes, nbytes) if xp is np else (slice(None),)
+    for planes in pieces:
+        tall = array[planes].reshape(-1, n_rows // cell, cell, n_columns)
+        wide = tall.sum(axis=2, dtype=np.float32)
+        out[planes] = wide.reshape(*wide.shape[:2], -1, cell).sum(axis=3)
+    return out
+
+
+def compensate_psf(array: Array, response: np.ndarray) -> Array:
+    """Divide the amplitudes of each plane by the root of the power response.
+
+    Parameters
+    ----------
+    array
+        Tile or slice (z, axis 1, axis 2), float32, NumPy or CuPy.
+    response
+        Of each plane.
+    """
+    gain = (1 / np.sqrt(np.asarray(response, float))).astype(np.float32)
+    return array * like(gain, array)[:, None, None]
+
+
+def confocal_response(depth_um: np.ndarray, focus_um: float, rayleigh_um: float) -> np.ndarray:
+    """Return h = 1 / (1 + ((z − zf) / zR)²)."""
+    return np.asarray(1 / (1 + ((depth_um - focus_um) / rayleigh_um) ** 2))
+
+
+def compensate_psf_model_free(
+    cells: Sequence[np.ndarray], voxel_um: tuple[float, float, float]
+) -> AxialResponse:
+    """Take the profile of agarose, or of tissue where there is none, as the axial response.
+
+    Parameters
+    ----------
+    cells
+        `cell_means` of tiles, on the host.
+    voxel_um
+        Voxel size of the tiles.
+
+    Raises
+    ------
+    InputError
+        When too few cells show a face with something below it.
+    """
+    from scipy.ndimage import gaussian_filter1d
+
+    found = measure_profile(cells)
+    smooth = gaussian_filter1d(found.log_power, _PROFILE_SIGMA, mode="nearest")
+    # Above the face and below what was seen the gain stays what it is at the ends.
+    log_response = np.interp(
+        np.arange(found.n_planes), np.arange(found.start, found.stop), smooth - smooth.max()
+    )
+    return _finish(
+        found, voxel_um, log_response, smooth, smooth.max(), "model_free", None, None, 0.0
+    )
+
+
+def compensate_psf_from_model(
+    cells: Sequence[np.ndarray],
+    voxel_um: tuple[float, float, float],
+    *,
+    zr_initial_um: float = 1060.0,
+) -> AxialResponse:
+    """Fit the confocal response and the attenuation of agarose to its profile.
+
+    The seed of zR and what gels are known to attenuate count only as far as the profile leaves them
+    open: where its range is much shorter than zR, a shift of the focus looks like attenuation.
+
+    Parameters
+    ----------
+    cells
+        `cell_means` of tiles, on the host.
+    voxel_um
+        Voxel size of the tiles.
+    zr_initial_um
+        Rayleigh length to start from, known to within a factor of two.
+
+    Raises
+    ------
+    InputError
+        When too few cells show a face with something below it.
+    """
+    found = measure_profile(cells)
+    depth = (np.arange(found.n_planes) + 0.5) * voxel_um[0]
+    focus, rayleigh, mu, level = _fit_confocal(
+        depth[found.start : found.stop], found, zr_initial_um
+    )
+    log_response = np.log(confocal_response(depth, focus, rayleigh))
+    fitted = level + log_response - 2e-3 * mu * depth
+    return _finish(
+        found, voxel_um, log_response - log_response.max(), fitted[found.start : found.stop],
+        level, "model", focus, rayleigh, mu,
+    )  # fmt: skip
+
+
+def _fit_confocal(
+    depth: np.ndarray, found: AxialProfile, zr_initial_um: float
+) -> tuple[float, float, float, float]:
+    """Return zf, zR, µ and the level (ln power at the top of the volume, in focus)."""
+    from scipy.optimize import least_squares
+
+    mu_known = _KNOWN_MU[found.medium]
+    seed = np.log(zr_initial_um)
+
+    def deviations(values: np.ndarray) -> np.ndarray:
+        focus, log_rayleigh, mu, level = values
+        log_h = -np.log1p(((depth - focus) / np.exp(log_rayleigh)) ** 2)
+        misfit = (level + log_h - 2e-3 * mu * depth - found.log_power) / found.error
+        return np.append(
+            misfit,
+            [(log_rayleigh - seed) / _LN_2, (mu - mu_known[0]) / mu_known[1]],
+        )
+
+    span = depth[-1] - depth[0]
+    low = [depth[0] - 2 * span, np.log(0.05 * span), 0.0, -np.inf]
+    high = [depth[-1] + 2 * span, np.log(100 * span), MAX_MU_PER_MM, np.inf]
+    level = float(found.log_power.mean())
+    start = float(np.clip(seed, low[1] + 0.1, high[1] - 0.1))
+    fits = [
+        least_squares(
+            deviations,
+            [focus, start, mu_known[0], level],
+            bounds=(low, high),
+            x_scale=[0.2 * span, 0.3, 0.3, 1.0],
+        )
+        for focus in np.linspace(depth[0], depth[-1], _N_STARTS)
+    ]
+    best = min(fits, key=lambda fit: float(fit.cost)).x
+    return float(best[0]), float(np.exp(best[1])), float(best[2]), float(best[3])
+
+
+def _finish(
+    found: AxialProfile,
+    voxel_um: tuple[float, float, float],
+    log_response: np.ndarray,
+    fitted: np.ndarray,
+    level: float,
+    method: str,
+    focus_um: float | None,
+    rayleigh_um: float | None,
+    mu_per_mm: float,
+) -> AxialResponse:
+    """Bound the response, and put down what it rests on."""
+    profile = np.zeros(found.n_planes)
+    profile[found.start : found.stop] = np.exp(found.log_power - level)
+    residual = found.log_power - fitted
+    return AxialResponse(
+        method=method,
+        response=np.maximum(np.exp(log_response), MIN_RESPONSE).astype(np.float32),
+        profile=profile.astype(np.float32),
+        voxel_um=voxel_um,
+        noise_amplitude=float(np.sqrt(found.noise_power)),
+        focus_um=focus_um,
+        rayleigh_um=rayleigh_um,
+        medium=found.medium,
+        medium_mu_per_mm=mu_per_mm,
+        n_cells=found.n_cells,
+        n_tiles=found.n_tiles,
+        residual_percent=float(100 * np.sqrt(np.mean(residual**2))),
+    )

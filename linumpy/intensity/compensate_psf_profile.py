@@ -1,0 +1,279 @@
+"""How the power of one medium falls along depth: what the axial response is learned from.
+
+Tiles are averaged over lateral cells. A cell's A-line shows water, the cut face and what lies
+below. A-lines of agarose all show the same, so that their mean is a profile with little scatter.
+Where there is too little of it, the logarithms of tissue are averaged instead: its texture then
+cancels as far as anatomy allows.
+
+Amplitudes are averaged first, then squared, and the squared mean amplitude of water is taken off.
+As signal and noise are both circular Gaussian, mean amplitudes add up in squares exactly as powers
+do, however much the voxels were averaged before; means of squares do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.geometry.interface import find_tissue_interface
+from linumpy.intensity.quantiles import otsu_threshold
+
+_FACE_SIGMA = 1.5
+_WATER_MARGIN_PX = 4
+_FACE_MARGIN_PX = 3
+_MIN_PLANES = 8
+_MIN_CELLS = 20
+_MIN_SHARE = 0.005
+_MIN_CONTRAST = 2.0
+"""Tissue is at least so many times brighter than agarose, in amplitude."""
+
+_MIN_SIGNAL = 0.5
+"""Planes count while the medium's power is above this share of the noise's."""
+
+_MIN_SEEN = 0.2
+"""Share of the A-lines that must show a plane, of how many show the plane that most do."""
+
+_OUTLIER = 2.5
+_ROUNDS = 5
+_MIN_ERROR = 0.003
+_LONE_ERROR = 0.01
+
+
+@dataclass(frozen=True)
+class AxialProfile:
+    """The profile of one medium.
+
+    Attributes
+    ----------
+    medium
+        ``agarose`` or ``tissue``.
+    log_power
+        ln of the noise-free power in planes ``start … stop − 1``; its level has no meaning.
+    error
+        Standard error of each, from the scatter between tiles.
+    noise_power
+        Squared mean amplitude of water; 0 when none was seen.
+    """
+
+    medium: str
+    n_planes: int
+    start: int
+    stop: int
+    log_power: np.ndarray
+    error: np.ndarray
+    noise_power: float
+    n_cells: int
+    n_tiles: int
+
+
+def measure_profile(cells: Sequence[np.ndarray]) -> AxialProfile:
+    """Average the profile of agarose, else of tissue.
+
+    Parameters
+    ----------
+    cells
+        `intensity.compensate_psf.cell_means` of tiles of one depth, on the host: float32
+        (z, cells along axis 1, cells along axis 2), NaN where invalid.
+
+    Raises
+    ------
+    InputError
+        When too few A-lines show a face with something below it.
+    """
+    lines, tile = _a_lines(cells)
+    face = _faces(lines)
+    noise_power = _noise_power(lines, face)
+    # What lies below each A-line's own face; where cuts are tilted they begin at different planes.
+    below = np.arange(lines.shape[1]) >= (face + _FACE_MARGIN_PX)[:, None]
+    lines = np.where(below, lines, np.nan).astype(float)
+    whole = np.isfinite(lines).sum(axis=1) >= _MIN_PLANES
+    if whole.sum() < _MIN_CELLS:
+        raise _nothing_found(f"{whole.sum()} of {len(lines)} A-line cells show it below a face")
+    lines, tile = lines[whole], tile[whole]
+    level = np.sqrt(np.maximum(np.nanmean(np.square(lines), axis=1) - noise_power, 0))
+    chosen = _agarose(level, noise_power)
+    medium = "agarose"
+    if chosen is not None:
+        chosen = _alike(lines, chosen, noise_power)
+    if chosen is None or chosen.sum() < _MIN_CELLS:
+        medium, chosen = "tissue", level**2 > 4 * noise_power
+    if chosen.sum() < _MIN_CELLS:
+        raise _nothing_found(f"{chosen.sum()} A-line cells are brighter than noise")
+    lines, tile = lines[chosen], tile[chosen]
+    if medium == "tissue":
+        # Logarithms, so that bright tissue does not decide alone.
+        lines = np.log(np.maximum(np.square(lines) - noise_power, 0.1 * noise_power + 1e-12))
+    start, log_power = _chained(lines, noise_power, medium == "tissue")
+    log_power = log_power[: _leading(np.exp(log_power) > _MIN_SIGNAL * noise_power)]
+    if len(log_power) < _MIN_PLANES:
+        raise _nothing_found(f"its profile is above noise in {len(log_power)} planes")
+    return AxialProfile(
+        medium=medium,
+        n_planes=lines.shape[1],
+        start=start,
+        stop=start + len(log_power),
+        log_power=log_power,
+        error=_errors(lines, tile, start, log_power, noise_power, medium == "tissue"),
+        noise_power=noise_power,
+        n_cells=len(lines),
+        n_tiles=len(np.unique(tile)),
+    )
+
+
+def _nothing_found(what: str) -> InputError:
+    return InputError(
+        f"compensate_psf: no axial profile of agarose or tissue ({what}); expected tiles with a "
+        "cut face; compensate_psf_enabled = false goes without this correction"
+    )
+
+
+def _a_lines(cells: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return all cells as A-lines, (n, z), and the tile that each comes from."""
+    if not cells:
+        raise _nothing_found("no tile")
+    lines = np.concatenate([c.reshape(len(c), -1).T for c in cells])
+    tile = np.repeat(np.arange(len(cells)), [c[0].size for c in cells])
+    return lines, tile
+
+
+def _faces(lines: np.ndarray) -> np.ndarray:
+    """Return the plane where each A-line's water ends, sought in the upper half."""
+    searched = lines[:, : max(3, (lines.shape[1] + 1) // 2)].T[:, :, None]
+    known = np.isfinite(searched)
+    found = find_tissue_interface(
+        np.where(known, searched, np.float32(0)), 1, _FACE_SIGMA, valid=known, axis=0
+    )
+    return found[:, 0]
+
+
+def _noise_power(lines: np.ndarray, face: np.ndarray) -> float:
+    """Return the squared mean amplitude of the water above the faces; 0 where there is none."""
+    planes = np.arange(lines.shape[1])
+    water = np.isfinite(lines) & (planes < (face - _WATER_MARGIN_PX)[:, None])
+    return float(np.mean(lines[water], dtype=float) ** 2) if water.sum() >= _MIN_CELLS else 0.0
+
+
+def _agarose(level: np.ndarray, noise_power: float) -> np.ndarray | None:
+    """Tell the A-lines of agarose by their mean amplitude; None when there are not two media."""
+    # What shows nothing but noise is no medium: tiles without light, agarose too weak to serve.
+    seen = (level > 0) & (level**2 > _MIN_SIGNAL * noise_power)
+    if seen.sum() < _MIN_CELLS:
+        return None
+    logarithm = np.log(np.where(seen, level, 1))
+    if np.ptp(logarithm[seen]) == 0:
+        return seen
+    dark = seen & (logarithm < otsu_threshold(logarithm[seen]))
+    bright = seen & ~dark
+    if not _MIN_SHARE < dark.sum() / seen.sum() < 1:
+        return None
+    # Agarose and tissue differ by more than either does by itself.
+    alike = np.median(level[bright]) < _MIN_CONTRAST * np.median(level[dark])
+    return None if alike else dark
+
+
+def _alike(lines: np.ndarray, chosen: np.ndarray, noise_power: float) -> np.ndarray:
+    """Drop A-lines whose level or slope differs from most: at its border agarose hides tissue."""
+    chosen = chosen.copy()
+    planes = np.linspace(-1, 1, lines.shape[1])
+    for _ in range(_ROUNDS):
+        part = lines[chosen]
+        start, logarithm = _chained(part, noise_power, False)
+        stop = start + len(logarithm)
+        typical = np.exp(logarithm)
+        # Where noise is strong an A-line says little.
+        trust = np.square(typical / (typical + noise_power))
+        ratio = (np.square(part[:, start:stop]) - noise_power) / typical
+        weight = np.where(np.isfinite(ratio), trust, 0)
+        weight /= np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
+        ratio = np.nan_to_num(ratio)
+        level = (ratio * weight).sum(axis=1)
+        centre = weight @ planes[start:stop]
+        away = weight * (planes[start:stop] - centre[:, None])
+        square = (away * planes[start:stop]).sum(axis=1)
+        slope = (ratio * away).sum(axis=1) / np.maximum(square * np.abs(level), 1e-12)
+        keep = _typical(level) & _typical(slope)
+        index = np.flatnonzero(chosen)
+        chosen[index[~keep]] = False
+        if keep.all() or chosen.sum() < _MIN_CELLS:
+            break
+    return chosen
+
+
+def _typical(values: np.ndarray) -> np.ndarray:
+    """Say which values lie within a few robust standard deviations of the median."""
+    deviation = values - np.median(values)
+    spread = 1.4826 * np.median(np.abs(deviation))
+    return np.asarray(np.abs(deviation) <= _OUTLIER * max(spread, 1e-9))
+
+
+def _chained(lines: np.ndarray, noise_power: float, logarithmic: bool) -> tuple[int, np.ndarray]:
+    """Return the first plane of a profile, and its logarithm.
+
+    From plane to plane it changes as the mean of those A-lines does that show both; so it does not
+    matter that some begin deeper than others.
+
+    Parameters
+    ----------
+    lines
+        Amplitudes (A-lines, planes), NaN above faces; logarithms of power when `logarithmic`.
+    """
+    known = np.isfinite(lines)
+    both = known[:, 1:] & known[:, :-1]
+    count = both.sum(axis=0)
+    filled = np.where(known, lines, 0)
+    before, after = (
+        (filled[:, part] * both).sum(axis=0) / np.maximum(count, 1)
+        for part in (slice(0, -1), slice(1, None))
+    )
+    enough = count >= max(_MIN_CELLS // 2, int(_MIN_SEEN * count.max()))
+    if not logarithmic:
+        before, after = before**2 - noise_power, after**2 - noise_power
+        enough &= (before > 0) & (after > 0)
+    start = int(enough.argmax())
+    steps = slice(start, start + _leading(enough[start:]))
+    if steps.start == steps.stop:
+        return start, np.zeros(0)
+    if not logarithmic:
+        before, after = np.log(before[steps]), np.log(after[steps])
+    else:
+        before, after = before[steps], after[steps]
+    return start, before[0] + np.concatenate([[0.0], (after - before).cumsum()])
+
+
+def _errors(
+    lines: np.ndarray,
+    tile: np.ndarray,
+    start: int,
+    log_power: np.ndarray,
+    noise_power: float,
+    logarithmic: bool,
+) -> np.ndarray:
+    """Return the standard error of each plane from how much tiles' profiles differ in shape."""
+    part = lines[:, start : start + len(log_power)]
+    numbers, inverse = np.unique(tile, return_inverse=True)
+    known = np.isfinite(part)
+    total, count = np.zeros((2, len(numbers), part.shape[1]))
+    np.add.at(total, inverse, np.where(known, part, 0))
+    np.add.at(count, inverse, known)
+    mean = total / np.maximum(count, 1)
+    share = count / np.maximum(count.sum(axis=0), 1)
+    if logarithmic:
+        mean -= log_power
+    else:
+        mean = (mean**2 - noise_power) / np.exp(log_power)
+    level = (mean * count).sum(axis=1, keepdims=True) / count.sum(axis=1, keepdims=True)
+    shape = mean - level if logarithmic else mean / np.where(level > 0, level, 1) - 1
+    middle = (share * shape).sum(axis=0)
+    effective = np.square(share).sum(axis=0)
+    spread = (share * np.square(shape - middle)).sum(axis=0) / np.maximum(1 - effective, 1e-6)
+    # One tile alone cannot say how it would differ from others.
+    lone = effective > 0.99
+    return np.where(lone, _LONE_ERROR, np.maximum(np.sqrt(spread * effective), _MIN_ERROR))
+
+
+def _leading(flags: np.ndarray) -> int:
+    """Return how many flags are set before the first that is not."""
+    return len(flags) if flags.all() else int(flags.argmin())

@@ -1,0 +1,100 @@
+"""The axial response as stages: learned from tiles or from a stitched slice, and taken off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from linumpy.device import Array, to_host
+from linumpy.errors import InputError
+from linumpy.intensity.compensate_psf import (
+    AxialResponse,
+    cell_means,
+    compensate_psf,
+    compensate_psf_from_model,
+    compensate_psf_model_free,
+)
+from linumpy.io.grid import GridInfo
+from linumpy.slices.engine import Stage
+from linumpy.slices.layout import SHARD_PX, SliceLayout
+from linumpy.slices.tile import Key, Tile
+from linumpy.stage_params.intensity import PsfParams
+
+_CELLS_A_SIDE = 16
+_MIN_CELL_PX = 8
+
+NOISE_ATTRIBUTE = "noise_amplitude"
+"""Of a corrected slice: mean amplitude of the noise floor by plane of the imaged depth."""
+
+AGAROSE_ATTRIBUTE = "agarose_mu_per_mm"
+"""Of a corrected slice: attenuation that is left in its agarose."""
+
+
+def fit_response(
+    cells: Sequence[np.ndarray], voxel_um: tuple[float, float, float], params: PsfParams
+) -> AxialResponse:
+    """Learn the response by the method that the parameters name."""
+    if params.method == "model":
+        return compensate_psf_from_model(cells, voxel_um, zr_initial_um=params.zr_initial_um)
+    return compensate_psf_model_free(cells, voxel_um)
+
+
+class CompensatePsf(Stage):
+    """Takes the axial response off; one model serves the acquisition.
+
+    Works on the tiles of grids and on the blocks of stitched slices. Several grids may be measured,
+    one after the other, before it solves.
+    """
+
+    name = "compensate_psf"
+    learns = True
+
+    def __init__(self, params: PsfParams, model: AxialResponse | None = None) -> None:
+        self._params = params
+        self.model = model
+        self._cells: dict[tuple[int, Key], np.ndarray] = {}
+
+    def start(self, layout: GridInfo | SliceLayout) -> None:
+        """Note the voxels; refuse a model of another depth."""
+        if isinstance(layout, SliceLayout):
+            planes, sides = layout.shape[0], tuple(min(n, SHARD_PX) for n in layout.shape[1:])
+        else:
+            planes, sides = layout.tile_shape_px[0], layout.tile_shape_px[1:]
+        self._cell = min(max(_MIN_CELL_PX, min(sides) // _CELLS_A_SIDE), *sides)
+        self._voxel_um = layout.voxel_um
+        self._slice_id = layout.slice_id
+        if self.model is not None and len(self.model.response) != planes:
+            raise InputError(
+                f"the axial response was learned on {len(self.model.response)} planes, "
+                f"but these tiles have {planes}; learn it at this resolution"
+            )
+
+    def measure(self, tile: Tile) -> Array:
+        """Return lateral averages of a tile, every plane by itself."""
+        return cell_means(tile.data, tile.valid, self._cell)
+
+    def gather(self, key: Key, measurement: Array) -> None:
+        """Keep the averages of one tile."""
+        self._cells[self._slice_id, key] = to_host(measurement)
+
+    def solve(self) -> AxialResponse:
+        """Fit the response."""
+        return fit_response(list(self._cells.values()), self._voxel_um, self._params)
+
+    def layout(self, layout: Any) -> Any:
+        """Let a slice say what is left of noise and agarose."""
+        if not isinstance(layout, SliceLayout):
+            return layout
+        response: AxialResponse = self.model
+        known = {
+            NOISE_ATTRIBUTE: [float(n) for n in response.noise_planes],
+            AGAROSE_ATTRIBUTE: response.agarose_mu_per_mm,
+        }
+        return replace(layout, attributes={**layout.attributes, **known})
+
+    def apply(self, tile: Tile) -> Tile:
+        """Scale the planes of a tile."""
+        return Tile(tile.key, compensate_psf(tile.data, self.model.response), tile.valid)

@@ -1,0 +1,80 @@
+"""Parameters of the axial response and of attenuation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from linumpy.params import param
+
+PSF_METHODS = ("model", "model_free")
+ATTENUATION_METHODS = ("klett", "li", "liu", "smith", "vermeer")
+
+
+@dataclass(frozen=True)
+class PsfParams:
+    """Parameters of the axial response."""
+
+    enabled: bool = param(True, "compensate_psf_enabled", "make up for the light lost out of focus")
+    method: str = param(
+        "model",
+        "compensate_psf_method",
+        "axial response: a confocal model with the attenuation of agarose told apart, or the "
+        "profile of agarose as it is",
+        choices=PSF_METHODS,
+    )
+    zr_initial_um: float = param(
+        1060.0,
+        "compensate_psf_zr_initial",
+        "Rayleigh length that the model starts from, um; right to a factor of two",
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True)
+class AttenuationParams:
+    """Parameters of the attenuation correction."""
+
+    enabled: bool = param(
+        True, "compensate_attenuation_enabled", "make up for the light lost in the tissue above"
+    )
+    method: str = param(
+        "klett",
+        "compensate_attenuation_method",
+        "how attenuation is estimated from power along depth",
+        choices=ATTENUATION_METHODS,
+    )
+    strength: float = param(
+        1.0,
+        "compensate_attenuation_strength",
+        "share of the optical depth that is made up for",
+        minimum=0,
+        maximum=2,
+    )
+    radius_px: int = param(
+        10, "compensate_attenuation_k", "lateral radius that power is averaged over, pixels",
+        minimum=0,
+    )  # fmt: skip
+    tail_px: int = param(
+        3,
+        "compensate_attenuation_zshift",
+        "voxels at the lower end of the tissue that stand for what lies below (smith)",
+        minimum=1,
+    )
+    min_bias: float = param(
+        0.05,
+        "compensate_attenuation_min_bias",
+        "least share of the power that is made up for",
+        minimum=1e-4,
+        maximum=1,
+    )
+    mask_sigma_px: float = param(
+        2.0,
+        "compensate_attenuation_mask_sigma",
+        "lateral smoothing before tissue is told from agarose, pixels",
+        minimum=0,
+    )
+    snr_threshold_db: float = param(
+        6.0,
+        "compensate_attenuation_snr_threshold_db",
+        "signal to noise down to which tissue is looked at, dB (klett, li)",
+    )

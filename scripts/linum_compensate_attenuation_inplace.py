@@ -1,0 +1,44 @@
+#!/usr/bin/env python
+"""Make up for the light that a cropped slice lost on its way through tissue."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
+from linumpy.stage_params.intensity import AttenuationParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_stage_parser(
+        "Make up for the light that a cropped slice lost on its way through tissue.\n\n"
+        "Run after the axial response was taken off. The input stays as it is.",
+        "cropped slice volume (*.ome.zarr)",
+        "corrected volume to write",
+        AttenuationParams,
+    )
+    parser.add_argument("--output_model", type=Path, help="JSON file for what was found")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make up for the light that a cropped slice lost on its way through tissue."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.slices.single_stages import attenuate_slice
+
+    attenuate_slice(
+        args.input,
+        args.output,
+        read_params(args),
+        output_model=args.output_model,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu, args.gpu_memory),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

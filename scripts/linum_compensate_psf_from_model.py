@@ -1,0 +1,51 @@
+#!/usr/bin/env python
+"""Take the axial response off by a confocal model."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
+from linumpy.stage_params.intensity import PsfParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = make_stage_parser(
+        "Take the axial response off by a confocal model.\n\n"
+        "Focus, Rayleigh length and the attenuation of agarose are told apart by the profile of\n"
+        "agarose along depth.",
+        "stitched slice, or mosaic grid without focal curvature (*.ome.zarr)",
+        "corrected volume to write",
+        PsfParams,
+    )
+    parser.add_argument(
+        "--models",
+        type=Path,
+        help="folder of linum_learn_models.py; without it the response is learned from this volume "
+        "alone and saved beside the output",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Take the axial response off by a confocal model."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.slices.single_stages import refocus_slice
+
+    refocus_slice(
+        args.input,
+        args.output,
+        read_params(args),
+        "model",
+        models=args.models,
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu, args.gpu_memory),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,40 @@
+#!/usr/bin/env python
+"""Map the attenuation coefficient of a cropped slice."""
+
+import argparse
+from collections.abc import Sequence
+
+from linumpy.cli import parse, run
+from linumpy.params import make_stage_parser, read_params
+from linumpy.stage_params.intensity import AttenuationParams
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    return make_stage_parser(
+        "Map the attenuation coefficient of a cropped slice.\n\n"
+        "In 1/mm, along depth as fine as the slice, across in bins of about 40 um.",
+        "cropped slice volume, axial response taken off (*.ome.zarr)",
+        "volume of coefficients to write",
+        AttenuationParams,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Map the attenuation coefficient of a cropped slice."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.device import resolve
+    from linumpy.slices.single_stages import attenuation_map
+
+    attenuation_map(
+        args.input,
+        args.output,
+        read_params(args),
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu, args.gpu_memory),
+    )
+
+
+if __name__ == "__main__":
+    run(main)

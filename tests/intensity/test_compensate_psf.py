@@ -1,0 +1,157 @@
+"""The axial response: focus, Rayleigh length and attenuation told apart, on simulated speckle."""
+
+import numpy as np
+import pytest
+
+from linumpy.device import to_host
+from linumpy.errors import InputError
+from linumpy.intensity.compensate_psf import (
+    MIN_RESPONSE,
+    cell_means,
+    compensate_psf,
+    compensate_psf_from_model,
+    compensate_psf_model_free,
+    confocal_response,
+)
+
+VOXEL_UM = (10.0, 10.0, 10.0)
+N_PLANES = 64
+NOISE = 8.0
+AGAROSE_MU = 0.5
+
+
+def simulated(rng, focus=260.0, rayleigh=400.0, *, n_tiles=10, agarose=0.6, tilt_px=0.0, light=1.0):
+    """Return tiles of agarose with tissue at one side, from speckle and noise."""
+    depth = (np.arange(N_PLANES) + 0.5) * VOXEL_UM[0]
+    h = confocal_response(depth, focus, rayleigh)[:, None, None]
+    side = 96
+    across = np.arange(side) / side
+    tiles = []
+    for n in range(n_tiles):
+        face = 120 + 10 * (tilt_px * (across[:, None] + n / n_tiles) + np.zeros((side, side)))
+        below = np.maximum(depth[:, None, None] - face, 0)
+        is_agarose = np.broadcast_to(across < agarose, (side, side))
+        mu, level = np.where(is_agarose, AGAROSE_MU, 1.8), np.where(is_agarose, 40.0, 260.0) * light
+        power = level**2 * h * np.exp(-2e-3 * mu * below) * (depth[:, None, None] > face)
+        field = rng.normal(size=(2, *power.shape)) * np.sqrt(power)
+        field += NOISE * rng.normal(size=field.shape)
+        tiles.append(np.sqrt((field**2).sum(axis=0) / 2).astype(np.float32))
+    return tiles
+
+
+def cells_of(tiles):
+    return [cell_means(tile, None, 8) for tile in tiles]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape", [(9, 40, 24), (3, 30, 45)])
+def test_cells_are_means(xp, rng, masked, shape):
+    tile = rng.random(shape, dtype=np.float32)
+    valid = rng.random(shape) < 0.6
+    rows, columns = shape[1] // 8, shape[2] // 8
+    expected = np.empty((shape[0], rows, columns))
+    for z, i, j in np.ndindex(*expected.shape):
+        window = (z, slice(8 * i, 8 * i + 8), slice(8 * j, 8 * j + 8))
+        known = valid[window] if masked else np.ones((8, 8), bool)
+        expected[z, i, j] = tile[window][known].mean() if 2 * known.sum() >= 64 else np.nan
+    data = xp.asarray(tile * valid if masked else tile)
+    mask = xp.asarray(valid.astype(np.uint8)) if masked else None
+    found = to_host(cell_means(data, mask, 8))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_planes_are_divided_by_the_root_of_the_response(xp, rng):
+    tile = rng.random((5, 4, 3), dtype=np.float32)
+    response = rng.uniform(0.1, 1, 5)
+    found = to_host(compensate_psf(xp.asarray(tile), response))
+    np.testing.assert_allclose(found, tile / np.sqrt(response)[:, None, None], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("focus", "rayleigh", "tilt_px"),
+    [(260, 400, 0), (150, 250, 0), (420, 400, 0), (260, 400, 9)],
+)
+def test_the_model_is_found(rng, focus, rayleigh, tilt_px):
+    """Also where the cut is tilted by 180 um, and A-lines of agarose begin at other planes."""
+    model = compensate_psf_from_model(
+        cells_of(simulated(rng, focus, rayleigh, tilt_px=tilt_px)), VOXEL_UM
+    )
+    assert model.medium == "agarose" and model.n_tiles == 10
+    assert abs(model.focus_um - focus) < 20
+    assert abs(model.rayleigh_um / rayleigh - 1) < 0.06
+    assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.12
+    assert abs(model.noise_amplitude / (NOISE * np.sqrt(np.pi / 4)) - 1) < 0.02
+    assert model.residual_percent < 1.5
+    np.testing.assert_allclose(
+        model.response / model.response.max(),
+        (h := confocal_response((np.arange(N_PLANES) + 0.5) * 10, focus, rayleigh)) / h.max(),
+        rtol=0.15,
+    )
+
+
+def test_where_curvature_is_weak_the_sum_is_still_right(rng):
+    """A long Rayleigh length: h and µ may trade a slope, but their product is that of agarose."""
+    model = compensate_psf_from_model(cells_of(simulated(rng, 300, 1500)), VOXEL_UM)
+    depth = (np.arange(N_PLANES) + 0.5) * 10
+    ours = np.log(model.response) - 2e-3 * model.medium_mu_per_mm * depth
+    true = np.log(confocal_response(depth, 300, 1500)) - 2e-3 * AGAROSE_MU * depth
+    off = (ours - true)[16:]
+    assert np.abs(off - off.mean()).max() < 0.03
+    assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.4
+
+
+def test_the_profile_of_agarose_makes_agarose_flat(rng):
+    tiles = simulated(rng)
+    model = compensate_psf_model_free(cells_of(tiles), VOXEL_UM)
+    assert (model.method, model.focus_um, model.agarose_mu_per_mm) == ("model_free", None, 0)
+    depth = (np.arange(N_PLANES) + 0.5) * 10
+    expected = confocal_response(depth, 260, 400) * np.exp(-2e-3 * AGAROSE_MU * depth)
+    ratio = (model.response / expected)[16:]
+    assert np.abs(ratio / ratio.mean() - 1).max() < 0.04
+    # Above the face nothing was seen: the gain stays what it is at the first plane.
+    assert (model.response[:14] == model.response[0]).all()
+
+
+def test_tissue_serves_where_there_is_no_agarose(rng):
+    model = compensate_psf_from_model(cells_of(simulated(rng, agarose=0)), VOXEL_UM)
+    assert model.medium == "tissue" and model.agarose_mu_per_mm == 0
+    assert abs(model.medium_mu_per_mm - 1.8) < 0.2
+    assert abs(model.focus_um - 260) < 40
+
+
+def test_what_is_near_the_border_of_tissue_does_not_count(rng):
+    """A-lines that look like agarose from above and hide tissue would tell a wrong slope."""
+    tiles = simulated(rng)
+    for tile in tiles:
+        tile[40:, :, 48:56] *= np.linspace(1, 2.2, N_PLANES - 40)[:, None, None]
+    model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
+    assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.12
+
+
+def test_tiles_without_light_do_not_count(rng):
+    """A slice that shows nothing is no second medium beside agarose and tissue."""
+    dark = simulated(rng, n_tiles=6, light=0.03)
+    model = compensate_psf_from_model(cells_of(simulated(rng) + dark), VOXEL_UM)
+    assert model.medium == "agarose"
+    assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.12
+
+
+def test_deep_out_of_focus_the_gain_is_bounded(rng):
+    model = compensate_psf_from_model(cells_of(simulated(rng, 150, 90)), VOXEL_UM)
+    assert model.response.min() == np.float32(MIN_RESPONSE)
+    assert model.noise_planes.max() <= model.noise_amplitude / np.sqrt(MIN_RESPONSE) * 1.0001
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [],
+        [np.full((40, 6, 6), np.nan, np.float32)],
+        [np.zeros((40, 6, 6), np.float32)],
+        [np.ones((6, 8, 8), np.float32)],
+    ],
+)
+def test_without_a_profile_it_says_how_to_go_on(cells):
+    with pytest.raises(InputError, match="compensate_psf_enabled"):
+        compensate_psf_from_model(cells, VOXEL_UM)

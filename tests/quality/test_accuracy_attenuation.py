@@ -1,0 +1,144 @@
+"""Attenuation and axial flatness of a run against truth that is exact."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linumpy.io.models import save_model
+from linumpy.quality.attenuation import attenuation_figures
+from linumpy.quality.axial import axial_flatness
+from linumpy.quality.run import Run
+from linumpy.quality.truth import load_truth
+
+TISSUE = {
+    "water": {"amplitude": 0.0, "mu_per_mm": 0.0},
+    "agarose": {"amplitude": 20.0, "mu_per_mm": 0.5},
+    "grey": {"amplitude": 100.0, "mu_per_mm": 1.6},
+    "white": {"amplitude": 160.0, "mu_per_mm": 2.4},
+}
+N_PLANES, SIDE = 30, 64
+
+
+@pytest.fixture
+def exact(folders, synthetic):
+    """A run whose slices show the clean truth and know each class' µ, and its truth."""
+    run, truth = folders
+    record = json.loads((truth / "truth.json").read_text())
+    record["tissue"] = TISSUE
+    (truth / "truth.json").write_text(json.dumps(record))
+    # Stripes of the classes along axis 1, 250 um wide.
+    classes = np.zeros((40, 44, 44), np.uint8) + (1 + (np.arange(44) // 10) % 3)[:, None]
+    clean = np.array([0, 20, 100, 160], np.float32)[classes]
+    for name, array in (("clean", clean), ("classes", classes)):
+        synthetic.write_volume(
+            truth / f"{name}.ome.zarr", array, 25.0, (-50.0, -50.0, -50.0)
+        )  # fmt: skip
+    for slice_id in synthetic.IDS:
+        known = record["slices"][slice_id]
+        offset = np.array(known["offset_um"])
+        x1 = (np.arange(SIDE) + 0.5) * synthetic.VOXEL_UM + offset[0]
+        label = 1 + (np.floor((x1 + 50) / 25).astype(int) // 10) % 3
+        lines = np.array([0, 20, 100, 160], np.float32)[label]
+        amplitude = np.broadcast_to(lines[None, :, None], (N_PLANES, SIDE, SIDE))
+        top = known["gap_um"] + synthetic.RAW_UM[0] / 2
+        synthetic.write_volume(
+            run / f"slices/slice_z{slice_id:02d}.ome.zarr",
+            ((amplitude - 20) / 100).astype("f4"),
+            synthetic.VOXEL_UM,
+            (top, 0.0, 0.0),
+            np.ones((N_PLANES, SIDE, SIDE), "u1"),
+        )
+        folder = run / f"models/z{slice_id:02d}"
+        (folder / "normalize_intensities_per_slice.json").write_text(
+            json.dumps({"floor": [20.0] * N_PLANES, "cap": [200.0] * N_PLANES, "scale": 100.0})
+        )
+        mu = np.array([0, 0.5, 1.6, 2.4])[label]
+        write_mu(folder, np.broadcast_to(mu[None, ::4, None], (N_PLANES, SIDE // 4, SIDE // 4)))
+    return run, truth
+
+
+def write_mu(folder, mu):
+    (folder / "compensate_attenuation.json").write_text(json.dumps({"bin_px": 4}))
+    np.savez(folder / "compensate_attenuation.npz", mu_per_mm=mu.astype(np.float16))
+
+
+def test_exact_coefficients_have_no_error(exact):
+    figures = attenuation_figures(Run(exact[0]), load_truth(exact[1]))
+    assert list(figures) == ["attenuation_grey_percent", "attenuation_white_percent"]
+    for figure in figures.values():
+        assert figure.value == pytest.approx(0, abs=0.1) and figure.passed and figure.n > 1000
+
+
+def test_the_median_error_is_told_by_class(exact, synthetic):
+    """Grey a fifth too low in the upper two thirds, anything below; white as it is."""
+    for slice_id in synthetic.IDS:
+        folder = exact[0] / f"models/z{slice_id:02d}"
+        mu = np.load(folder / "compensate_attenuation.npz")["mu_per_mm"].astype(float)
+        factor = np.repeat([0.8, 1.2, 5], [11, 9, 10])[:, None, None]
+        wrong = np.where(np.abs(mu - 1.6) < 0.01, factor * mu, mu)
+        # The face lies a plane lower than the volume begins, which does not count.
+        wrong = np.concatenate([np.zeros_like(wrong[:1]), wrong[:-1]])
+        write_mu(folder, wrong)
+    figures = attenuation_figures(Run(exact[0]), load_truth(exact[1]))
+    grey, white = figures.values()
+    assert grey.value == pytest.approx(20, abs=0.2) and grey.passed is False
+    assert grey.details["signed"] < 0 and grey.details["true_per_mm"] == pytest.approx(1.6)
+    assert white.value == pytest.approx(0, abs=0.1)
+
+
+def test_mixtures_have_a_mixtures_coefficient(exact, synthetic):
+    """A voxel halfway in power between grey and white has halfway their attenuation."""
+    truth = load_truth(exact[1])
+    half = np.sqrt((100.0**2 + 160.0**2) / 2)
+    image = np.full((40, 44, 44), half, "f4")
+    synthetic.write_volume(exact[1] / "clean.ome.zarr", image, 25.0, (-50.0, -50.0, -50.0))
+    grey, white = attenuation_figures(Run(exact[0]), truth).values()
+    assert grey.details["true_per_mm"] == pytest.approx(2.0)
+    assert white.value == pytest.approx(20, abs=0.2)
+
+
+def test_flat_tissue_is_flat_whatever_normalisation_took_off(exact):
+    figure = axial_flatness(Run(exact[0]), load_truth(exact[1]))
+    assert figure.value == pytest.approx(0, abs=0.1) and figure.passed
+    assert len(figure.details["ratio"]) == 7
+
+
+def test_a_slope_along_depth_is_told(exact, synthetic):
+    """15 % from top to bottom: 6.4 % either way between the middles of the end steps."""
+    from linumpy.io.omezarr import open_image
+
+    for path in Run(exact[0]).slice_paths.values():
+        image = open_image(path)
+        data = np.asarray(image.array)
+        slope = np.linspace(1.075, 0.925, N_PLANES, dtype="f4")[:, None, None]
+        # What was taken off every plane is part of what is seen.
+        tilted = ((data * 100 + 20) * slope - 20) / 100
+        corner = np.array(image.translation_um) - synthetic.VOXEL_UM / 2
+        synthetic.write_volume(path, tilted, synthetic.VOXEL_UM, tuple(corner),
+                               np.asarray(image.valid))  # fmt: skip
+    figure = axial_flatness(Run(exact[0]), load_truth(exact[1]))
+    steps = 20 + 50 * (np.arange(7) + 0.5)
+    expected = 1.075 - 0.15 * (steps - 6.25) / (29 * 12.5)
+    assert figure.value == pytest.approx(100 * np.abs(expected / expected.mean() - 1).max(), abs=1)
+    assert figure.passed is False
+
+
+def test_without_models_nothing_is_measured(folders):
+    run, truth = Run(folders[0]), load_truth(folders[1])
+    figures = {**attenuation_figures(run, truth), "flat": axial_flatness(run, truth)}
+    for figure in figures.values():
+        assert figure.value is None and figure.target is not None and "reason" in figure.details
+
+
+def test_the_saved_model_is_what_is_read(exact, synthetic):
+    """Fields and names are those that the stage saves."""
+    from linumpy.intensity.compensate_attenuation import Attenuation
+
+    folder = exact[0] / "models/z01"
+    mu = np.load(folder / "compensate_attenuation.npz")["mu_per_mm"] * np.float16(1.5)
+    model = Attenuation(1, "li", 1.0, 0.05, (12.5,) * 3, 4, mu, np.zeros((2, 2), "u2"), [], 2.0, 1)
+    save_model(folder, "compensate_attenuation", model)
+    grey, _ = attenuation_figures(Run(exact[0]), load_truth(exact[1])).values()
+    assert grey.details["slices"][1] == pytest.approx(50, abs=0.5)
+    assert grey.details["slices"][0] == pytest.approx(0, abs=0.1)
