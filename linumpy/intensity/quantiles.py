@@ -94,7 +94,14 @@ def otsu_threshold(values: np.ndarray, n_bins: int = 256) -> float:
         Any shape; at least one finite value.
     n_bins
         Bins between the smallest and the largest value.
+
+    Returns
+    -------
+    The threshold; just below the smallest value when all are the same but for rounding.
     """
+    low, high = float(np.min(values)), float(np.max(values))
+    if high - low <= 1e-6 * max(abs(low), abs(high)):
+        return float(np.nextafter(low, -np.inf))
     counts, edges = np.histogram(values, bins=n_bins)
     centres = (edges[:-1] + edges[1:]) / 2
     below = counts.cumsum()

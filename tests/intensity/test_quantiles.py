@@ -63,3 +63,9 @@ def test_counts_of_selected_columns_with_negatives_as_zero(xp, rng):
         counts = float_histogram(xp.asarray(values), *given)
         assert counts.dtype == np.int64
         np.testing.assert_array_equal(to_host(counts), expected)
+
+
+@pytest.mark.parametrize("step", [0.0, 1e-9])
+def test_values_that_are_the_same_but_for_rounding_are_all_above(step):
+    values = 3.0 + step * np.arange(50)
+    assert (values > otsu_threshold(values)).all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import CPU, is_device_array, to_host
+from linumpy.device import CPU, to_host
 from linumpy.intensity.fix_illumination_3d import brightness_map
 from linumpy.io.grid import open_grid
 from linumpy.slices.engine import on_device
@@ -27,7 +27,8 @@ def test_maps_are_binned_where_the_tile_is_and_fetched_for_the_fit(make, source,
         one.start(source.layout)
         for key in keys:
             cells = one.measure(on_device(source.read(key), where))
-            assert is_device_array(cells) == where.is_gpu and cells.dtype == np.float64
+            # Maps are small: their medians are taken on the host.
+            assert isinstance(cells, np.ndarray) and cells.dtype == np.float64
             one.gather(key, cells)
     for ours, theirs in zip(stage.maps, host.maps, strict=True):
         assert isinstance(ours.values, np.ndarray)
