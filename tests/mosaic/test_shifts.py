@@ -170,6 +170,33 @@ def test_excluding_what_is_not_there_or_everything_is_refused(acquisition: Any) 
         generate_slice_config(acquisition.root, exclude_first=-1)
 
 
+def test_decisions_made_before_win_and_must_fit_the_acquisition(
+    acquisition: Any, tmp_path: Path
+) -> None:
+    given = tmp_path / "given.csv"
+    given.write_text("slice_id,use,exclude_reason,operator\n1,no,torn,A\n0,yes,,B\n3,no,lost,\n")
+    acquisition.add_slice(4, [(3, 9)], n_extra=8)
+    rows = generate_slice_config(
+        acquisition.root, exclude=[4], exclude_first=2, detect_galvo=True, given=given
+    )
+    assert [(r.slice_id, r.use, r.exclude_reason, r.notes, r.extra) for r in rows] == [
+        (0, True, "", "", {"operator": "B"}),
+        (1, False, "torn", "", {"operator": "A"}),
+        (3, False, "lost", "", {"operator": ""}),
+        (4, False, "excluded by hand", "", {}),
+    ]
+    assert [r.galvo_fix for r in rows] == [True, True, None, False]
+    given.write_text("slice_id,quality_score\n0,0.5\n")
+    (row, *_) = generate_slice_config(acquisition.root, exclude_first=1, given=given)
+    assert row == SliceConfig(0, use=False, notes="calibration_slice", quality_score=0.5)
+    given.write_text("slice_id,use\n0,true\n2,true\n")
+    with pytest.raises(InputError, match=r"given\.csv, line 3: slice z02 is not one of the acq"):
+        generate_slice_config(acquisition.root, given=given)
+    given.write_text("slice_id,use\n0,false\n1,false\n4,false\n")
+    with pytest.raises(InputError, match="all 3 slices are excluded"):
+        generate_slice_config(acquisition.root, given=given)
+
+
 # The commands
 
 
@@ -208,6 +235,11 @@ def test_the_slice_config_command(acquisition: Any, tmp_path: Path) -> None:
             SliceConfig(0, use=False, notes="calibration_slice"),
             SliceConfig(1, use=True),
         )
+    given = tmp_path / "given.csv"
+    given.write_text("slice_id,use\n1,false\n1,true\n")
+    twice = command(name, acquisition.root, tmp_path / "none.csv", "--given", given)
+    assert twice.returncode == 1
+    assert f"{given}, line 3: a second row for slice z01, after line 2" in twice.stderr
     bad = command(name, acquisition.root, tmp_path / "none.csv", "--exclude", "4")
     assert bad.returncode == 1 and "--exclude names slice 4" in bad.stderr
     assert not (tmp_path / "none.csv").exists()
