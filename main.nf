@@ -4,16 +4,20 @@
 
 include { help_text; param_problems; read_schema; stage_params } from './modules/local/params'
 include { find_input; is_used } from './modules/local/input'
-include { check_space; claim_output; placed; tell_result } from './modules/local/output'
+include { check_space; claim_output; in_order; placed; tell_result } from './modules/local/output'
 
 include { create_mosaic_grid_3d } from './modules/create_mosaic_grid_3d'
 include { estimate_xy_shift_from_metadata } from './modules/estimate_xy_shift_from_metadata'
 include { generate_slice_config } from './modules/generate_slice_config'
+include { detect_rehoming } from './modules/detect_rehoming'
 include { learn_models } from './modules/learn_models'
 include { reconstruct_slice } from './modules/reconstruct_slice'
 
 include { reconstruct_chained } from './workflows/reconstruct_chained'
+include { reconstruct_2_5d } from './workflows/reconstruct_2_5d'
 include { assemble } from './workflows/assemble'
+include { finish } from './workflows/finish'
+include { diagnose } from './workflows/diagnose'
 include { describe } from './workflows/describe'
 
 workflow {
@@ -31,20 +35,18 @@ workflow {
     def lock = claim_output(params, source.subject)
     check_space(params, source)
 
-    prepare(source)
-    learn(prepare.out.slices, schema)
-    if (params.fused) {
-        reconstructed = reconstruct_fused(prepare.out.slices, learn.out.models, schema)
+    prepare(source, schema)
+    if (params.mode == '2.5d') {
+        made = reconstruct_2_5d(
+            source.subject, prepare.out.slices, prepare.out.shifts, prepare.out.config, schema
+        )
     }
     else {
-        reconstructed = reconstruct_chained(prepare.out.slices, learn.out.models, schema)
+        made = reconstruct_3d(
+            source.subject, prepare.out.slices, prepare.out.shifts, prepare.out.config, schema
+        )
     }
-    assemble(source.subject, reconstructed.slices, prepare.out.shifts, prepare.out.config, schema)
-    describe(
-        prepare.out.files.mix(learn.out.files, reconstructed.files, assemble.out.files),
-        prepare.out.times.mix(learn.out.times, reconstructed.times, assemble.out.times),
-        schema,
-    )
+    describe(prepare.out.files.mix(made.files), prepare.out.times.mix(made.times), schema)
 
     workflow.onComplete {
         lock.release()
@@ -57,10 +59,12 @@ workflow {
 workflow prepare {
     take:
     source // from find_input
+    schema
 
     main:
     def folder = [source.root, source.digest]
     times = channel.empty()
+    found = channel.empty()
     if (source.shifts_xy) {
         shifts = channel.value(source.shifts_xy)
     }
@@ -76,6 +80,14 @@ workflow prepare {
         generate_slice_config(folder)
         config = generate_slice_config.out.config
         times = times.mix(generate_slice_config.out.time)
+    }
+    if (params.detect_rehoming) {
+        detect_rehoming(shifts, config, stage_params('detect_rehoming', params, schema))
+        found = shifts.map { table -> ['shifts_xy.csv', table] }
+            .mix(detect_rehoming.out.diagnostics.flatten().map { path -> placed(path) })
+        shifts = detect_rehoming.out.shifts
+        config = detect_rehoming.out.config
+        times = times.mix(detect_rehoming.out.time)
     }
     used = channel.fromList(source.slices)
         .combine(config)
@@ -102,7 +114,45 @@ workflow prepare {
     config
     times
     files = grids.map { _slice_id, grid, _digest -> ["mosaic_grids/${grid.name}", grid] }
-        .mix(shifts.map { table -> ['shifts_xy.csv', table] }, config.map { table -> ['slice_config.csv', table] })
+        .mix(found, shifts.map { table -> [params.detect_rehoming ? 'shifts_xy_clean.csv' : 'shifts_xy.csv', table] })
+}
+
+// Volumes of all slices, stacked to a brain.
+workflow reconstruct_3d {
+    take:
+    subject
+    slices
+    shifts
+    config
+    schema
+
+    main:
+    learn(slices, schema)
+    if (params.fused) {
+        reconstructed = reconstruct_fused(slices, learn.out.models, schema)
+    }
+    else {
+        reconstructed = reconstruct_chained(slices, learn.out.models, schema)
+    }
+    assemble(subject, reconstructed.slices, shifts, config, schema)
+    finish(subject, assemble.out.brain, assemble.out.stack_model, assemble.out.preview, schema)
+    diagnose(
+        subject,
+        slices.filter { _slice_id, grid, _raw, _digest -> grid }
+            .map { slice_id, grid, _raw, _digest -> [slice_id, grid] },
+        in_order(reconstructed.slices),
+        shifts,
+        assemble.out.config,
+        assemble.out.registration,
+        reconstructed.files.filter { place, _path -> place.endsWith('/register_tiles.json') },
+        schema,
+    )
+
+    emit:
+    files = learn.out.files
+        .mix(reconstructed.files, assemble.out.files, finish.out.files, diagnose.out.files)
+    times = learn.out.times
+        .mix(reconstructed.times, assemble.out.times, finish.out.times, diagnose.out.times)
 }
 
 // What belongs to the microscope and not to a slice, learned once.

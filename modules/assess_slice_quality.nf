@@ -34,6 +34,6 @@ process assess_slice_quality {
     """
     mkdir models
     touch models/assess_slice_quality.json
-    echo slice_id,use > slice_config.csv
+    cp in/slice_config.csv slice_config.csv
     """
 }

@@ -14,7 +14,7 @@ process crop_3d_mosaic_below_interface {
 
     output:
     tuple val(slice_id), path("cropped_z${slice_id}.ome.zarr"), emit: slice
-    path "models/z${slice_id}/crop_3d_mosaic_below_interface.json", emit: models
+    path "models/z${slice_id}/*", emit: models
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
@@ -29,5 +29,6 @@ process crop_3d_mosaic_below_interface {
     """
     mkdir -p cropped_z${slice_id}.ome.zarr models/z${slice_id}
     touch models/z${slice_id}/crop_3d_mosaic_below_interface.json
+    touch models/z${slice_id}/crop_3d_mosaic_below_interface.npz
     """
 }

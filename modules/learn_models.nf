@@ -33,5 +33,6 @@ process learn_models {
     mkdir models
     touch models/detect_focal_curvature.json models/detect_focal_curvature.npz
     touch models/fix_illumination_3d.json models/fix_illumination_3d.npz
+    touch models/compensate_psf.json models/compensate_psf.npz
     """
 }

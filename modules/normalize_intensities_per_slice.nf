@@ -14,7 +14,7 @@ process normalize_intensities_per_slice {
 
     output:
     tuple val(slice_id), path("slices/slice_z${slice_id}.ome.zarr"), emit: slice
-    path "models/z${slice_id}/normalize_intensities_per_slice.json", emit: models
+    path "models/z${slice_id}/*", emit: models
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:

@@ -19,7 +19,7 @@ process reconstruct_slice {
 
     output:
     tuple val(slice_id), path("slices/slice_z${slice_id}.ome.zarr"), emit: slice
-    path "models/z${slice_id}/*.json", emit: models
+    path "models/z${slice_id}/*", emit: models
     path "aips/aip_z${slice_id}.png", emit: aip
     path "previews/slice_z${slice_id}.png", emit: preview
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
@@ -41,6 +41,9 @@ process reconstruct_slice {
     mkdir -p slices/slice_z${slice_id}.ome.zarr models/z${slice_id} aips previews
     touch models/z${slice_id}/register_tiles.json
     touch models/z${slice_id}/crop_3d_mosaic_below_interface.json
+    touch models/z${slice_id}/crop_3d_mosaic_below_interface.npz
+    touch models/z${slice_id}/compensate_attenuation.json
+    touch models/z${slice_id}/compensate_attenuation.npz
     touch models/z${slice_id}/normalize_intensities_per_slice.json
     touch aips/aip_z${slice_id}.png previews/slice_z${slice_id}.png
     """

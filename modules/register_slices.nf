@@ -16,6 +16,7 @@ process register_slices {
 
     output:
     path 'models/register_slices.json', emit: registration
+    path 'models/register_slices_metrics.json', emit: metrics, optional: true
     tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
 
     script:

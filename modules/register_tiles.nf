@@ -13,6 +13,7 @@ process register_tiles {
 
     output:
     tuple val(slice_id), path("models/z${slice_id}/register_tiles.json"), emit: positions
+    path "models/z${slice_id}/*_metrics.json", emit: metrics, optional: true
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:

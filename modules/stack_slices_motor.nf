@@ -19,7 +19,8 @@ process stack_slices_motor {
 
     output:
     path "${subject}.ome.zarr", emit: brain
-    path 'models/stack_slices_motor.json', emit: models
+    path 'models/stack_slices_motor.json', emit: model
+    path 'models/stack_slices_motor_metrics.json', emit: metrics, optional: true
     path 'z_matches.csv', emit: matches
     path "previews/${subject}.png", emit: preview
     tuple val("${task.process}"), val("${subject}"), env('SECONDS'), emit: time

@@ -1,12 +1,20 @@
+// From slices to one brain.
+
 include { stage_params } from '../modules/local/params'
+include { single_gaps; with_digest } from '../modules/local/input'
 include { in_order; placed } from '../modules/local/output'
 
+include { assess_slice_quality } from '../modules/assess_slice_quality'
 include { register_slices } from '../modules/register_slices'
+include { refine_manual_transforms } from '../modules/refine_manual_transforms'
+include { export_manual_align } from '../modules/export_manual_align'
+include { auto_exclude_slices } from '../modules/auto_exclude_slices'
+include { interpolate_missing_slice } from '../modules/interpolate_missing_slice'
+include { finalise_interpolation } from '../modules/finalise_interpolation'
 include { align_mosaics_3d_from_shifts } from '../modules/align_mosaics_3d_from_shifts'
 include { stack_slices_motor } from '../modules/stack_slices_motor'
-include { convert_omezarr_to_nifti } from '../modules/convert_omezarr_to_nifti'
 
-// Slices to one brain.
+// Each step that decides on slices takes the table of decisions and gives a new one.
 workflow assemble {
     take:
     subject
@@ -16,11 +24,75 @@ workflow assemble {
     schema
 
     main:
+    all_slices = slices
     volumes = in_order(slices)
+    files = channel.empty()
+    times = channel.empty()
+    manifests = channel.value([])
+
+    if (params.assess_quality_enabled) {
+        assess_slice_quality(volumes, shifts, config, stage_params('assess_slice_quality', params, schema))
+        config = assess_slice_quality.out.config
+        files = files.mix(assess_slice_quality.out.models)
+        times = times.mix(assess_slice_quality.out.time)
+    }
+
     register_slices(volumes, shifts, config, stage_params('register_slices', params, schema))
-    times = register_slices.out.time
+    registration = register_slices.out.registration
+    metrics = register_slices.out.metrics
+    times = times.mix(register_slices.out.time)
+
+    if (params.manual_transforms_dir) {
+        refine_manual_transforms(
+            volumes,
+            shifts,
+            config,
+            registration,
+            with_digest('--manual_transforms_dir', params.manual_transforms_dir),
+            stage_params('refine_manual_transforms', params, schema),
+        )
+        registration = refine_manual_transforms.out.registration
+        metrics = refine_manual_transforms.out.metrics
+        times = times.mix(refine_manual_transforms.out.time)
+    }
+    if (params.export_manual_align) {
+        export_manual_align(
+            volumes, shifts, config, registration, stage_params('export_manual_align', params, schema)
+        )
+        files = files.mix(export_manual_align.out.pictures)
+        times = times.mix(export_manual_align.out.time)
+    }
+
+    if (params.auto_exclude_enabled) {
+        auto_exclude_slices(registration, config, stage_params('auto_exclude_slices', params, schema))
+        config = auto_exclude_slices.out.config
+        files = files.mix(auto_exclude_slices.out.models)
+        times = times.mix(auto_exclude_slices.out.time)
+    }
+
+    if (params.interpolate_missing_slices) {
+        gaps = slices.toList()
+            .combine(config.toList())
+            .flatMap { rows -> single_gaps(rows[0..<-1], rows[-1]) }
+        interpolate_missing_slice(
+            gaps, shifts, registration, stage_params('interpolate_missing_slice', params, schema)
+        )
+        manifests = interpolate_missing_slice.out.manifest.collect().ifEmpty([])
+        filled = interpolate_missing_slice.out.slice
+        files = files.mix(
+            filled.map { _slice_id, path -> path },
+            interpolate_missing_slice.out.diagnostics,
+            interpolate_missing_slice.out.preview,
+        )
+        times = times.mix(interpolate_missing_slice.out.time)
+        all_slices = slices.mix(filled)
+        volumes = in_order(all_slices)
+    }
+    finalise_interpolation(config, manifests)
+    times = times.mix(finalise_interpolation.out.time)
+
     if (!params.fused) {
-        align_mosaics_3d_from_shifts(slices, volumes, register_slices.out.registration)
+        align_mosaics_3d_from_shifts(all_slices, volumes, registration)
         volumes = in_order(align_mosaics_3d_from_shifts.out.slice)
         times = times.mix(align_mosaics_3d_from_shifts.out.time)
     }
@@ -28,20 +100,28 @@ workflow assemble {
         subject,
         volumes,
         shifts,
-        config,
-        register_slices.out.registration,
+        finalise_interpolation.out.config,
+        registration,
         !params.fused,
         stage_params('stack_slices_motor', params, schema),
     )
-    brain = stack_slices_motor.out.brain
-    if (params.nifti_resolution) {
-        convert_omezarr_to_nifti(subject, brain)
-        times = times.mix(convert_omezarr_to_nifti.out.time)
-    }
 
     emit:
-    files = register_slices.out.registration
-        .mix(brain, stack_slices_motor.out.models, stack_slices_motor.out.matches, stack_slices_motor.out.preview)
+    brain = stack_slices_motor.out.brain
+    stack_model = stack_slices_motor.out.model
+    preview = stack_slices_motor.out.preview
+    registration
+    config = finalise_interpolation.out.config
+    files = files
+        .mix(
+            registration,
+            metrics,
+            finalise_interpolation.out.config,
+            stack_slices_motor.out.model,
+            stack_slices_motor.out.metrics,
+            stack_slices_motor.out.matches,
+        )
+        .flatten()
         .map { path -> placed(path) }
     times = times.mix(stack_slices_motor.out.time)
 }

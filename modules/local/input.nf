@@ -208,7 +208,12 @@ def is_no(cell) {
 def single_gaps(slices, config) {
     def used = slices.findAll { slice_id, _volume -> is_used(config, slice_id) }
         .sort { slice -> slice[0].toInteger() }
-    used.withIndex().drop(1)
-        .findAll { slice, index -> slice[0].toInteger() - used[index - 1][0].toInteger() == 2 }
+    def steps = used.withIndex().drop(1).groupBy { slice, index ->
+        [slice[0].toInteger() - used[index - 1][0].toInteger(), 3].min()
+    }
+    (steps[3] ?: []).each { slice, index ->
+        log.warn("no slice is used between z${used[index - 1][0]} and z${slice[0]}: a gap of more than one slice stays open")
+    }
+    (steps[2] ?: [])
         .collect { slice, index -> [two_digits(slice[0].toInteger() - 1), used[index - 1][1], slice[1]] }
 }

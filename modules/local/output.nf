@@ -20,7 +20,7 @@ def claim_output(given, subject) {
     if (lock == null) {
         error("--output ${folder}: another run is writing there; wait for it, or name another folder")
     }
-    def brain = folder.resolve("${subject}.ome.zarr")
+    def brain = folder.resolve(brain_name(given, subject))
     if (brain.exists() && !workflow.resume && !given.overwrite) {
         error("${brain}: exists already; continue that run with -resume ${lock_file.text.trim()}, replace it with --overwrite, or name another --output")
     }
@@ -77,8 +77,13 @@ def lay_out(folder, places) {
     }.join('\n    ')
 }
 
+// What the result is called.
+def brain_name(given, subject) {
+    given.mode == '2.5d' ? "${subject}_2d.ome.zarr" : "${subject}.ome.zarr"
+}
+
 def tell_result(subject) {
     if (workflow.success) {
-        log.info("Brain:  ${params.output}/${subject}.ome.zarr\nReport: ${params.output}/report.html")
+        log.info("Brain:  ${params.output}/${brain_name(params, subject)}\nReport: ${params.output}/report.html")
     }
 }

@@ -13,6 +13,7 @@ from .conftest import Launch, Launcher, make_raw, read_trace
 FUSED = {
     "estimate_xy_shift_from_metadata (all slices)",
     "generate_slice_config (all slices)",
+    "detect_rehoming (all slices)",
     "create_mosaic_grid_3d (z00)",
     "create_mosaic_grid_3d (z02)",
     "create_mosaic_grid_3d (z110)",
@@ -20,8 +21,13 @@ FUSED = {
     "reconstruct_slice (z00)",
     "reconstruct_slice (z02)",
     "reconstruct_slice (z110)",
+    "assess_slice_quality (all slices)",
     "register_slices (all slices)",
+    "auto_exclude_slices (all slices)",
+    "interpolate_missing_slice (z01)",
+    "finalise_interpolation (all slices)",
     "stack_slices_motor (raw_tiles)",
+    "analyze_shifts (all slices)",
     "convert_omezarr_to_nifti (raw_tiles)",
     "evaluate_run (accuracy)",
     "generate_pipeline_report (report)",
@@ -32,13 +38,26 @@ PUBLISHED = {
     "report.html",
     "accuracy.json",
     "shifts_xy.csv",
+    "shifts_xy_clean.csv",
     "slice_config.csv",
+    "slices/slice_z01_interpolated.ome.zarr",
+    "diagnostics/slice_z01_interpolated_diagnostics.json",
+    "diagnostics/slice_z01_manifest.csv",
+    "diagnostics/analyze_shifts.json",
+    "diagnostics/rehoming_plot.png",
+    "diagnostics/rehoming_report.json",
+    "diagnostics/shifts_drift.png",
+    "diagnostics/shifts_xy_filtered.csv",
     "z_matches.csv",
     "previews/raw_tiles.png",
     "models/detect_focal_curvature.json",
     "models/detect_focal_curvature.npz",
     "models/fix_illumination_3d.json",
     "models/fix_illumination_3d.npz",
+    "models/compensate_psf.json",
+    "models/compensate_psf.npz",
+    "models/assess_slice_quality.json",
+    "models/auto_exclude_slices.json",
     "models/register_slices.json",
     "models/stack_slices_motor.json",
 } | {
@@ -51,6 +70,9 @@ PUBLISHED = {
         f"previews/slice_{z}.png",
         f"models/{z}/register_tiles.json",
         f"models/{z}/crop_3d_mosaic_below_interface.json",
+        f"models/{z}/crop_3d_mosaic_below_interface.npz",
+        f"models/{z}/compensate_attenuation.json",
+        f"models/{z}/compensate_attenuation.npz",
         f"models/{z}/normalize_intensities_per_slice.json",
     )
 }
@@ -163,23 +185,105 @@ def test_chained_mode_from_published_grids(stubs: Stubs) -> None:
         "aip_png",
         "register_tiles",
         "stitch_3d_refined",
+        "compensate_psf_from_model",
         "crop_3d_mosaic_below_interface",
+        "compensate_attenuation_inplace",
         "normalize_intensities_per_slice",
         "align_mosaics_3d_from_shifts",
     )
     expected = {f"{stage} (z{z})" for stage in stages for z in ("00", "110")} | {
         "learn_models (all slices)",
+        "detect_rehoming (all slices)",
+        "assess_slice_quality (all slices)",
         "register_slices (all slices)",
+        "auto_exclude_slices (all slices)",
+        "finalise_interpolation (all slices)",
+        "analyze_shifts (all slices)",
         "stack_slices_motor (sub-1)",
         "generate_pipeline_report (report)",
     }
     assert read_trace(output) == dict.fromkeys(expected, "COMPLETED")
-    fused_only = {"accuracy.json", "shifts_xy.csv", "slice_config.csv"}
+    fused_only = {"accuracy.json", "shifts_xy.csv"}
     same = {
         name.replace("raw_tiles", "sub-1")
         for name in PUBLISHED - fused_only
         if "z02" not in name
+        and "z01" not in name
         and not name.startswith(("mosaic_grids", "previews/slice"))
         and not name.endswith(".nii.gz")
     }
     assert files_of(output) == same
+
+
+def test_pictures_instead_of_volumes(stubs: Stubs) -> None:
+    output = stubs.launcher.folder / "pictures"
+    arguments = ("--input", stubs.raw, "--mode", "2.5d", "--keep_mosaic_grids", "false")
+    launch = stubs.launcher.run(*arguments, "--output", output, "-stub-run")
+    assert launch.status == 0, launch.text
+    expected = {
+        "estimate_xy_shift_from_metadata (all slices)",
+        "generate_slice_config (all slices)",
+        "detect_rehoming (all slices)",
+        "estimate_illumination (all slices)",
+        "stack_slices_2d (raw_tiles)",
+        "generate_pipeline_report (report)",
+    } | {f"reconstruct_slice_2d ({z})" for z in ("z00", "z02", "z110")}
+    assert read_trace(output) == dict.fromkeys(expected, "COMPLETED")
+    assert "slice_config.csv" in files_of(output)
+    assert "raw_tiles_2d.ome.zarr" in files_of(output)
+    again = stubs.launcher.run(*arguments, "--output", output, "-stub-run")
+    assert "raw_tiles_2d.ome.zarr: exists already" in again.text
+
+
+def test_every_step_beside_the_straight_way(stubs: Stubs) -> None:
+    """All that is off unless asked for, and the last of several files of one name."""
+    output, atlas = stubs.launcher.folder / "all", stubs.launcher.folder / "atlas.nii.gz"
+    manual = stubs.launcher.folder / "manual"
+    manual.mkdir()
+    atlas.touch()
+    launch = stubs.launcher.run(
+        *("--input", stubs.raw, "--output", output, "-stub-run", "--correct_bias_field"),
+        *("--align_to_ras_enabled", "--atlas", atlas, "--manual_transforms_dir", manual),
+        *("--export_manual_align", "--diagnostic_mode"),
+    )
+    assert launch.status == 0, launch.text
+    more = {
+        "refine_manual_transforms (all slices)",
+        "export_manual_align (all slices)",
+        "correct_bias_field (raw_tiles)",
+        "align_to_ras (raw_tiles)",
+        "analyze_registration_transforms (all slices)",
+        "analyze_acquisition_rotation (all slices)",
+        "compare_stitching (all slices)",
+        "stack_motor_only (raw_tiles)",
+    } | {f"stitch_motor_only ({z})" for z in ("z00", "z02", "z110")}
+    without = {"convert_omezarr_to_nifti (raw_tiles)", "evaluate_run (accuracy)"}
+    assert read_trace(output) == dict.fromkeys((FUSED - without) | more, "COMPLETED")
+    assert {
+        "raw_tiles_ras.ome.zarr",
+        "raw_tiles_ras_transform.tfm",
+        "models/align_to_ras.json",
+        "models/correct_bias_field.json",
+        "manual_align/manual_align_metadata.json",
+        "diagnostics/compare_stitching.json",
+    } <= files_of(output)
+
+
+def test_every_step_can_be_turned_off(stubs: Stubs) -> None:
+    output = stubs.launcher.folder / "least"
+    switches = (
+        *("detect_rehoming", "assess_quality_enabled", "auto_exclude_enabled"),
+        *("interpolate_missing_slices", "analyze_shifts", "compensate_psf_enabled"),
+        *("compensate_attenuation_enabled", "fix_curvature_enabled", "fix_illum_enabled"),
+    )
+    off = [part for name in switches for part in (f"--{name}", "false")]
+    launch = stubs.launcher.run(
+        "--input", stubs.raw, "--output", output, "-stub-run", "--fused", "false", *off
+    )
+    assert launch.status == 0, launch.text
+    names = {name.split(" ")[0] for name in read_trace(output)}
+    assert not names & {
+        "detect_rehoming", "assess_slice_quality", "auto_exclude_slices", "analyze_shifts",
+        "interpolate_missing_slice", "compensate_psf_from_model", "compensate_attenuation_inplace",
+    }  # fmt: skip
+    assert {"register_slices", "stack_slices_motor", "finalise_interpolation"} <= names
