@@ -17,7 +17,9 @@ from linumpy.quality.figure import AT_LEAST
 from linumpy.quality.run import Run
 from linumpy.report.collect import RunInfo, SliceRecord, read_info, slice_records
 from linumpy.report.findings import SEVERITIES, find_issues
+from linumpy.report.intensity_figures import axial_figure, bias_figure, seam_figure
 from linumpy.report.labels import counted, label
+from linumpy.report.links import atlas_links, picture_links
 from linumpy.report.model_figures import field_figure, time_figure
 from linumpy.report.slice_figures import overlap_figure, projection, shift_figure
 from linumpy.report.tile_figures import confidence_figure, stage_axes_figure, tile_figure
@@ -78,6 +80,10 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
         cards=_slice_cards(slices),
         tiles=_tile_section(run, slices),
         fields=_field_section(run),
+        axial=_axial_section(run),
+        bias=_bias_section(run),
+        atlas=_atlas_section(run),
+        links=picture_links(run.path),
         shifts=_shift_section(run),
         overlap=_overlap_section(run),
         times=_time_section(run, known),
@@ -111,10 +117,12 @@ def _brain(run: Run) -> dict[str, Any] | None:
     if run.brain_path is None:
         return None
     from linumpy.io.omezarr import open_image
+    from linumpy.io.viewer import contrast_limits, neuroglancer_state
 
     image = open_image(run.brain_path)
     name = run.brain_path.name
     shape, voxel = image.array.shape, image.voxel_um
+    state = neuroglancer_state(name, image, limits=contrast_limits(image))
     return {
         "name": name,
         "command_name": shlex.quote(name),
@@ -127,22 +135,8 @@ def _brain(run: Run) -> dict[str, Any] | None:
             " × ".join(f"{v:g}" for v in scale) if len(set(scale)) > 1 else f"{scale[0]:g}"
             for scale in image.level_scales_um
         ),
-        "state": _data_url("application/json", _neuroglancer_state(name, image).encode()),
+        "state": _data_url("application/json", json.dumps(state, indent=1).encode()),
     }
-
-
-def _neuroglancer_state(name: str, image: Any) -> str:
-    """Return a viewer state for the volume served from port 8000 of the same computer."""
-    voxel_m = [v * 1e-6 for v in image.voxel_um]
-    state = {
-        "dimensions": {axis: [v, "m"] for axis, v in zip("zyx", voxel_m, strict=True)},
-        "position": [n / 2 for n in image.array.shape],
-        "layers": [
-            {"type": "image", "name": name, "source": f"zarr://http://localhost:8000/{name}"}
-        ],
-        "layout": "4panel",
-    }
-    return json.dumps(state, indent=1)
 
 
 def _slice_cards(slices: list[SliceRecord]) -> list[dict[str, Any]]:
@@ -174,8 +168,14 @@ def _tags(record: SliceRecord) -> list[tuple[str, str]]:
     tags = []
     if not record.present:
         tags.append(("problem", "no data"))
-    if not record.used:
-        tags.append(("attention", f"left out: {record.exclude_reason or record.notes or '?'}"))
+    if record.left_out:
+        tags.append(("attention", f"left out: {record.left_out}"))
+    if record.interpolated:
+        tags.append(("attention", f"interpolated ({record.interpolated})"))
+    if record.interpolation_failed:
+        tags.append(("attention", f"gap: {record.interpolation_failed.replace('_', ' ')}"))
+    if record.rehomed:
+        tags.append(("attention", "stage lost its zero"))
     if record.missing_tiles:
         tags.append(("attention", f"{_count(len(record.missing_tiles), 'tile')} missing"))
     if record.prior_only:
@@ -199,6 +199,7 @@ def _tile_section(run: Run, slices: list[SliceRecord]) -> dict[str, Any] | None:
         f"pairs accepted, {_count(sum(s.prior_only for s in slices), 'tile')} "
         "held by the stage alone",
         "confidence": _plot(confidence_figure(registrations)),
+        "seams": _plot(seam_figure(registrations)),
         "slices": [(f"z{i:02d}", _plot(tile_figure(r))) for i, r in sorted(registrations.items())],
         "axes_slice": f"z{chosen:02d}",
         "axes": _stage_axes(run, chosen),
@@ -240,7 +241,59 @@ def _shift_section(run: Run) -> str | None:
     motor = run.table("shifts_xy.csv")
     if not motor and run.slice_registration is None:
         return None
-    return _plot(shift_figure(motor, run.slice_registration))
+    turns = run.model("register_slices") or {}
+    return _plot(shift_figure(motor, run.slice_registration, turns.get("slices", ())))
+
+
+def _axial_section(run: Run) -> dict[str, Any] | None:
+    response = run.model("compensate_psf")
+    attenuation = run.slice_models("compensate_attenuation")
+    if response is None and not attenuation:
+        return None
+    facts = []
+    if response is not None and response.get("focus_um") is not None:
+        facts.append(
+            f"focus {response['focus_um']:.0f} µm below the top of what is imaged, Rayleigh length "
+            f"{response['rayleigh_um']:.0f} µm"
+        )
+    if attenuation:
+        found = [float(model["tissue_mu_per_mm"]) for model in attenuation.values()]
+        facts.append(f"tissue attenuates {np.median(found):.2f} per mm, median over slices")
+    return {"picture": _plot(axial_figure(response, attenuation)), "facts": "; ".join(facts)}
+
+
+def _bias_section(run: Run) -> dict[str, Any] | None:
+    model = run.model("correct_bias_field")
+    if model is None:
+        return None
+    low, high = model["field_range"]
+    return {
+        "picture": _plot(bias_figure(model)),
+        "facts": f"{model['mode'].replace('_', ' ')}; the fields span {low:.2f} to {high:.2f}",
+    }
+
+
+def _atlas_section(run: Run) -> dict[str, Any] | None:
+    model = run.model("align_to_ras")
+    if model is None:
+        return None
+    preview = next(iter(sorted((run.path / "previews").glob("*_ras*.png"))), None)
+    return {
+        "picture": None if preview is None else _embed(preview.read_bytes()),
+        "rows": {
+            "Atlas": model["atlas"],
+            "The brain's axes (z, axis 1, axis 2) point to": model["orientation"]
+            + (" (mirrored)" if model["mirrored"] else ""),
+            "Turned beyond that": f"{model['tilt_deg']:.1f}°",
+            "Size in the atlas over size": " × ".join(f"{s:.3f}" for s in model["scale"]),
+            "Mutual information": f"{model['likeness']:.3f}",
+            "Next best orientation less alike by": "not tried"
+            if model["margin"] is None
+            else f"{100 * model['margin']:.0f} %",
+            "Tissue within the atlas": f"{100 * model['overlap']:.0f} %",
+        },
+        "links": atlas_links(run.path),
+    }
 
 
 def _overlap_section(run: Run) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,8 +30,19 @@ class SliceRecord:
         Whether the slice configuration lets it into the brain.
     interface_um
         Depth of the cut face below the top of the imaged range.
-    offset_um
-        Registered offset (z, axis 1, axis 2).
+    tilt_um
+        Fall of the cut face across the slice.
+    offset_um, rotation_deg
+        Registered offset (z, axis 1, axis 2), and turn.
+    quality
+        Score from 0 to 1 beside its neighbours.
+    rehomed
+        Whether the stage lost its zero before this slice.
+    interpolated, interpolation_failed
+        What became of the gap where a slice is missing: the method that filled it, and why it
+        stayed.
+    mu_per_mm
+        Attenuation of its tissue.
     n_tiles, prior_only
         Tiles imaged, and those of them that no pair holds.
     missing_tiles
@@ -44,7 +56,14 @@ class SliceRecord:
     exclude_reason: str = ""
     notes: str = ""
     interface_um: float | None = None
+    tilt_um: float | None = None
     offset_um: tuple[float, float, float] | None = None
+    rotation_deg: float | None = None
+    quality: float | None = None
+    rehomed: bool = False
+    interpolated: str = ""
+    interpolation_failed: str = ""
+    mu_per_mm: float | None = None
     n_tiles: int | None = None
     prior_only: int = 0
     missing_tiles: tuple[tuple[int, int], ...] = ()
@@ -58,6 +77,19 @@ class SliceRecord:
     def name(self) -> str:
         """The slice as it is printed."""
         return f"z{self.slice_id:02d}"
+
+    @property
+    def gap_is_told(self) -> bool:
+        """Whether it is known what became of the gap that the slice leaves."""
+        return bool(self.interpolated or self.interpolation_failed)
+
+    @property
+    def left_out(self) -> str:
+        """Why somebody kept the slice out of the brain; empty where nobody did."""
+        reason = self.exclude_reason or self.notes
+        if self.used or not (reason or self.present or not self.gap_is_told):
+            return ""
+        return (reason or "no reason given").replace("_", " ")
 
     @property
     def present(self) -> bool:
@@ -137,14 +169,29 @@ def slice_records(run: Run) -> list[SliceRecord]:
     if not ids:
         return []
     previews = _previews(run.path / "previews")
+    known = _Known(run)
     return [
-        _slice_record(run, i, config.get(i, {}), previews.get(i))
+        _slice_record(run, known, i, config.get(i, {}), previews.get(i))
         for i in range(min(ids), max(ids) + 1)
     ]
 
 
+class _Known:
+    """What models of all slices say of single ones."""
+
+    def __init__(self, run: Run) -> None:
+        registration = run.model("register_slices") or {}
+        self.rotation_deg: dict[int, float] = {
+            int(s["slice_id"]): float(s["rotation_deg"])
+            for s in registration.get("slices", ())
+            if s.get("rotation_deg") is not None
+        }
+        self.jumps = {int(i) for i in registration.get("jumps", ())}
+        self.attenuation = run.slice_models("compensate_attenuation")
+
+
 def _slice_record(
-    run: Run, slice_id: int, config: Mapping[str, str], preview: Path | None
+    run: Run, known: _Known, slice_id: int, config: Mapping[str, str], preview: Path | None
 ) -> SliceRecord:
     tiles = run.tile_registrations.get(slice_id)
     crop = run.crops.get(slice_id, {})
@@ -153,14 +200,24 @@ def _slice_record(
     reasons = [config.get(key, "") for key in ("exclude_reason", "auto_exclude_reason")]
     missing = tuple((int(a), int(b)) for a, b in attributes.get("missing_tiles", ()))
     holes = {f"{a},{b}" for a, b in missing}
-    use, excluded = config.get("use") or "true", config.get("auto_excluded") or ""
+    tilt = crop.get("tilt_um")
+    made = _is_true(config, "interpolated")
+    failed = _is_true(config, "interpolation_failed")
     return SliceRecord(
         slice_id=slice_id,
-        used=use.strip().lower() not in _FALSE and excluded.strip().lower() in _FALSE,
+        used=(config.get("use") or "true").strip().lower() not in _FALSE
+        and not _is_true(config, "auto_excluded"),
         exclude_reason=", ".join(reason for reason in reasons if reason),
         notes=config.get("notes") or "",
         interface_um=crop.get("interface_um", attributes.get("interface_um")),
+        tilt_um=None if tilt is None else float(math.hypot(*tilt)),
         offset_um=None if registration is None else registration.offset_um.get(slice_id),
+        rotation_deg=known.rotation_deg.get(slice_id),
+        quality=_score(config.get("quality_score")),
+        rehomed=_is_true(config, "rehomed") or slice_id in known.jumps,
+        interpolated=(config.get("interpolation_method_used") or "yes") if made else "",
+        interpolation_failed=(config.get("interpolation_fallback_reason") or "?") if failed else "",
+        mu_per_mm=known.attenuation.get(slice_id, {}).get("tissue_mu_per_mm"),
         n_tiles=None if tiles is None else len(tiles.tiles),
         prior_only=0 if tiles is None else sum(t.component == PRIOR_ONLY for t in tiles.tiles),
         missing_tiles=missing,
@@ -174,6 +231,17 @@ def _slice_record(
         volume_path=run.slice_paths.get(slice_id),
         preview_path=preview,
     )
+
+
+def _is_true(row: Mapping[str, str], name: str) -> bool:
+    return (row.get(name) or "").strip().lower() not in _FALSE
+
+
+def _score(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
 
 
 def _previews(folder: Path) -> dict[int, Path]:

@@ -15,6 +15,9 @@ SEVERITIES = (PROBLEM, ATTENTION, NOTE)
 MIN_ACCEPTED_SHARE = 0.3
 LOW_CONFIDENCE = 0.6
 _NAMED_AT_MOST = 8
+_OF_STATUS = {"error": PROBLEM, "warning": ATTENTION}
+# Shown with the pairs or tiles themselves.
+_TOLD_ELSEWHERE = frozenset({"held_by_stage_share", "accepted_share"})
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
         *_tiles(slices),
         *_slice_pairs(run),
         *_tables(run),
+        *_metrics(run),
     ]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -62,14 +66,30 @@ def _accuracy(figures: Mapping[str, Any]) -> list[Finding]:
 
 def _slices(slices: Sequence[SliceRecord]) -> list[Finding]:
     found = []
-    gaps = [s.slice_id for s in slices if not s.present and s.used]
+    gaps = [s.slice_id for s in slices if not (s.present or s.left_out or s.gap_is_told)]
     if gaps:
         text = "No data: the brain has a gap here."
         found.append(Finding(PROBLEM, id_ranges(gaps), text))
     for record in slices:
-        if not record.used:
-            reason = record.exclude_reason or record.notes or "no reason given"
-            found.append(Finding(ATTENTION, record.name, f"Left out of the brain: {reason}."))
+        if record.left_out:
+            text = f"Left out of the brain: {record.left_out}."
+            found.append(Finding(ATTENTION, record.name, text))
+        if record.interpolated:
+            text = f"No data: interpolated from its neighbours ({record.interpolated})."
+            found.append(Finding(ATTENTION, record.name, text))
+        if record.interpolation_failed:
+            reason = record.interpolation_failed.replace("_", " ")
+            covered = "covered" in reason
+            text = (
+                "No data; the deeper part of the slice above shows the tissue."
+                if covered
+                else f"No data, and its neighbours do not tell what was there: {reason}."
+            )
+            found.append(Finding(ATTENTION if covered else PROBLEM, record.name, text))
+    moved = [s.slice_id for s in slices if s.rehomed]
+    if moved:
+        text = "The stage lost its zero before this slice; its place comes from the tissue."
+        found.append(Finding(ATTENTION, id_ranges(moved), text))
     return found
 
 
@@ -151,6 +171,32 @@ def _slice_pairs(run: Run) -> list[Finding]:
             text = "Their distance in depth was not clear: the slicing interval is used."
             found.append(Finding(NOTE, where, text))
     return found
+
+
+def _metrics(run: Run) -> list[Finding]:
+    """Tell which figures of stages lie beyond their limits, slices with the same one together."""
+    slices: dict[tuple[str, str, str], list[tuple[int | None, float]]] = {}
+    found = []
+    for (step, slice_id), record in run.metrics.items():
+        for name, metric in record["metrics"].items():
+            if metric["status"] in _OF_STATUS and name not in _TOLD_ELSEWHERE:
+                text = f"{metric['description']} ({step})"
+                key = (_OF_STATUS[metric["status"]], text, metric["unit"])
+                slices.setdefault(key, []).append((slice_id, float(metric["value"])))
+        where = step if slice_id is None else f"z{slice_id:02d}"
+        for status, texts in (("error", record["errors"]), ("warning", record["warnings"])):
+            found += [Finding(_OF_STATUS[status], where, _sentence(text)) for text in texts]
+    for (severity, text, unit), rows in slices.items():
+        ids = [i for i, _ in rows if i is not None]
+        values = sorted(value for _, value in rows)
+        span = f"{values[0]:.3g}" if len(values) == 1 else f"{values[0]:.3g} to {values[-1]:.3g}"
+        where = id_ranges(ids) if ids else "all slices"
+        found.append(Finding(severity, where, _sentence(f"{text}: {span} {unit}".strip())))
+    return found
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:].rstrip(".") + "."
 
 
 def _tables(run: Run) -> list[Finding]:

@@ -62,7 +62,9 @@ def projection(
 
 
 def shift_figure(
-    motor: Sequence[Mapping[str, str]], registration: SliceRegistration | None
+    motor: Sequence[Mapping[str, str]],
+    registration: SliceRegistration | None,
+    slices: Sequence[Mapping[str, Any]] = (),
 ) -> Figure:
     """Draw what the motors say of every slice's place, and what registration adds.
 
@@ -70,9 +72,19 @@ def shift_figure(
     ----------
     motor
         Rows of ``shifts_xy.csv``.
+    slices
+        Those of ``register_slices.json``, for their ``rotation_deg``.
     """
-    figure = new_figure(10.4, 6.4)
-    top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
+    turned = [s for s in slices if s.get("rotation_deg") is not None]
+    figure = new_figure(10.4, 8.0 if turned else 6.4)
+    heights = (3, 3, 2, 2) if turned else (3, 3, 2)
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    top, middle, bottom = panels[0], panels[1], panels[-1]
+    if turned:
+        numbers = [int(s["slice_id"]) for s in turned]
+        angles = [float(s["rotation_deg"]) for s in turned]
+        panels[2].plot(numbers, angles, marker="o", markersize=4, color=BLUE, linewidth=1.2)
+        dress(panels[2], title="Registered turn", ylabel="degrees")
     ids, x, y = motor_positions(motor)
     if len(ids):
         top.plot(ids, x, marker="o", markersize=4, color=BLUE, label="x", linewidth=1.2)
@@ -85,9 +97,14 @@ def shift_figure(
         _absent(middle, "slices were not registered")
         _absent(bottom, "slices were not registered")
     else:
+        _draw_chain(middle, registration)
         _draw_offsets(middle, registration)
         _draw_pair_confidence(bottom, registration)
-    dress(middle, title="Registered offset, added to the motors'", ylabel="µm")
+    dress(
+        middle,
+        title="Offset added to the motors': solved together (lines), neighbours summed (dotted)",
+        ylabel="µm",
+    )
     legend(middle, loc="best", ncols=3)
     dress(bottom, title="Confidence of slice pairs", xlabel="slice", ylabel="confidence")
     bottom.set_ylim(-0.03, 1.05)
@@ -131,6 +148,21 @@ def _draw_offsets(axes: Any, registration: SliceRegistration) -> None:
         "reference", (registration.reference_id, 1), xycoords=("data", "axes fraction"),
         xytext=(4, -3), textcoords="offset points", fontsize=7.5, va="top",
     )  # fmt: skip
+
+
+def _draw_chain(axes: Any, registration: SliceRegistration) -> None:
+    """Draw where a chain of neighbours alone would lead: how far their errors add up."""
+    ids = sorted(registration.offset_um)
+    shift = {
+        (int(p["fixed_id"]), int(p["moving_id"])): p.get("shift_um") for p in registration.pairs
+    }
+    steps = [shift.get(pair) or (0.0, 0.0, 0.0) for pair in zip(ids, ids[1:], strict=False)]
+    sums = np.vstack([np.zeros((1, 3)), np.cumsum(np.reshape(steps, (-1, 3)), axis=0)])
+    if registration.reference_id in ids:
+        here = ids.index(registration.reference_id)
+        sums[:, 1:] += np.asarray(registration.offset_um[ids[here]])[1:] - sums[here, 1:]
+    for column, colour in ((1, BLUE), (2, ORANGE)):
+        axes.plot(ids, sums[:, column], color=colour, linewidth=1, linestyle=":")
 
 
 def _draw_pair_confidence(axes: Any, registration: SliceRegistration) -> None:

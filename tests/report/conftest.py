@@ -11,6 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from PIL import Image
 
 TRACE = """\
 task_id\tname\tstatus\texit\tsubmit\tduration\trealtime\tpeak_rss
@@ -72,13 +73,25 @@ def pristine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         record["pairs"][1].update(accepted=False, confidence=0.1)
         record["pairs"][0].update(z_measured=False)
 
+        for slice_id, record_of_slice in enumerate(record["slices"]):
+            record_of_slice["rotation_deg"] = 0.25 * slice_id
+        record["jumps"] = [2]
+
     synthetic.edit_json(run / "models/register_slices.json", doubt)
+    _write_intensity(run)
+    _write_atlas(run)
+    for name in ("aips/aip_z00.png", "previews/brain.png", "diagnostics/shifts drift.png"):
+        (run / name).parent.mkdir(exist_ok=True)
+        Image.new("L", (8, 8), 99).save(run / name)
     (run / "shifts_xy.csv").write_text(
         "fixed_id,moving_id,x_shift,y_shift,x_shift_mm,y_shift_mm,reliable\n"
         "0.0,1.0,1,2,0.01,-0.02,1\n1.0,2.0,1,2,0.03,0.04,0\n"
     )
     (run / "slice_config.csv").write_text(
-        "slice_id,use,exclude_reason,notes\n00,true,,\n01,,,\n02,true,,\n03,false,torn slice,\n"
+        "slice_id,use,exclude_reason,notes,quality_score,interpolated,interpolation_failed,"
+        "interpolation_method_used,interpolation_fallback_reason\n00,true,,,0.93,,,,\n01,,,,,,,,\n"
+        "02,true,,,,,,,\n03,false,torn_slice,,0.21,,,,\n04,false,,,,true,,zmorph,\n"
+        "05,false,,,,,true,,low_overlap_ncc\n06,false,,,,,true,,covered_by_neighbour\n"
     )
     (run / "z_matches.csv").write_text(
         "fixed_id,moving_id,overlap_voxels,blend_overlap_voxels,moving_z_start,correlation,"
@@ -101,6 +114,96 @@ def pristine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (run / "pipeline_info" / "run.json").write_text(json.dumps(info))
     return run
+
+
+def _write_intensity(run: Path) -> None:
+    """Write models of the axial response, of one slice's attenuation and of the bias field."""
+    from linumpy.intensity.bias_model import BiasModel
+    from linumpy.intensity.compensate_attenuation import Attenuation
+    from linumpy.intensity.compensate_psf import AxialResponse
+    from linumpy.io.models import save_model
+
+    depth = 12.5 * (np.arange(40) + 0.5)
+    response = 1 / (1 + ((depth - 260) / 400) ** 2)
+    axial = AxialResponse(
+        method="model",
+        response=response.astype("f4"),
+        profile=(0.5 * response * np.exp(-2e-3 * 0.5 * depth)).astype("f4"),
+        voxel_um=(12.5, 12.5, 12.5),
+        noise_amplitude=11.0,
+        focus_um=260.0,
+        rayleigh_um=400.0,
+        medium="agarose",
+        medium_mu_per_mm=0.5,
+        n_cells=900,
+        n_tiles=10,
+        residual_percent=2.0,
+    )
+    save_model(run / "models", "compensate_psf", axial)
+    attenuation = Attenuation(
+        slice_id=0,
+        method="li",
+        strength=1.0,
+        min_bias=0.05,
+        voxel_um=(12.5, 12.5, 12.5),
+        bin_px=4,
+        mu_per_mm=np.full((4, 20, 22), 1.875, "f2"),
+        tissue_depth_px=np.full((20, 22), 4, "u2"),
+        mu_by_plane=[1.9, 1.8, 1.9, 1.85],
+        tissue_mu_per_mm=1.875,
+        tissue_fraction=0.6,
+    )
+    save_model(run / "models" / "z00", "compensate_attenuation", attenuation)
+    none = np.zeros(0, "f4")
+    bias = BiasModel(
+        mode="two_pass",
+        strength=1.0,
+        threshold=0.005,
+        engine="itk",
+        shrink_factor=4,
+        cell_shape=(12, 17, 17),
+        section_labels=[0, 1, 2],
+        tissue_fraction=0.5,
+        field_range=[0.8, 1.25],
+        plane_gain=np.linspace(0.9, 1.1, 48).astype("f4"),
+        plane_quantiles=none,
+        reference_quantiles=none,
+        section_weights=np.ones((3, 48), "f4"),
+        section_cells=np.zeros((3, 2), "i8"),
+        section_coefficients=none,
+        global_coefficients=none,
+    )
+    save_model(run / "models", "correct_bias_field", bias)
+
+
+def _write_atlas(run: Path) -> None:
+    """Write the model of a brain in an atlas, and what comes with it."""
+    from linumpy.io.models import save_model
+    from linumpy.registration.align_to_ras import AlignedBrain
+
+    brain = AlignedBrain(
+        atlas="template.nii.gz",
+        atlas_voxel_um=(25.0, 25.0, 25.0),
+        voxel_um=50.0,
+        orientation="PRS",
+        mirrored=False,
+        transform="similarity",
+        metric="MI",
+        matrix=np.eye(4).tolist(),
+        scale=(1.02, 1.02, 1.02),
+        tilt_deg=3.25,
+        likeness=0.42,
+        margin=0.31,
+        overlap=0.97,
+        candidates=[],
+    )
+    save_model(run / "models", "align_to_ras", brain)
+    (run / "brain_ras.ome.zarr").mkdir()
+    (run / "brain_ras_transform.tfm").write_text("", encoding="utf-8")
+    (run / "previews").mkdir(exist_ok=True)
+    Image.fromarray(np.arange(4096, dtype="u2").reshape(64, 64) // 16).convert("L").save(
+        run / "previews" / "brain_ras_preview.png"
+    )
 
 
 def _figure(value: float | None, unit: str, target: float | None, sign: str) -> dict:

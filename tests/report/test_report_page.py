@@ -10,12 +10,14 @@ import json
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from linumpy.errors import InputError, OutputExistsError
+from linumpy.io.omezarr import open_image
 from linumpy.report.build import build_report
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "linum_generate_pipeline_report.py"
@@ -75,6 +77,18 @@ def test_everything_is_told(source: str) -> None:
         "✗ missed",
         "not measured no pairs at all",
         "Left out of the brain: torn slice.",
+        "z04 No data: interpolated from its neighbours (zmorph).",
+        "z05 No data, and its neighbours do not tell what was there: low overlap ncc.",
+        "z06 No data; the deeper part of the slice above shows the tissue.",
+        "z02 The stage lost its zero before this slice",
+        "Focus 260 µm below the top of what is imaged, Rayleigh length 400 µm",
+        "issue attenuates 1.88 per mm",
+        "Bias field: two pass; the fields span 0.80 to 1.25.",
+        "The brain's axes (z, axis 1, axis 2) point to PRS Turned beyond that 3.2°",
+        "· quality 0.93",
+        "z00 yes 0.93",
+        "z05 no data gap: low overlap ncc",
+        "Diagnostics (1) shifts drift.png",
         "z02: 1 Tiles that were not imaged",
         "z02: 1 Tiles with flags: nan.",
         "z02: 1 Tiles that match no neighbour",
@@ -97,8 +111,9 @@ def test_everything_is_told(source: str) -> None:
 
 def test_pictures_are_real_and_described(source: str) -> None:
     page = Page(source)
-    # Brain, 2 slices, confidence, 3 slices' tiles, axes, fields, shifts, overlap, time.
-    assert len(page.pictures) == 12
+    # Brain, 2 slices, confidence, seams, 3 slices' tiles, axes, fields, axial response, bias,
+    # shifts, overlap, atlas, time.
+    assert len(page.pictures) == 16
     for picture in page.pictures:
         assert picture["alt"]
         kind, data = str(picture["src"]).split(",", 1)
@@ -108,24 +123,34 @@ def test_pictures_are_real_and_described(source: str) -> None:
         assert np.ptp(np.asarray(image.convert("L"))) > 50
 
 
-def test_page_refers_to_nothing_outside_itself(source: str) -> None:
+def test_page_refers_to_nothing_outside_its_folder(source: str, pristine_run: Path) -> None:
     assert re.search(r"https?:", source, re.IGNORECASE) is None
     page = Page(source)
     assert page.references
-    assert all(r.startswith(("data:", "#")) for r in page.references)
+    beside = [r for r in page.references if not r.startswith(("data:", "#"))]
+    assert not {picture["src"] for picture in page.pictures} & set(beside)
+    # Spaces are quoted, and every link leads somewhere.
+    assert "diagnostics/shifts%20drift.png" in beside
+    assert "brain_ras_transform.tfm" in beside
+    assert all((pristine_run / unquote(r)).exists() for r in beside)
     assert not {"script", "link", "iframe", "object"} & set(page.tags)
     assert "@import" not in source
     assert "url(" not in source
     assert len(source) < 3_000_000
 
 
-def test_viewer_state_points_at_the_brain(source: str) -> None:
+def test_viewer_state_points_at_the_brain(source: str, pristine_run: Path) -> None:
     page = Page(source)
     link = next(r for r in page.references if r.startswith("data:application/json"))
     state = json.loads(base64.b64decode(link.split(",", 1)[1]))
     assert state["layers"][0]["source"].endswith("/brain.ome.zarr")
     assert state["dimensions"]["z"] == [pytest.approx(12.5e-6), "m"]
-    assert state["position"] == [24, 34, 34]
+    brain = open_image(pristine_run / "brain.ome.zarr")
+    centre = [
+        t / v + (n - 1) / 2
+        for t, v, n in zip(brain.translation_um, brain.voxel_um, brain.array.shape, strict=True)
+    ]
+    assert state["position"] == pytest.approx(centre)
 
 
 @pytest.mark.usefixtures("no_drawing")
@@ -198,12 +223,11 @@ def test_missing_slice_shows_as_a_gap(full_run: Path) -> None:
     path.write_text(json.dumps(record))
     page = Page(build_report(full_run))
     assert "z01 No data: the brain has a gap here." in page.text
-    assert "Slices 2 of 4" in page.text
+    assert "Slices 2 of 7" in page.text
 
 
 @pytest.mark.usefixtures("no_drawing")
 def test_previews_of_slices_are_used_when_there(full_run: Path) -> None:
-    (full_run / "previews").mkdir()
     Image.new("L", (1000, 500), 200).save(full_run / "previews" / "slice_z01.png")
     page = Page(build_report(full_run))
     picture = next(p for p in page.pictures if p["alt"] == "Slice z01")

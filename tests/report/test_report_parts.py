@@ -86,10 +86,15 @@ def test_tasks_of_the_workflow_have_no_wall_time() -> None:
 
 def test_records_join_tables_models_and_volumes(full_run: Path) -> None:
     records = slice_records(Run(full_run))
-    assert [r.slice_id for r in records] == [0, 1, 2, 3]
-    assert [r.used for r in records] == [True, True, True, False]
-    assert records[3].exclude_reason == "torn slice"
-    assert not records[3].present
+    assert [r.slice_id for r in records] == list(range(7))
+    assert [r.used for r in records] == [True] * 3 + [False] * 4
+    assert records[3].left_out == "torn slice"
+    assert [r.present for r in records] == [True] * 3 + [False] * 4
+    assert [r.gap_is_told for r in records] == [False] * 4 + [True] * 3
+    assert [r.quality for r in records[:4]] == [0.93, None, None, 0.21]
+    assert [r.rotation_deg for r in records[:4]] == [0.0, 0.25, 0.5, None]
+    assert [r.rehomed for r in records[:4]] == [False, False, True, False]
+    assert records[0].mu_per_mm == 1.875
     last = records[2]
     assert (last.n_tiles, last.prior_only, last.pairs_accepted, last.pairs_total) == (9, 1, 11, 12)
     assert last.missing_tiles == ((1, 2),)
@@ -103,7 +108,7 @@ def test_findings_by_severity(full_run: Path) -> None:
     found = find_issues(run, slice_records(run))
     severities = [finding.severity for finding in found]
     assert severities == sorted(severities, key=[PROBLEM, ATTENTION, NOTE].index)
-    assert severities.count(PROBLEM) == 2
+    assert severities.count(PROBLEM) == 4
     # Its one pair was rejected: the slice stands where the motors put it.
     (alone,) = (f for f in found if "match no other slice" in f.text)
     matched = {
@@ -114,7 +119,7 @@ def test_findings_by_severity(full_run: Path) -> None:
     }
     expected = set(run.slice_registration.offset_um) - matched
     assert alone.where == ", ".join(f"z{i:02d}" for i in sorted(expected)) and expected
-    assert severities.count(ATTENTION) == 5
+    assert severities.count(ATTENTION) == 8
     assert severities.count(NOTE) == 4
 
 
