@@ -17,7 +17,13 @@ from linumpy.io.atomic import write_text
 from linumpy.io.grid import parse_stage_to_array
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
-from linumpy.io.tables import offsets_from_shifts, read_shifts, read_slice_config, selected_ids
+from linumpy.io.tables import (
+    offsets_from_shifts,
+    position_corrections_um,
+    read_shifts,
+    read_slice_config,
+    selected_ids,
+)
 from linumpy.mosaic.stack_slices_motor import (
     brain_geometry,
     open_slices,
@@ -29,21 +35,23 @@ from linumpy.params import build
 from linumpy.registration.align_mosaics_3d_from_shifts import align_mosaics_3d_from_shifts
 from linumpy.registration.register_slices import (
     SliceRegistration,
-    SliceVolume,
     motor_registration,
     register_slices,
 )
+from linumpy.registration.slice_planes import GivenPlace, SliceVolume
 from linumpy.slices.layout import volume_spec
 from linumpy.slices.single_stages import model_place
 from linumpy.stage_params.brain import RegisterParams, StackParams
 from linumpy.stream import stream
 
 _MAX_PAIRS = 4
-_SLICE_NAME = re.compile(r"slice_z(\d+)\.ome\.zarr")
+_SLICE_NAME = re.compile(r"slice_z(\d+)(_interpolated)?\.ome\.zarr")
 
 
 def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
     """List the slice volumes of a folder, without those that the slice configuration leaves out.
+
+    An interpolated slice stands for one that is missing, or left out by the configuration.
 
     Raises
     ------
@@ -53,9 +61,11 @@ def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of slices")
     found: dict[int, Path] = {}
+    made: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         match = _SLICE_NAME.fullmatch(path.name)
-        if match and (other := found.setdefault(int(match.group(1)), path)) != path:
+        kind = made if match and match.group(2) else found
+        if match and (other := kind.setdefault(int(match.group(1)), path)) != path:
             raise InputError(f"{other} and {path} are named for one slice; expected one")
     if not found:
         raise InputError(f"{folder}: no slice_z*.ome.zarr in it")
@@ -64,7 +74,8 @@ def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
         ids = selected_ids(read_slice_config(config), ids)
         if not ids:
             raise InputError(f"{config}: leaves out every slice of {folder}")
-    return [found[i] for i in ids]
+    used = {**made, **{i: found[i] for i in ids}}
+    return [used[i] for i in sorted(used)]
 
 
 def load_slices(
@@ -73,7 +84,8 @@ def load_slices(
     """Open slices at their motor positions.
 
     Slices carry stage positions; those of acquisitions that recorded none are placed by the
-    table of shifts.
+    table of shifts. Where the table was cleaned, what it adds to the stage's positions is added to
+    the slices' too. Interpolated slices lie where they say.
 
     Returns
     -------
@@ -83,13 +95,13 @@ def load_slices(
     images = [open_image(path) for path in paths]
     interval_um = _common_interval([image.attributes for image in images], paths[0].parent)
     if shifts is not None:
-        ids = [volume.slice_id for volume in volumes]
-        offsets = offsets_from_shifts(read_shifts(shifts), ids, where=shifts)
+        table = read_shifts(shifts)
+        ids = [volume.slice_id for volume in volumes if volume.place is None]
+        offsets = offsets_from_shifts(table, ids, where=shifts)
+        corrections = position_corrections_um(table)
         attributes = {int(i.attributes["slice_id"]): i.attributes for i in images}
         volumes = [
-            _at_shift(v, offsets[v.slice_id], attributes[v.slice_id])
-            if attributes[v.slice_id].get("nominal_positions")
-            else v
+            v if v.place is not None else _at_stage(v, offsets, corrections, attributes[v.slice_id])
             for v in volumes
         ]
     return volumes, images[0].voxel_um, interval_um
@@ -109,13 +121,24 @@ def _common_interval(attributes: Sequence[Mapping[str, Any]], folder: Path) -> f
     return intervals.pop()
 
 
-def _at_shift(
-    volume: SliceVolume, offset_um: tuple[float, float], attributes: Mapping[str, Any]
+def _at_stage(
+    volume: SliceVolume,
+    offsets_um: Mapping[int, tuple[float, float]],
+    corrections_um: Mapping[int, tuple[float, float]],
+    attributes: Mapping[str, Any],
 ) -> SliceVolume:
-    """Return a slice that knows only nominal positions, at the sum of the motor's shifts."""
+    """Return a slice where the table puts it, or at its own position with the table's correction.
+
+    Both mappings hold vectors (x, y) of the stage.
+    """
+    nominal = attributes.get("nominal_positions")
+    vector = (offsets_um if nominal else corrections_um).get(volume.slice_id, (0.0, 0.0))
     axes = parse_stage_to_array(attributes["stage_to_array"])
-    first, second = (sign * offset_um[axis] for axis, sign in axes)
-    return replace(volume, corner_um=(first, second))
+    first, second = (sign * vector[axis] for axis, sign in axes)
+    if nominal:
+        # Its own position means nothing.
+        first, second = first - volume.corner_um[0], second - volume.corner_um[1]
+    return volume.moved((first, second))
 
 
 def register_folder(
@@ -131,10 +154,23 @@ def register_folder(
     params = build(RegisterParams, values)
     volumes, voxel_um, interval_um = load_slices(find_slices(folder, config), shifts, device=device)
     # Every pair in hand takes the memory of some planes of two slices.
+    if not any(volume.place is None for volume in volumes):
+        raise InputError(f"{folder}: every slice is interpolated; expected measured ones")
     workers = min(default_workers(device), _MAX_PAIRS)
     model = register_slices(volumes, voxel_um, interval_um, params, workers=workers)
     save_model(*model_place(output), model)
     return model
+
+
+def _as_registered(volumes: Sequence[SliceVolume], model: SliceRegistration) -> list[SliceVolume]:
+    """Return slices at the places that their offsets were found against."""
+    moved = {s["slice_id"]: s.get("moved_um") for s in model.slices}
+    return [
+        v.moved((float(by[0]), float(by[1])))
+        if v.place is None and (by := moved.get(v.slice_id))
+        else v
+        for v in volumes
+    ]
 
 
 def align_slice(
@@ -149,12 +185,15 @@ def align_slice(
     """Write one slice of a folder on the canvas that all its slices share."""
     model = load_model(*model_place(registration), SliceRegistration)
     volumes, voxel_um, _ = load_slices(find_slices(folder), None, device=device)
+    _check_voxels(model, voxel_um, registration)
     attributes = open_image(slice_path).attributes
-    canvas, _ = brain_geometry(volumes, model, StackParams())
+    placed = model.offsets_um()
+    # Slices that are left out of the brain do not widen its canvas.
+    volumes = [v for v in _as_registered(volumes, model) if v.slice_id in placed or v.place]
     volume = next((v for v in volumes if v.slice_id == attributes.get("slice_id")), None)
     if volume is None:
-        raise InputError(f"{slice_path}: not one of the slices in {folder}")
-    _check_voxels(model, voxel_um, registration)
+        raise InputError(f"{slice_path}: not one of the slices in {folder} that are registered")
+    canvas, _ = brain_geometry(volumes, model, StackParams())
     top_um = volume.face_to_plane_um + float(attributes["interface_um"])
     spec = volume_spec(
         (volume.shape[0], *canvas.shape),
@@ -175,6 +214,7 @@ def align_slice(
             canvas.origin_px[volume.slice_id],
             slice(0, volume.shape[0]),
             window,
+            canvas.turns.get(volume.slice_id),
         )
 
     with create_image(output, spec, overwrite=overwrite, with_valid=True) as image:
@@ -208,7 +248,7 @@ def stack_folder(
     Parameters
     ----------
     registration
-        Offsets of all slices; the motor positions alone when None.
+        Offsets and turns of all slices; the motor positions alone when None.
     aligned
         The slices share a canvas already: only their depths are taken from the registration.
     """
@@ -219,9 +259,18 @@ def stack_folder(
     if registration is not None:
         model = load_model(*model_place(registration), SliceRegistration)
         _check_voxels(model, voxel_um, registration)
+        if not aligned:
+            volumes = _as_registered(volumes, model)
     if aligned:
-        flat = [{**s, "offset_um": [s["offset_um"][0], 0.0, 0.0]} for s in model.slices]
+        flat = [
+            {**s, "offset_um": [s["offset_um"][0], 0.0, 0.0], "rotation_deg": 0.0}
+            for s in model.slices
+        ]
         model = replace(model, slices=flat)
+        volumes = [
+            v if v.place is None else replace(v, place=GivenPlace((v.place.offset_um[0], 0.0, 0.0)))
+            for v in volumes
+        ]
     brain = stack_slices_motor(
         volumes,
         model,

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from linumpy.cli import logger, progress
-from linumpy.device import CPU, Array, Device, default_workers, namespace
+from linumpy.device import CPU, Array, Device, default_workers, is_device_array, namespace
 from linumpy.errors import InputError
 from linumpy.io.omezarr import Image, ImageWriter, Shape, create_image, open_image
 from linumpy.mosaic.pyramid import Part, Pyramid, write_parts
@@ -17,6 +19,7 @@ from linumpy.mosaic.stacking import (
     BLOCK_PX,
     StackedSlice,
     StackStep,
+    add_faces,
     cuts,
     lay_slice,
     place_slices,
@@ -28,7 +31,8 @@ from linumpy.registration.align_mosaics_3d_from_shifts import (
     common_canvas,
     place_block,
 )
-from linumpy.registration.register_slices import SliceRegistration, SliceVolume
+from linumpy.registration.register_slices import SliceRegistration
+from linumpy.registration.slice_planes import GivenPlace, SliceVolume
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.stage_params.brain import StackParams
 from linumpy.stream import stream
@@ -44,7 +48,8 @@ class BrainModel:
     origin_um
         Corner of the brain: depth, and common position along axis 1 and axis 2.
     slices
-        ``slice_id, z_start_px, first_plane_px, n_planes, overlap_px, canvas_origin_px``.
+        ``slice_id, z_start_px, first_plane_px, n_planes, overlap_px, interpolated,
+        canvas_origin_px, rotation_deg``.
     """
 
     voxel_um: tuple[float, float, float]
@@ -109,7 +114,23 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
         corner_um=(corner[1], corner[2]),
         face_to_plane_um=corner[0] - float(attributes["interface_um"]),
         read=read,
+        place=_given_place(image),
     )
+
+
+def _given_place(image: Image) -> GivenPlace | None:
+    """Return where an interpolated slice says that it lies; None for a measured one."""
+    if not image.attributes.get("interpolated"):
+        return None
+    try:
+        placement = image.attributes["placement"]
+        z, first, second = (float(value) for value in placement["offset_um"])
+        return GivenPlace((z, first, second), float(placement["rotation_deg"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{image.path}: an interpolated slice without its placement (offset_um of three "
+            f"numbers, rotation_deg); lacks or misstates {error}"
+        ) from error
 
 
 def brain_geometry(
@@ -124,18 +145,27 @@ def brain_geometry(
     InputError
         When the registration lacks a slice.
     """
-    offsets = registration.offsets_um()
+    offsets, turns = registration.offsets_um(), registration.rotations_deg()
+    for volume in slices:
+        if volume.place is not None:
+            offsets[volume.slice_id] = np.array(volume.place.offset_um)
+            turns[volume.slice_id] = volume.place.rotation_deg
     lacking = [s.slice_id for s in slices if s.slice_id not in offsets]
     if lacking:
         raise InputError(f"the registration lacks slice z{lacking[0]:02d}; register all slices")
     ids = [s.slice_id for s in slices]
-    reference = registration.reference_id if registration.reference_id in ids else ids[0]
+    reference = registration.reference_id
+    if reference not in ids:
+        # One that is not turned stays as sharp on whole pixels as the reference would have.
+        reference = next((k for k in ids if not turns.get(k)), ids[0])
     canvas = common_canvas(
         {s.slice_id: s.corner_um for s in slices},
         {s.slice_id: s.shape[1:] for s in slices},
         {k: offsets[k][1:].tolist() for k in ids},
         registration.voxel_um[1:],
         reference,
+        {k: turns.get(k, 0.0) for k in ids},
+        registration.pivot_um,
     )
     places = place_slices(
         ids,
@@ -148,6 +178,7 @@ def brain_geometry(
         },
         registration.voxel_um[0],
         params.first_plane,
+        {s.slice_id for s in slices if s.place is not None},
     )
     for above, place in zip(places, places[1:], strict=False):
         if place.begin > above.end:
@@ -192,6 +223,7 @@ def stack_slices_motor(
     Where each slice went.
     """
     canvas, places = brain_geometry(slices, registration, params)
+    turns = registration.rotations_deg()
     voxel_um = registration.voxel_um
     n_planes = max(place.end for place in places)
     origin_um = (slices[0].face_to_plane_um, *canvas.corner_um)
@@ -220,18 +252,34 @@ def stack_slices_motor(
         voxel_um,
         origin_um,
         [
-            {**asdict(place), "canvas_origin_px": list(canvas.origin_px[place.slice_id])}
+            {
+                **asdict(place),
+                "canvas_origin_px": list(canvas.origin_px[place.slice_id]),
+                "rotation_deg": turns.get(place.slice_id, 0.0),
+            }
             for place in places
         ],
     )
 
 
 class Planes(NamedTuple):
-    """Planes of a slice, read for one block, and where they lie in it."""
+    """Planes of a slice, read for one block, and where they lie in it.
+
+    The first `lead` planes are not used themselves: they tell where columns begin.
+    """
 
     placement: Placement
     data: Array
     valid: Array | None
+    lead: int
+
+
+@dataclass
+class _Faces:
+    """At which plane the columns of a slice in a block begin, as far as it was looked."""
+
+    first: Array
+    seen: int = 0
 
 
 class _Brain:
@@ -259,11 +307,13 @@ class _Brain:
             cell = (SHARD_PX, BLOCK_PX, BLOCK_PX)
         self._pyramid = Pyramid(image, resolutions_um, cell, device=device, each=self._each)
         self._open: dict[int, tuple[Array, Array]] = {}
+        self._faces: dict[tuple[int, int, int], _Faces] = {}
 
     def placement(self, place: StackedSlice, window: tuple[slice, slice]) -> Placement | None:
         """Return how a slice reaches a lateral block; None when it does not."""
         shape = self._slices[place.slice_id].shape[1:]
-        return place_block(shape, self._canvas.origin_px[place.slice_id], window)
+        turn = self._canvas.turns.get(place.slice_id)
+        return place_block(shape, self._canvas.origin_px[place.slice_id], window, turn)
 
     def read(self, step: StackStep) -> Planes | None:
         """Read what a step needs; called from several threads."""
@@ -273,8 +323,16 @@ class _Brain:
         if placement is None:
             return None
         volume = self._slices[step.place.slice_id]
+        lead = 0
+        if step.planes.start == step.place.first_plane_px:
+            lead = step.place.first_plane_px
+        wanted = slice(step.planes.start - lead, step.planes.stop)
         with span("read", f"slice z{volume.slice_id:02d}"):
-            return Planes(placement, *volume.read(step.planes, placement.source))
+            data, valid = volume.read(wanted, placement.source)
+        if placement.turn is not None and not is_device_array(data):
+            # Here, where there is time, and not by every thread that lays a plane.
+            _ = placement.samples
+        return Planes(placement, data, valid, lead)
 
     def lay(self, step: StackStep, planes: Planes | None) -> list[Part]:
         """Lay a slice's planes over the open shards, and return what is finished with them."""
@@ -299,20 +357,24 @@ class _Brain:
 
     def _lay(self, step: StackStep, place: StackedSlice, read: Planes) -> None:
         """Lay planes over the open shards, by threads that have planes of their own."""
+        faces = self._find_faces(step, place, read)
+        data = read.data[read.lead :]
+        valid = None if read.valid is None else read.valid[read.lead :]
 
         def lay(z: slice) -> None:
             layer = z.start - z.start % SHARD_PX
-            data, mask = (array[z.start - layer : z.stop - layer] for array in self._open[layer])
+            out, mask = (array[z.start - layer : z.stop - layer] for array in self._open[layer])
             first = place.z_start_px + step.planes.start
             part = slice(z.start - first, z.stop - first)
             planes = slice(z.start - place.z_start_px, z.stop - place.z_start_px)
             lay_slice(
-                data,
+                out,
                 mask,
-                read.data[part],
-                None if read.valid is None else read.valid[part],
+                data[part],
+                None if valid is None else valid[part],
                 read.placement,
-                place.weights(planes, blend=self._blend),
+                place.weights(planes, blend=self._blend, by_face=faces is not None),
+                faces,
             )
 
         z = slice(place.z_start_px + step.planes.start, place.z_start_px + step.planes.stop)
@@ -320,6 +382,31 @@ class _Brain:
             self._begin(layer.start - layer.start % SHARD_PX, step.window, read.data)
         for _ in self._each(lay, cuts(z, self._planes_at_once)):
             pass
+
+    def _find_faces(self, step: StackStep, place: StackedSlice, read: Planes) -> Array | None:
+        """Return where the columns of a slice begin; None when all do at its first plane.
+
+        Steps come in order of depth: what the first planes showed is kept for those that follow.
+        """
+        if not place.minds_faces or read.valid is None:
+            return None
+        key = (place.slice_id, step.window[0].start, step.window[1].start)
+        known = self._faces.get(key)
+        if known is None:
+            xp = namespace(read.valid)
+            size = tuple(part.stop - part.start for part in read.placement.inner)
+            known = _Faces(xp.zeros(size, xp.int16), step.planes.start - read.lead)
+        add_faces(known.first, known.seen, read.valid, read.placement)
+        known.seen = step.planes.stop
+        if step.planes.stop < place.n_planes:
+            self._faces[key] = known
+        else:
+            self._faces.pop(key, None)
+        if is_device_array(known.first):
+            return known.first
+        # Columns that have not begun have nothing to lay yet.
+        late = (known.first > 0) & (known.first < known.seen)
+        return known.first if late.any() else None
 
     def _begin(self, z: int, window: tuple[slice, slice], like_array: Array) -> None:
         """Open the shards of a block that begin at plane `z`, empty."""

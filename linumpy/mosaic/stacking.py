@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from linumpy.device import Array, Device, is_device_array, namespace, to_device, to_host
-from linumpy.registration.align_mosaics_3d_from_shifts import Placement, interpolate
+from linumpy.registration.align_mosaics_3d_from_shifts import (
+    Placement,
+    interpolate,
+    interpolate_mask,
+)
 from linumpy.registration.correlation import flatten
-from linumpy.registration.register_slices import expected_plane
+from linumpy.registration.slice_planes import expected_plane
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX
 
 BLOCK_PX = 2 * SHARD_PX
@@ -35,7 +40,9 @@ class StackedSlice:
     n_planes
         Planes that it has.
     overlap_px
-        Planes that it shares with what lies above it.
+        Planes that it shares with measured tissue above it.
+    interpolated
+        Whether it was made from its neighbours: it fills what they leave, and yields to them.
     """
 
     slice_id: int
@@ -43,6 +50,7 @@ class StackedSlice:
     first_plane_px: int
     n_planes: int
     overlap_px: int
+    interpolated: bool = False
 
     @property
     def begin(self) -> int:
@@ -54,17 +62,43 @@ class StackedSlice:
         """One past the last plane of the brain that the slice takes part in."""
         return self.z_start_px + self.n_planes
 
-    def weights(self, planes: slice, *, blend: bool) -> np.ndarray:
+    @property
+    def minds_faces(self) -> bool:
+        """Whether it matters at which plane each of its columns begins."""
+        return self.first_plane_px > 0 or self.overlap_px > 0
+
+    def weights(self, planes: slice, *, blend: bool, by_face: bool = False) -> np.ndarray:
         """Return the weight of planes of the slice over what lies above it, float32.
 
         They rise by `hann_weights` through the overlap when `blend` is true; else they are 1.
+
+        Parameters
+        ----------
+        by_face
+            Answer shape (planes, n_planes + 1): the weights of columns of which so many planes
+            lie above the cut face. Their overlap begins so much later, and is so much shorter;
+            a weight below 0 stands for a plane that is not used.
         """
-        weights = np.ones(planes.stop - planes.start, np.float32)
-        if blend and self.overlap_px:
-            position = np.arange(planes.start, planes.stop) - self.first_plane_px
-            inside = position < self.overlap_px
-            weights[inside] = hann_weights(self.overlap_px)[position[inside]]
-        return weights
+        table = _weight_table(
+            self.first_plane_px, self.n_planes, self.overlap_px, blend, self.interpolated
+        )[planes]
+        return table if by_face else table[:, 0]
+
+
+@functools.lru_cache(maxsize=16)
+def _weight_table(
+    first_plane: int, n_planes: int, overlap: int, blend: bool, interpolated: bool
+) -> np.ndarray:
+    table = np.ones((n_planes, n_planes + 1), np.float32)
+    for face in range(n_planes + 1):
+        begin = min(first_plane + face, n_planes)
+        table[:begin, face] = -1
+        left = min(max(0, overlap - face), n_planes - begin)
+        if interpolated:
+            table[begin : begin + left, face] = 0
+        elif blend and overlap > face:
+            table[begin : begin + left, face] = hann_weights(overlap - face)[:left]
+    return table
 
 
 @dataclass(frozen=True)
@@ -104,6 +138,7 @@ def place_slices(
     face_um: Mapping[int, float],
     axial_um: float,
     first_plane: int,
+    interpolated: Collection[int] = (),
 ) -> list[StackedSlice]:
     """Place slices in depth.
 
@@ -118,7 +153,9 @@ def place_slices(
     axial_um
         Plane distance.
     first_plane
-        Planes not used at the top of every slice but the first.
+        Planes not used at the top of every measured slice but the first.
+    interpolated
+        Slices that were made from their neighbours, all of whose planes are used.
 
     Returns
     -------
@@ -127,14 +164,15 @@ def place_slices(
     """
     top = face_um[ids[0]]
     placed: list[StackedSlice] = []
-    cursor = 0
+    measured = 0
     for n, slice_id in enumerate(ids):
         start = max(0, round((face_um[slice_id] - top) / axial_um))
-        skipped = 0 if n == 0 else min(first_plane, n_planes[slice_id] - 1)
+        made = slice_id in interpolated
+        skipped = 0 if n == 0 or made else min(first_plane, n_planes[slice_id] - 1)
         end = start + n_planes[slice_id]
-        overlap = max(0, min(cursor, end) - (start + skipped))
-        placed.append(StackedSlice(slice_id, start, skipped, n_planes[slice_id], overlap))
-        cursor = max(cursor, end)
+        overlap = max(0, min(measured, end) - (start + skipped))
+        placed.append(StackedSlice(slice_id, start, skipped, n_planes[slice_id], overlap, made))
+        measured = measured if made else max(measured, end)
     return placed
 
 
@@ -196,6 +234,32 @@ def _block_steps(
         yield StackStep(window, place, planes, finished)
 
 
+def add_faces(faces: Array, seen: int, valid: Array, placement: Placement) -> None:
+    """Find at which plane of a slice each column begins, in place.
+
+    Parameters
+    ----------
+    faces
+        Shape of the placement's `inner`, int16: the column's first valid plane; `seen` where
+        there was none yet.
+    seen
+        Planes that were looked at before.
+    valid
+        Mask of the planes that follow; the placement's `source`.
+    """
+    if is_device_array(faces):
+        from linumpy.gpu import stack_kernels
+
+        stack_kernels.add_faces(faces, seen, valid, placement)
+        return
+    for n in range(len(valid)):
+        waiting = faces == seen + n
+        if not waiting.any():
+            break
+        waiting &= ~interpolate_mask(valid[n : n + 1], placement)[0]
+        faces += waiting
+
+
 def lay_slice(
     out: Array,
     mask: Array,
@@ -203,6 +267,7 @@ def lay_slice(
     valid: Array | None,
     placement: Placement,
     weights: np.ndarray,
+    faces: Array | None = None,
 ) -> None:
     """Lay planes of a slice over what a block of the brain holds, in place.
 
@@ -216,16 +281,24 @@ def lay_slice(
     placement
         Where the slice lies in the block.
     weights
-        A plane: weight of the slice where the block holds data already.
+        A plane: weight of the slice where the block holds data already. With `faces`, shape
+        (planes, n): that of columns by their faces, below 0 where the plane is not used.
+    faces
+        From `add_faces`: at which plane of the slice each column begins.
     """
     if is_device_array(out):
         from linumpy.gpu import stack_kernels
 
-        stack_kernels.lay_slice(out, mask, data, valid, placement, weights)
+        stack_kernels.lay_slice(out, mask, data, valid, placement, weights, faces)
         return
     moved, good = interpolate(data, valid, placement)
     here = (slice(None), *placement.inner)
-    _lay_over(out[here], mask[here], moved, good, weights)
+    if faces is None:
+        _lay_over(out[here], mask[here], moved, good, weights[:, None, None])
+        return
+    share = np.take(weights, faces, axis=1, mode="clip")
+    used = share >= 0
+    _lay_over(out[here], mask[here], moved, used if good is None else good & used, share)
 
 
 def _lay_over(
@@ -233,10 +306,9 @@ def _lay_over(
     mask: np.ndarray,
     data: np.ndarray,
     good: np.ndarray | None,
-    weights: np.ndarray,
+    share: np.ndarray,
 ) -> None:
-    share = weights[:, None, None]
-    if good is None and ((weights == 1).all() or not mask.any()):
+    if good is None and ((share == 1).all() or not mask.any()):
         out[...] = data
     elif good is None and mask.all():
         out *= 1 - share

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
-from linumpy.quality.positions import (
-    plane_z_um,
-    slice_xy_errors,
-    slice_z_errors,
-    stacked_z_errors,
-)
+from linumpy.quality.positions import plane_z_um, slice_z_errors, stacked_z_errors
 from linumpy.quality.resample import average_volume, overlap_weights
+from linumpy.quality.rotation import BlockFrame, lateral_frame, turn_volume
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
 
@@ -160,15 +156,8 @@ def truth_slabs(truth: Truth) -> tuple[list[TruthSlab], Any]:
     return slabs, clean
 
 
-@dataclass(frozen=True)
-class BlockFrame:
-    """Where a run's coordinates lie in the block: block um = run um + shift (z, axis 1, axis 2)."""
-
-    shift_um: tuple[float, float, float]
-
-
 def block_frame(run: Run, truth: Truth) -> BlockFrame:
-    """Find the one translation between brain and block from the reference slice.
+    """Find the one turn and translation between brain and block from the reference slice.
 
     Raises
     ------
@@ -179,21 +168,21 @@ def block_frame(run: Run, truth: Truth) -> BlockFrame:
     if registration is None:
         raise InputError(f"{run.models / 'register_slices.json'}: no such file")
     reference = registration.reference_id
-    xy, z = slice_xy_errors(run, truth), slice_z_errors(run, truth)
-    if reference not in xy or reference not in z:
+    lateral, z = lateral_frame(run, truth), slice_z_errors(run, truth)
+    if lateral is None or reference not in z:
         raise InputError(
             f"{run.models}: expected register_tiles.json and "
             f"crop_3d_mosaic_below_interface.json of reference slice z{reference:02d}"
         )
     # Stacking places whole planes: take where the reference slice really went.
     depth = -stacked_z_errors(run, truth).get(reference, z[reference])
-    return BlockFrame((depth, float(-xy[reference][0]), float(-xy[reference][1])))
+    return replace(lateral, shift_um=(depth, *lateral.shift_um[1:]))
 
 
 def on_truth_grid(
     image: Any, frame: BlockFrame, clean: Any, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Average planes of a run's volume over voxels of the truth's grid.
+    """Average planes of a run's volume over voxels of the truth's grid, and turn them onto it.
 
     Parameters
     ----------
@@ -238,7 +227,11 @@ def on_truth_grid(
         ),
     ]
     valid = None if image.valid is None else image.valid[first:last]
-    return average_volume(image.array[first:last], valid, weights)
+    found = average_volume(image.array[first:last], valid, weights)
+    # What the frame turns about lies, once shifted, at this pixel of the grid.
+    pivot = np.add(frame.pivot_um, frame.shift_um[1:])
+    pivot_px = (pivot - out_corner[1:]) / clean.voxel_um[1:] - 0.5
+    return turn_volume(*found, frame.rotation_deg, pivot_px)
 
 
 def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, Figure]:
@@ -362,15 +355,10 @@ def slice_frame(run: Run, truth: Truth, slice_id: int, image: Any, frame: BlockF
     """
     registration = run.slice_registration
     assert registration is not None
-    offset = registration.offset_um[slice_id]
     top = image.translation_um[0] - image.voxel_um[0] / 2
-    return BlockFrame(
-        (
-            plane_z_um(run, truth, slice_id) - top + frame.shift_um[0],
-            offset[1] + frame.shift_um[1],
-            offset[2] + frame.shift_um[2],
-        )
-    )
+    depth = plane_z_um(run, truth, slice_id) - top + frame.shift_um[0]
+    lateral = frame.of_slice(registration, slice_id)
+    return replace(lateral, shift_um=(depth, *lateral.shift_um[1:]))
 
 
 def unmeasured(reason: str) -> dict[str, Figure]:

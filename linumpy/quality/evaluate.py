@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
+from linumpy.quality.atlas import atlas_figures
+from linumpy.quality.attenuation import attenuation_figures
+from linumpy.quality.axial import axial_flatness
 from linumpy.quality.correlation import compare_runs, unmeasured
 from linumpy.quality.fields import field_figures
 from linumpy.quality.figure import Figure, not_measured
 from linumpy.quality.ideal import build_ideal_run, pipeline_steps
-from linumpy.quality.interface import TARGET_VOXEL, aline_interface, slice_interface
+from linumpy.quality.interface import (
+    TARGET_VOXEL,
+    aline_interface,
+    slice_interface,
+    surface_interface,
+)
+from linumpy.quality.pairs import pair_figures
 from linumpy.quality.positions import slice_positions, tile_positions
+from linumpy.quality.rehoming import decision_figures
 from linumpy.quality.run import Run, find_grids
 from linumpy.quality.seams import seams
 from linumpy.quality.truth import load_truth
@@ -22,14 +32,25 @@ ORDER = (
     "tile_positions_px",
     "slice_xy_px",
     "slice_z_voxel",
+    "slice_rotation_deg",
+    "slice_drift_px",
+    "pair_confidence_auc",
     "interface_voxel",
     "interface_aline_voxel",
+    "interface_surface_voxel",
     "focal_surface_voxel",
     "flat_field_percent",
+    "attenuation_grey_percent",
+    "attenuation_white_percent",
+    "axial_flatness_percent",
     "seams",
     "correlation",
     "sharpness",
     "overlap_ncc",
+    "rehoming_f1",
+    "bad_slices_found",
+    "gaps_filled",
+    "atlas_landmark_voxel",
     "prior_only_tiles_px",
 )
 
@@ -74,12 +95,18 @@ def evaluate(
     figures = {
         **tile_positions(run, truth),
         **slice_positions(run, truth),
+        **pair_figures(run, truth),
         "interface_voxel": slice_interface(run, truth),
         "interface_aline_voxel": aline_interface(run, truth, found)
         if found
         else not_measured("needs the mosaic grids (--grids)", "voxel", target=TARGET_VOXEL),
+        "interface_surface_voxel": surface_interface(run, truth),
         **field_figures(run, truth),
+        **attenuation_figures(run, truth),
+        "axial_flatness_percent": axial_flatness(run, truth),
         "seams": seams(run, truth),
+        **decision_figures(run, truth),
+        **atlas_figures(run, truth),
     }
     if ideal_run is not None:
         figures.update(compare_runs(run, Run(ideal_run), truth))

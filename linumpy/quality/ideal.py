@@ -22,6 +22,7 @@ from linumpy.quality.interface import mean_unevenness_um
 from linumpy.quality.positions import face_to_plane_um, plane_depth_um
 from linumpy.quality.run import Run
 from linumpy.quality.truth import Truth
+from linumpy.registration.turned import rotation_matrix
 
 M = TypeVar("M")
 
@@ -152,57 +153,72 @@ def write_ideal_models(run: Run, truth: Truth, models: Path) -> tuple[int, ...]:
     """
     _write_field(run, truth, models, "detect_focal_curvature", "surface_um", truth.focal_um)
     _write_field(run, truth, models, "fix_illumination_3d", "flat_field", truth.flat_field)
-    offsets = true_offsets_um(run, truth)
-    for slice_id in offsets:
+    shifts = frame_shifts_um(run, truth)
+    for slice_id in shifts:
         folder = Path(f"z{slice_id:02d}")
         record = read_json(run.models / folder / "register_tiles.json")
-        known = truth.slices[slice_id].corner_um
+        known = truth.slices[slice_id]
         for tile in record["tiles"]:
-            corner = known.get((tile["ix"], tile["iy"]))
-            if corner is None:
+            index = (tile["ix"], tile["iy"])
+            if index not in known.corner_um:
                 raise InputError(
                     f"{truth.path}: knows no tile ({tile['ix']}, {tile['iy']}) of slice "
                     f"z{slice_id:02d}, which the run reconstructed"
                 )
-            tile["corner_um"] = (np.asarray(corner) - offsets[slice_id]).tolist()
+            tile["corner_um"] = (known.frame_corner_um(index) - shifts[slice_id]).tolist()
             tile["component"] = 0
         write_json(models / folder / "register_tiles.json", record)
         name = "crop_3d_mosaic_below_interface.json"
         if slice_id in run.crops:
             write_json(models / folder / name, _true_cut(run, truth, slice_id))
-    return tuple(offsets)
+    return tuple(shifts)
 
 
-def true_offsets_um(run: Run, truth: Truth) -> dict[int, np.ndarray]:
-    """Return by slice id what must be added to stage positions to reach the block.
+def frame_shifts_um(run: Run, truth: Truth) -> dict[int, np.ndarray]:
+    """Return by slice id what must be added to stage positions to reach the slice's own frame.
 
-    That is the mean over the slice's tiles of (true corner - stage corner): the hidden offset,
-    the origin of the stage, and whatever the jitter has in common.
+    That is the mean over the slice's tiles of (corner in that frame - stage corner): the origin
+    of the stage, an error of its report, and whatever the jitter has in common.
     """
     found = {}
     for slice_id, registration in run.tile_registrations.items():
         if slice_id not in truth.slices:
             continue
-        known = truth.slices[slice_id].corner_um
+        known = truth.slices[slice_id]
         shifts = [
-            np.subtract(known[tile.index], tile.stage_corner_um)
+            known.frame_corner_um(tile.index) - tile.stage_corner_um
             for tile in registration.tiles
-            if tile.index in known
+            if tile.index in known.corner_um
         ]
         if shifts:
             found[slice_id] = np.mean(shifts, axis=0)
     return found
 
 
+def true_offset_um(
+    truth: Truth, shifts_um: Mapping[int, np.ndarray], slice_id: int, reference_id: int
+) -> np.ndarray:
+    """Return a slice's true offset, axis 1 and axis 2, when the reference is left where it is.
+
+    Turns are about the middle of the truth's mosaic as the reference slice's stage tells it.
+    """
+    known, reference = truth.slices[slice_id], truth.slices[reference_id]
+    turn = rotation_matrix(known.rotation_deg - reference.rotation_deg)
+    back = rotation_matrix(-reference.rotation_deg)
+    hidden = np.subtract(known.offset_um, reference.offset_um)
+    return np.asarray(turn @ (shifts_um[slice_id] - shifts_um[reference_id]) + back @ hidden)
+
+
 def write_ideal_registration(run: Run, truth: Truth, ideal: Run) -> None:
-    """Write ``register_slices.json`` of the ideal run: true offsets and depths of its slices."""
-    offsets = true_offsets_um(run, truth)
-    ids = sorted(i for i in offsets if i in ideal.crops)
+    """Write ``register_slices.json`` of the ideal run: true places of its slices."""
+    shifts = frame_shifts_um(run, truth)
+    ids = sorted(i for i in shifts if i in ideal.crops)
     if not ids:
         raise InputError(f"{ideal.models}: no slice has a crop model")
     first, reference = ids[0], ids[len(ids) // 2]
     if run.slice_registration is not None and run.slice_registration.reference_id in ids:
         reference = run.slice_registration.reference_id
+    pivot = np.asarray(truth.slices[reference].pivot_um) - shifts[reference]
     # Of a slice's offset along depth, what brings its first plane to its true depth.
     face = {i: plane_depth_um(ideal, truth, i) - face_to_plane_um(ideal, i) for i in ids}
     record = {
@@ -214,13 +230,16 @@ def write_ideal_registration(run: Run, truth: Truth, ideal: Run) -> None:
                 "slice_id": i,
                 "offset_um": [
                     face[i] - face[first] - (i - first) * truth.slice_interval_um,
-                    *(offsets[i] - offsets[reference]).tolist(),
+                    *true_offset_um(truth, shifts, i, reference).tolist(),
                 ],
+                "rotation_deg": truth.slices[i].rotation_deg - truth.slices[reference].rotation_deg,
                 "n_pairs": 0,
             }
             for i in ids
         ],
         "pairs": [],
+        "pivot_um": pivot.tolist(),
+        "jumps": [],
     }
     write_json(ideal.models / "register_slices.json", record)
 

@@ -1,7 +1,8 @@
 """Positions of tiles and slices against the truth.
 
 A run knows positions up to what nothing in the data can tell: one translation a connected
-component of tiles, and one for the whole brain. Those are removed before errors are counted.
+component of tiles, one translation and one turn for the whole brain. Those are removed before
+errors are counted. Tiles are compared in the frame of their slice, which may be turned.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from typing import Any
 import numpy as np
 
 from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.rotation import rotation_errors, slice_xy_errors
 from linumpy.quality.run import PRIOR_ONLY, Run, TileRegistration
 from linumpy.quality.truth import Truth, TruthSlice
 
 TILE_TARGET_PX = 0.25
 SLICE_XY_TARGET_PX = 0.5
 SLICE_Z_TARGET_VOXEL = 1.0
+SLICE_ROTATION_TARGET_DEG = 0.2
+SLICE_DRIFT_TARGET_PX = 2.0
 
 
 @dataclass(frozen=True)
 class TileErrors:
-    """Estimated minus true tile corners of one slice, as they are: no translation removed.
+    """Estimated minus true tile corners in a slice's frame, as they are: no translation removed.
 
     Attributes
     ----------
@@ -56,7 +60,7 @@ def tile_errors(registration: TileRegistration, truth: TruthSlice) -> TileErrors
     """Compare the tiles of a slice that both the run and the truth know."""
     known = [tile for tile in registration.tiles if tile.index in truth.corner_um]
     estimated = np.array([tile.corner_um for tile in known], dtype=float).reshape(-1, 2)
-    true = np.array([truth.corner_um[tile.index] for tile in known], dtype=float).reshape(-1, 2)
+    true = np.array([truth.frame_corner_um(t.index) for t in known], dtype=float).reshape(-1, 2)
     return TileErrors(
         index=tuple(tile.index for tile in known),
         error_um=estimated - true,
@@ -89,7 +93,7 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, Figure]:
     """
     joined, alone, per_slice = [], [], {}
     for slice_id, registration in run.tile_registrations.items():
-        if slice_id not in truth.slices:
+        if slice_id not in truth.slices or slice_id in run.left_out:
             continue
         errors = tile_errors(registration, truth.slices[slice_id])
         if not len(errors.component):
@@ -115,19 +119,30 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, Figure]:
 
 
 def slice_positions(run: Run, truth: Truth) -> dict[str, Figure]:
-    """Return ``slice_xy_px`` and ``slice_z_voxel``: the worst slice, relative to the reference."""
+    """Return ``slice_xy_px``, ``slice_z_voxel``, ``slice_rotation_deg`` and ``slice_drift_px``.
+
+    The first two are the worst slice's, relative to the reference. The turn is an RMS over
+    slices, relative to the reference; drift the RMS of positions over slices after removing
+    their mean. Slices that the run left out of the brain do not count.
+    """
     registration = run.slice_registration
     if registration is None:
         reason = "no models/register_slices.json"
         return _unmeasured_slices(reason)
     reference = registration.reference_id
-    xy = slice_xy_errors(run, truth)
-    z = slice_z_errors(run, truth)
+    counted = {reference, *registration.offset_um} - (run.left_out - {reference})
+    xy = {i: e for i, e in slice_xy_errors(run, truth).items() if i in counted}
+    z = {i: e for i, e in slice_z_errors(run, truth).items() if i in counted}
+    turns = {i: e for i, e in rotation_errors(run, truth).items() if i in counted}
     if reference not in xy:
         return _unmeasured_slices(f"nothing known of the reference slice z{reference:02d}")
     voxel = np.asarray(run.tile_registrations[reference].voxel_um)
-    relative_xy = {i: (e - xy[reference]) / voxel[1:] for i, e in xy.items() if i != reference}
-    figures = {"slice_xy_px": _worst_figure(relative_xy, "px", SLICE_XY_TARGET_PX)}
+    relative_xy = {i: e / voxel[1:] for i, e in xy.items() if i != reference}
+    figures = {
+        "slice_xy_px": _worst_figure(relative_xy, "px", SLICE_XY_TARGET_PX),
+        "slice_rotation_deg": _rotation_figure(turns),
+        "slice_drift_px": _drift_figure({i: e / voxel[1:] for i, e in xy.items()}),
+    }
     if reference in z:
         relative_z, stacked = (
             {i: np.array([(e - each[reference]) / voxel[0]]) for i, e in each.items()}
@@ -149,25 +164,6 @@ def slice_positions(run: Run, truth: Truth) -> dict[str, Figure]:
             target=SLICE_Z_TARGET_VOXEL,
         )
     return figures
-
-
-def slice_xy_errors(run: Run, truth: Truth) -> dict[int, np.ndarray]:
-    """Return, by slice id, the mean of (common position - true position) over its tiles, um.
-
-    The common position is the stage position that registration gave a tile plus the offset of
-    its slice.
-    """
-    registration = run.slice_registration
-    if registration is None:
-        return {}
-    found = {}
-    for slice_id, tiles in run.tile_registrations.items():
-        if slice_id not in truth.slices or slice_id not in registration.offset_um:
-            continue
-        errors = tile_errors(tiles, truth.slices[slice_id])
-        if len(errors.component):
-            found[slice_id] = errors.mean_um() + np.asarray(registration.offset_um[slice_id][1:])
-    return found
 
 
 def slice_z_errors(run: Run, truth: Truth) -> dict[int, float]:
@@ -270,8 +266,31 @@ def _worst_figure(
     )
 
 
+def _rotation_figure(errors: Mapping[int, float]) -> Figure:
+    values = np.array(list(errors.values()))
+    return make_figure(
+        float(np.sqrt(np.mean(values**2))) if len(values) else None,
+        "deg",
+        len(values),
+        target=SLICE_ROTATION_TARGET_DEG,
+        slices=dict(errors),
+    )
+
+
+def _drift_figure(errors: Mapping[int, np.ndarray]) -> Figure:
+    table = np.stack(list(errors.values()))
+    return make_figure(
+        _rms_an_axis(table - table.mean(axis=0)) if len(table) > 1 else None,
+        "px",
+        len(table),
+        target=SLICE_DRIFT_TARGET_PX,
+    )
+
+
 def _unmeasured_slices(reason: str) -> dict[str, Figure]:
     return {
         "slice_xy_px": not_measured(reason, "px", target=SLICE_XY_TARGET_PX),
         "slice_z_voxel": not_measured(reason, "voxel", target=SLICE_Z_TARGET_VOXEL),
+        "slice_rotation_deg": not_measured(reason, "deg", target=SLICE_ROTATION_TARGET_DEG),
+        "slice_drift_px": not_measured(reason, "px", target=SLICE_DRIFT_TARGET_PX),
     }

@@ -6,7 +6,7 @@ import csv
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,24 @@ class TileRegistration:
 
 @dataclass(frozen=True)
 class SliceRegistration:
-    """``register_slices.json``: offsets (z, axis 1, axis 2) in um by slice id, and pairs."""
+    """``register_slices.json``: how slices lie, by slice id, and pairs.
+
+    Attributes
+    ----------
+    offset_um
+        z, axis 1, axis 2.
+    rotation_deg
+        About `pivot_um`, positive from axis 1 towards axis 2.
+    moved_um
+        What was added to the positions of a slice's tiles, along axis 1 and axis 2, before.
+    """
 
     reference_id: int
     offset_um: Mapping[int, tuple[float, float, float]]
     pairs: Sequence[Mapping[str, Any]]
+    rotation_deg: Mapping[int, float] = field(default_factory=dict)
+    pivot_um: tuple[float, float] = (0.0, 0.0)
+    moved_um: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def first_id(self) -> int:
@@ -133,9 +146,17 @@ class Run:
         return _parsed(path, _stack) if path.exists() else None
 
     def model(self, stem: str) -> dict[str, Any] | None:
-        """Return an acquisition model: fields of its JSON and arrays of its NPZ together."""
-        record = _read_if_there(self.models / f"{stem}.json")
-        archive = self.models / f"{stem}.npz"
+        """Return a model of all slices: fields of its JSON and arrays of its NPZ together."""
+        return self._model(self.models, stem)
+
+    def slice_models(self, stem: str) -> dict[int, dict[str, Any]]:
+        """Return the models of single slices by slice id, as `model` does."""
+        found = {i: self._model(path, stem) for i, path in self._slice_folders(f"{stem}.json")}
+        return {i: model for i, model in found.items() if model is not None}
+
+    def _model(self, folder: Path, stem: str) -> dict[str, Any] | None:
+        record = _read_if_there(folder / f"{stem}.json")
+        archive = folder / f"{stem}.npz"
         if record is None or not archive.exists():
             return record
         try:
@@ -146,14 +167,15 @@ class Run:
 
     @cached_property
     def brain_path(self) -> Path | None:
-        """The one OME-Zarr volume at the top of the folder.
+        """The one OME-Zarr volume at the top of the folder, beside what is in an atlas' frame.
 
         Raises
         ------
         InputError
             When there are several.
         """
-        found = [p for p in self.path.glob("*.ome.zarr") if p.is_dir() and p.name[0] != "."]
+        volumes = [p for p in self.path.glob("*.ome.zarr") if p.is_dir() and p.name[0] != "."]
+        found = [p for p in volumes if not p.name.endswith("_ras.ome.zarr")]
         if len(found) > 1:
             names = ", ".join(sorted(p.name for p in found))
             raise InputError(f"{self.path}: expected one brain volume, found {names}")
@@ -168,6 +190,31 @@ class Run:
     def grid_paths(self) -> dict[int, Path]:
         """Mosaic grids by slice id."""
         return find_grids(self.path / "mosaic_grids")
+
+    @cached_property
+    def left_out(self) -> frozenset[int]:
+        """Slices that the run itself kept out of the brain."""
+        rows = self.table("slice_config.csv")
+        no = ("false", "0", "0.0", "no", "n", "f")
+        return frozenset(
+            int(float(row["slice_id"]))
+            for row in rows
+            if (row.get("use") or "").strip().lower() in no
+        )
+
+    @cached_property
+    def metrics(self) -> dict[tuple[str, int | None], dict[str, Any]]:
+        """``*_metrics.json`` by step and slice id; the id is None for what concerns all slices."""
+        folders = [
+            (None, self.models),
+            (None, self.path / "diagnostics"),
+            *numbered(self.models, r"z(\d+)").items(),
+        ]
+        return {
+            (path.name.removesuffix("_metrics.json"), slice_id): read_json(path)
+            for slice_id, folder in folders
+            for path in sorted(folder.glob("*_metrics.json"))
+        }
 
     @cached_property
     def accuracy(self) -> dict[str, Any] | None:
@@ -279,6 +326,15 @@ def _slice_registration(record: Mapping[str, Any]) -> SliceRegistration:
             int(entry["slice_id"]): _triple(entry["offset_um"]) for entry in record["slices"]
         },
         pairs=tuple(record.get("pairs", ())),
+        rotation_deg={
+            int(entry["slice_id"]): float(entry.get("rotation_deg", 0.0))
+            for entry in record["slices"]
+        },
+        pivot_um=_pair(record.get("pivot_um", (0.0, 0.0))),
+        moved_um={
+            int(entry["slice_id"]): _pair(entry.get("moved_um", (0.0, 0.0)))
+            for entry in record["slices"]
+        },
     )
 
 

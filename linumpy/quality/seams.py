@@ -34,7 +34,7 @@ def seams(run: Run, truth: Truth, classes: Any | None = None) -> Figure:
         classes = open_image(truth.classes_path)
     ratios, skipped = [], 0
     for slice_id, registration in run.tile_registrations.items():
-        if slice_id not in truth.slices:
+        if slice_id not in truth.slices or slice_id in run.left_out:
             continue
         depth_um = run.crops.get(slice_id, {}).get("depth_um", truth.slice_interval_um)
         for pair in registration.pairs:

@@ -1,79 +1,63 @@
 """Where each slice lies against the others: pairs that share tissue, solved all together.
 
-Consecutive slices image some of the same tissue: what is deep in one lies at the top of the
-next. A pair is searched over the whole plane by FFT, refined to a fraction of a pixel, and
-along depth over the drift that the motor may have. All pairs and the motor positions are then
-solved together, relative to the middle slice, instead of being summed along a chain.
+Consecutive slices, and those two apart, are measured against each other (`register_pairwise`);
+all pairs and the motor positions are then solved together (`solve_slices`), relative to the
+middle slice, instead of being summed along a chain. One task does all pairs: they share the
+slices that they read, and a pair takes less time than a process of its own would take to start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from linumpy.cli import logger
-from linumpy.device import Array, is_device_array, namespace, to_host
-from linumpy.registration.correlation import (
-    ACCEPT_Z_SCORE,
-    confidence,
-    correlation_surface,
-    find_peak,
-    flatten,
-)
-from linumpy.registration.network import robust_spread, solve_network
-from linumpy.stage_params.brain import RegisterParams
+from linumpy.registration.network import solve_network
+from linumpy.registration.register_pairwise import NO_SHARED_PLANES, PairShift, register_pair
+from linumpy.registration.slice_planes import SliceVolume as SliceVolume
+from linumpy.registration.slice_planes import expected_plane as expected_plane
+from linumpy.registration.solve_slices import SliceSolution, solve_slices
+from linumpy.registration.turned import rotation_matrix
+from linumpy.stage_params.brain import EULER, RegisterParams
 
-MAX_COARSE_SIDE_PX = 1024
-MAX_PLANES = 10
-_FINE_RADIUS_PX = 3
 _MIN_PAIR_SIGMA_UM = 1.0
 _MIN_MOTOR_SIGMA_UM = 2.0
+_MIN_PAIR_SIGMA_DEG = 0.005
+_MIN_TURN_SIGMA_DEG = 0.02
+_NEGLIGIBLE_PX = 0.1
 _MAX_ID_STEP = 2
-
-
-@dataclass(frozen=True)
-class SliceVolume:
-    """A cropped slice as registration and stacking see it.
-
-    Attributes
-    ----------
-    shape
-        Planes and lateral pixels.
-    corner_um
-        Stage position of the low corner along axis 1 and axis 2.
-    face_to_plane_um
-        Depth below the cut face at which plane 0 begins (a fraction of a voxel).
-    read
-        Reads planes ``start … stop − 1`` within a lateral window, as amplitudes and mask.
-    """
-
-    slice_id: int
-    shape: tuple[int, int, int]
-    corner_um: tuple[float, float]
-    face_to_plane_um: float
-    read: Callable[[slice, tuple[slice, slice]], tuple[Array, Array | None]]
-
-    def whole(self) -> tuple[slice, slice]:
-        """Return the window of all lateral pixels."""
-        return slice(0, self.shape[1]), slice(0, self.shape[2])
+_MIN_WEIGHT = 0.1
+_LONE_CONFIDENCE = 0.6
 
 
 @dataclass(frozen=True)
 class SliceRegistration:
-    """The model: offsets of all slices, and the pairs that they rest on.
+    """The model: how all slices lie, and the pairs that this rests on.
+
+    A point p of a slice, as the stage reports it (um, axis 1 and axis 2), lies at the common
+    position ``R(rotation_deg) · (p − pivot_um) + pivot_um + offset_um[1:]``; R turns axis 1
+    towards axis 2. A slice's face lies at ``(id − first id) · interval + offset z``.
 
     Attributes
     ----------
     slices
-        ``slice_id, offset_um (z, axis 1, axis 2), n_pairs``. Common position = stage position +
-        offset; a slice's face lies at ``(id − first id) · interval + offset z``.
+        ``slice_id, offset_um (z, axis 1, axis 2), rotation_deg, n_pairs``, and ``moved_um``, what
+        was added to the position that the slice itself tells before all this.
     pairs
-        ``fixed_id, moving_id, shift_um, correlation, confidence, accepted, residual_um``: the
-        offset of the moving slice minus that of the fixed one.
+        ``fixed_id, moving_id``; ``shift_um, rotation_deg``: where the moving slice's point
+        ``centre_um`` lies in the fixed slice's frame, minus that point, and how far the moving
+        slice is turned against the fixed one, ``shift_um`` None when nothing was found;
+        ``correlation, z_correlation`` (both the correlation of the planes that match best),
+        ``agreement, confidence, accepted, reason, z_measured, plane_fixed, plane_moving``;
+        ``residual_um, residual_deg``: measured minus solved, of accepted pairs.
+    pivot_um
+        The point that slices are turned about: the middle of the reference slice.
+    jumps
+        Slices from which on the motors' zero is another.
     """
 
     reference_id: int
@@ -81,271 +65,16 @@ class SliceRegistration:
     slice_interval_um: float
     slices: list[dict[str, Any]]
     pairs: list[dict[str, Any]]
+    pivot_um: tuple[float, float] = (0.0, 0.0)
+    jumps: tuple[int, ...] = ()
 
     def offsets_um(self) -> dict[int, np.ndarray]:
         """Return each slice's offset (z, axis 1, axis 2)."""
         return {s["slice_id"]: np.asarray(s["offset_um"], float) for s in self.slices}
 
-
-@dataclass(frozen=True)
-class PairShift:
-    """How far a moving slice is off, against a fixed one, from where the motors put it."""
-
-    fixed_id: int
-    moving_id: int
-    shift_um: np.ndarray
-    correlation: float
-    z_score: float
-    z_measured: bool
-
-
-def expected_plane(id_step: int, interval_um: float, axial_um: float, moving_plane: int) -> int:
-    """Return the fixed slice's plane that shows what `moving_plane` of a later slice shows.
-
-    Missing slices count: the step is between ids, not between slices at hand.
-    """
-    return round(id_step * interval_um / axial_um) + moving_plane
-
-
-def register_pair(
-    fixed: SliceVolume,
-    moving: SliceVolume,
-    voxel_um: tuple[float, float, float],
-    interval_um: float,
-    params: RegisterParams,
-) -> PairShift | None:
-    """Measure the shift between two slices; None when they share no planes.
-
-    Parameters
-    ----------
-    fixed, moving
-        Slices, `moving` the later one.
-    voxel_um
-        Voxel size of both.
-    interval_um
-        Slicing interval.
-    """
-    step = moving.slice_id - fixed.slice_id
-    lateral_um = np.asarray(voxel_um[1:])
-    start = expected_plane(step, interval_um, voxel_um[0], params.first_plane)
-    n_planes = min(MAX_PLANES, moving.shape[0] - params.first_plane, fixed.shape[0] - start)
-    if n_planes < 2:
-        return None
-    expected = (np.subtract(moving.corner_um, fixed.corner_um)) / lateral_um
-    reach = 0 if params.expected_z else round(params.drift_mm * 1e3 / voxel_um[0])
-    factor = -(-max(*fixed.shape[1:], *moving.shape[1:]) // MAX_COARSE_SIDE_PX)
-    low, high = max(0, start - reach), min(fixed.shape[0], start + n_planes + reach)
-    below = _Planes(fixed, low, high, factor)
-    above = _Planes(moving, params.first_plane, params.first_plane + n_planes, factor)
-    guess, matched = None, 0
-    for matched in _nearest_first(reach, high - n_planes - start, low - start):
-        guess = _coarse_search(below, above, start + matched, expected, params)
-        if guess is not None:
-            break
-    if guess is None:
-        return None
-    plane_shift, measured = 0.0, False
-    if not params.expected_z:
-        found = _search_depth(below, above, start, guess)
-        if found is not None:
-            plane_shift, measured = found, True
-    centred = start + (round(plane_shift) if measured else matched)
-    centred = int(np.clip(centred, 0, fixed.shape[0] - n_planes))
-    fine = _fine_search(below, above, centred, guess)
-    if fine is None:
-        return None
-    lateral = (np.asarray(fine.displacement_px) - expected) * lateral_um
-    axial = (start - params.first_plane + plane_shift) * voxel_um[0]
-    axial += fixed.face_to_plane_um - moving.face_to_plane_um - step * interval_um
-    if not measured:
-        axial = 0.0
-    return PairShift(
-        fixed.slice_id,
-        moving.slice_id,
-        np.array([axial, *lateral]),
-        fine.correlation,
-        fine.z_score,
-        measured,
-    )
-
-
-def _nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
-    """List depth shifts to try: none first, then every second one, nearest first.
-
-    Planes that lie two apart still look alike; a slice much deeper or higher than expected would
-    otherwise match nowhere.
-    """
-    steps = [s for k in range(0, reach + 1, 2) for s in ((k, -k) if k else (0,))]
-    return [s for s in steps if lowest <= s <= highest]
-
-
-class _Planes:
-    """Planes ``low … high − 1`` of a slice as a pair looks at them, read and flattened once.
-
-    Parameters
-    ----------
-    factor
-        Pixels of a side that are one for the search over the whole plane.
-    """
-
-    def __init__(self, volume: SliceVolume, low: int, high: int, factor: int) -> None:
-        self.volume, self.low, self.high, self.factor = volume, low, high, factor
-        self._whole: tuple[Array, Array | None] | None = None
-        self._coarse: dict[int, Array] = {}
-        self._window: tuple[tuple[slice, slice], int, Array] | None = None
-
-    @property
-    def count(self) -> int:
-        """How many planes there are."""
-        return self.high - self.low
-
-    def coarse(self, start: int, count: int) -> Array:
-        """Return flattened whole planes, binned by the factor."""
-        wanted = range(start, start + count)
-        lacking = [plane for plane in wanted if plane not in self._coarse]
-        # One plane at a time: all of a large slice is needed here, but only coarsely.
-        parts = [self._binned(plane) for plane in lacking]
-        if parts:
-            xp = namespace(parts[0][0])
-            valid = None
-            if parts[0][1] is not None:
-                valid = xp.concatenate([share for _, share in parts])
-            flat = flatten(xp.concatenate([data for data, _ in parts]), valid)
-            self._coarse.update(zip(lacking, flat, strict=True))
-        return namespace(self._coarse[start]).stack([self._coarse[plane] for plane in wanted])
-
-    def _binned(self, plane: int) -> tuple[Array, Array | None]:
-        data, valid = self._read(slice(plane, plane + 1), self.volume.whole())
-        if self.factor == 1:
-            return data, valid
-        share = None if valid is None else _bin(valid, self.factor) > 0.5
-        return _bin(data, self.factor), share
-
-    def within(self, window: tuple[slice, slice], start: int, count: int) -> Array:
-        """Return flattened planes of a window, at full resolution."""
-        if self._window is not None:
-            known, first, planes = self._window
-            if known == window and first <= start and start + count <= first + len(planes):
-                return planes[start - first : start - first + count]
-        planes = flatten(*self._read(slice(start, start + count), window))
-        self._window = (window, start, planes)
-        return planes
-
-    def _read(self, planes: slice, window: tuple[slice, slice]) -> tuple[Array, Array | None]:
-        if self.factor > 1:
-            return self.volume.read(planes, window)
-        if self._whole is None:
-            self._whole = self.volume.read(slice(self.low, self.high), self.volume.whole())
-        data, valid = self._whole
-        part = (slice(planes.start - self.low, planes.stop - self.low), *window)
-        return data[part], None if valid is None else valid[part]
-
-
-def _bin(planes: Array, factor: int) -> Array:
-    xp = namespace(planes)
-    n1, n2 = planes.shape[1] // factor, planes.shape[2] // factor
-    blocks = planes[:, : n1 * factor, : n2 * factor].astype(xp.float32)
-    return blocks.reshape(len(planes), n1, factor, n2, factor).mean(axis=(2, 4))
-
-
-def _coarse_search(
-    fixed: _Planes, moving: _Planes, start: int, expected: np.ndarray, params: RegisterParams
-) -> np.ndarray | None:
-    factor = fixed.factor
-    centre = np.rint(expected / factor).astype(int)
-    radius = max(2, -(-params.max_translation_px // factor))
-    surface = correlation_surface(
-        fixed.coarse(start, moving.count),
-        moving.coarse(moving.low, moving.count),
-        (int(centre[0]), int(centre[1])),
-        (radius, radius),
-        min_overlap_share=0.25,
-    )
-    peak = find_peak(surface)
-    if peak is None or peak.z_score < ACCEPT_Z_SCORE:
-        return None
-    return np.multiply(peak.displacement_px, factor)
-
-
-def _shared_window(
-    fixed: SliceVolume, moving: SliceVolume, guess: np.ndarray
-) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """Return windows of at most the coarse side that show the same tissue in both slices."""
-    windows_fixed, windows_moving = [], []
-    for axis in (0, 1):
-        shift = round(float(guess[axis]))
-        low = max(0, shift)
-        high = min(fixed.shape[axis + 1], moving.shape[axis + 1] + shift)
-        middle, half = (low + high) // 2, min(high - low, MAX_COARSE_SIDE_PX) // 2
-        windows_fixed.append(slice(middle - half, middle + half))
-        windows_moving.append(slice(middle - half - shift, middle + half - shift))
-    return (
-        (windows_fixed[0], windows_fixed[1]),
-        (windows_moving[0], windows_moving[1]),
-    )
-
-
-def _fine_search(fixed: _Planes, moving: _Planes, start: int, guess: np.ndarray) -> Any:
-    window_fixed, window_moving = _shared_window(fixed.volume, moving.volume, guess)
-    origin = np.array([w.start for w in window_fixed]) - [w.start for w in window_moving]
-    first = fixed.within(window_fixed, start, moving.count)
-    second = moving.within(window_moving, moving.low, moving.count)
-    # A wide window serves as the noise that the peak is compared with.
-    surface = correlation_surface(first, second, (0, 0), (24, 24), min_overlap_share=0.25)
-    local = guess - origin
-    peak = find_peak(
-        surface,
-        expected_px=(float(local[0]), float(local[1])),
-        within_px=_FINE_RADIUS_PX * fixed.factor,
-    )
-    if peak is None:
-        return None
-    displacement = np.add(peak.displacement_px, origin)
-    return type(peak)(
-        (float(displacement[0]), float(displacement[1])), peak.correlation, peak.z_score
-    )
-
-
-def _search_depth(fixed: _Planes, moving: _Planes, start: int, guess: np.ndarray) -> float | None:
-    """Find how many planes deeper than expected the match lies; None when it is not clear."""
-    window_fixed, window_moving = _shared_window(fixed.volume, moving.volume, guess)
-    first = fixed.within(window_fixed, fixed.low, fixed.count)
-    second = moving.within(window_moving, moving.low, moving.count)
-    values = _depth_scores(first, second)
-    shifts = np.arange(len(values)) + fixed.low - start
-    best = int(values.argmax())
-    noise = max(1.4826 * float(np.median(np.abs(values - np.median(values)))), 1e-6)
-    clear = (values[best] - np.median(values)) / noise >= 3.0
-    if not clear or best in (0, len(values) - 1):
-        return None
-    before, peak, after = values[best - 1 : best + 2]
-    curvature = before - 2 * peak + after
-    offset = 0.5 * (before - after) / curvature if curvature < 0 else 0.0
-    return float(shifts[best] + offset)
-
-
-def _depth_scores(first: Array, second: Array) -> np.ndarray:
-    """Return the correlation of `second` with as many planes of `first`, from each of its planes.
-
-    The products of all planes are fetched from a device together.
-    """
-    xp = namespace(first)
-    n, n_scores = len(second), len(first) - len(second) + 1
-    sums = [_plane_products(first[k : k + n_scores], second[k]) for k in range(n)]
-    squares = [_plane_products(plane[None], plane) for stack in (first, second) for plane in stack]
-    found = to_host(xp.concatenate([*sums, *squares])).astype(np.float64)
-    product = found[: n * n_scores].reshape(n, n_scores).sum(axis=0)
-    energy = found[n * n_scores :]
-    around = np.convolve(energy[: len(first)], np.ones(n), "valid")
-    return product / (np.sqrt(energy[len(first) :].sum()) * np.sqrt(around) + 1e-12)
-
-
-def _plane_products(planes: Array, plane: Array) -> Array:
-    """Return the sum of the products of each plane's pixels with those of one plane."""
-    if is_device_array(planes):
-        return (planes * plane).sum(axis=(1, 2))
-    room = np.empty_like(plane)
-    return np.array([np.multiply(other, plane, out=room).sum() for other in planes])
+    def rotations_deg(self) -> dict[int, float]:
+        """Return each slice's turn."""
+        return {s["slice_id"]: float(s.get("rotation_deg", 0.0)) for s in self.slices}
 
 
 def register_slices(
@@ -361,7 +90,8 @@ def register_slices(
     Parameters
     ----------
     slices
-        In order of their ids; at least one.
+        In order of their ids; at least one. Interpolated ones have their places: they are left
+        out.
     voxel_um
         Voxel size of all.
     interval_um
@@ -369,35 +99,82 @@ def register_slices(
     workers
         Pairs that are registered at once; the answer does not depend on it.
     """
+    slices = [volume for volume in slices if volume.place is None]
+    with ThreadPoolExecutor(workers) as pool:
+        measured = pool.map(
+            lambda pair: register_pair(pair[0], pair[1], voxel_um, interval_um, params),
+            pairs_to_measure(slices),
+        )
+        shifts = [shift for shift in measured if _worth_telling(shift)]
+    return solve_registration(slices, shifts, voxel_um, interval_um, params)
+
+
+def pairs_to_measure(slices: Sequence[SliceVolume]) -> list[tuple[SliceVolume, SliceVolume]]:
+    """List the pairs that may share tissue: neighbours, and those two steps apart."""
     pairs = []
     for n, fixed in enumerate(slices):
         for moving in slices[n + 1 :]:
             if moving.slice_id - fixed.slice_id > _MAX_ID_STEP and moving is not slices[n + 1]:
                 break
             pairs.append((fixed, moving))
-    with ThreadPoolExecutor(workers) as pool:
-        measured = pool.map(
-            lambda pair: register_pair(pair[0], pair[1], voxel_um, interval_um, params), pairs
-        )
-        shifts = [shift for shift in measured if shift is not None]
+    return pairs
+
+
+def _worth_telling(shift: PairShift) -> bool:
+    """Whether a pair is more than two slices that were never to meet."""
+    return shift.reason != NO_SHARED_PLANES or shift.moving_id - shift.fixed_id == 1
+
+
+def solve_registration(
+    slices: Sequence[SliceVolume],
+    shifts: Sequence[PairShift],
+    voxel_um: tuple[float, float, float],
+    interval_um: float,
+    params: RegisterParams,
+) -> SliceRegistration:
+    """Solve for all slices from the measurements of their pairs.
+
+    Parameters
+    ----------
+    slices
+        In order of their ids; at least one.
+    shifts
+        From `register_pair`; those with a reason are kept in the model and not used.
+    voxel_um, interval_um, params
+        As in `register_slices`.
+    """
     number = {volume.slice_id: n for n, volume in enumerate(slices)}
-    good = [s for s in shifts if s.z_score >= ACCEPT_Z_SCORE]
-    offsets = np.zeros((len(slices), 3))
-    lateral = _solve_axes(len(slices), number, good, slice(1, 3))
-    axial = _solve_axes(len(slices), number, [s for s in good if s.z_measured], slice(0, 1))
-    offsets[:, 1:], offsets[:, :1] = lateral, axial
-    middle = len(slices) // 2
-    offsets[:, 1:] -= offsets[middle, 1:]
-    offsets[:, 0] -= offsets[0, 0]
-    counts = dict.fromkeys(number, 0)
-    for shift in good:
-        counts[shift.fixed_id] += 1
-        counts[shift.moving_id] += 1
-    alone = [f"z{slice_id:02d}" for slice_id, n in counts.items() if n == 0]
-    if alone and len(slices) > 1:
-        logger.warning(
-            "slices %s match no other slice and stay where the motors put them", ", ".join(alone)
+    middle = _reference(number, shifts)
+    lateral_um = np.asarray(voxel_um[1:])
+    pivot = np.asarray(slices[middle].corner_um) + lateral_um * slices[middle].shape[1:] / 2
+    shifts = list(shifts)
+    used = [n for n, shift in enumerate(shifts) if not shift.reason]
+    turns = np.zeros(len(slices))
+    while True:
+        good = [shifts[n] for n in used]
+        links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
+        trust = np.array([s.confidence * s.agreement for s in good])
+        if params.transform == EULER:
+            turns = _solve_turns(slices, links, good, trust, middle, lateral_um)
+        lateral = solve_slices(
+            len(slices),
+            links,
+            _common_errors(good, links, turns, pivot),
+            trust,
+            min_pair_sigma=_MIN_PAIR_SIGMA_UM,
+            min_prior_sigma=_MIN_MOTOR_SIGMA_UM,
         )
+        wrong = _implausible(lateral, links, good)
+        if not wrong:
+            break
+        for n, reason in wrong.items():
+            shifts[used[n]] = replace(shifts[used[n]], reason=reason)
+        used = [n for n in used if not shifts[n].reason]
+    offsets = np.zeros((len(slices), 3))
+    offsets[:, 1:] = lateral.deviation - lateral.deviation[middle]
+    offsets[:, 0] = _solve_depths(len(slices), links, good, lateral.weight)
+    counts = np.bincount(np.array(links, int).ravel(), minlength=len(slices))
+    _warn(slices, counts, lateral)
     return SliceRegistration(
         reference_id=slices[middle].slice_id,
         voxel_um=voxel_um,
@@ -406,12 +183,32 @@ def register_slices(
             {
                 "slice_id": volume.slice_id,
                 "offset_um": offsets[n].tolist(),
-                "n_pairs": counts[volume.slice_id],
+                "rotation_deg": float(turns[n]),
+                "n_pairs": int(counts[n]),
+                "moved_um": list(volume.moved_um),
             }
             for n, volume in enumerate(slices)
         ],
-        pairs=[_pair_record(s, number, offsets, s.z_score >= ACCEPT_Z_SCORE) for s in shifts],
+        pairs=[_pair_record(s, number, offsets, turns, pivot, lateral) for s in shifts],
+        pivot_um=(float(pivot[0]), float(pivot[1])),
+        jumps=tuple(slices[n].slice_id for n in lateral.jumps),
     )
+
+
+def _reference(number: Mapping[int, int], shifts: Sequence[PairShift]) -> int:
+    """Return the slice that all others are placed by: near the middle, and matched.
+
+    All offsets are relative to it. One that hardly any pair could place, such as a dark or torn
+    slice, would shift the whole brain by its own error.
+    """
+    matched = np.zeros((len(number), 2), int)
+    for shift in shifts:
+        if shift.reason != NO_SHARED_PLANES:
+            for slice_id in (shift.fixed_id, shift.moving_id):
+                matched[number[slice_id]] += (not shift.reason, 1)
+    trusted = [n for n, (accepted, compared) in enumerate(matched) if 2 * accepted > compared]
+    middle = len(number) // 2
+    return min(trusted or [middle], key=lambda n: (abs(n - middle), n))
 
 
 def motor_registration(
@@ -423,40 +220,146 @@ def motor_registration(
         voxel_um=voxel_um,
         slice_interval_um=interval_um,
         slices=[
-            {"slice_id": s.slice_id, "offset_um": [0.0, 0.0, 0.0], "n_pairs": 0} for s in slices
+            {
+                "slice_id": s.slice_id,
+                "offset_um": [0.0, 0.0, 0.0],
+                "rotation_deg": 0.0,
+                "n_pairs": 0,
+                "moved_um": list(s.moved_um),
+            }
+            for s in slices
+            if s.place is None
         ],
         pairs=[],
     )
 
 
-def _solve_axes(
-    n_slices: int, number: dict[int, int], shifts: Sequence[PairShift], axes: slice
+def _solve_turns(
+    slices: Sequence[SliceVolume],
+    links: Sequence[tuple[int, int]],
+    shifts: Sequence[PairShift],
+    trust: np.ndarray,
+    middle: int,
+    lateral_um: np.ndarray,
 ) -> np.ndarray:
-    n_axes = len(range(*axes.indices(3)))
-    errors = np.array([s.shift_um[axes] for s in shifts]).reshape(len(shifts), n_axes)
-    if not len(shifts):
-        return np.zeros((n_slices, n_axes))
-    spread = max(robust_spread(errors), _MIN_MOTOR_SIGMA_UM)
-    return solve_network(
+    """Return the turn of each slice against the middle one, degrees.
+
+    A turn that moves no corner by a tenth of a pixel is none: to interpolate would cost more.
+    """
+    solved = solve_slices(
+        len(slices),
+        links,
+        np.array([[s.rotation_deg] for s in shifts]).reshape(-1, 1),
+        trust,
+        min_pair_sigma=_MIN_PAIR_SIGMA_DEG,
+        min_prior_sigma=_MIN_TURN_SIGMA_DEG,
+        find_jumps=False,
+    )
+    turns = solved.deviation[:, 0] - solved.deviation[middle, 0]
+    for n, volume in enumerate(slices):
+        if abs(np.deg2rad(turns[n])) * np.hypot(*volume.shape[1:]) / 2 < _NEGLIGIBLE_PX:
+            turns[n] = 0.0
+    return turns
+
+
+def _common_errors(
+    shifts: Sequence[PairShift],
+    links: Sequence[tuple[int, int]],
+    turns_deg: np.ndarray,
+    pivot_um: np.ndarray,
+) -> np.ndarray:
+    """Return, for each pair, how much more the moving slice's offset is than the fixed one's, um.
+
+    The point that was measured lies at one common position, whichever slice it is looked up in.
+    """
+    errors = np.zeros((len(shifts), 2))
+    for row, shift, (fixed, moving) in zip(errors, shifts, links, strict=True):
+        away = np.asarray(shift.centre_um) - pivot_um
+        in_fixed = rotation_matrix(turns_deg[fixed]) @ (away + shift.shift_um[1:])
+        row[:] = in_fixed - rotation_matrix(turns_deg[moving]) @ away
+    return errors
+
+
+def _implausible(
+    solution: SliceSolution, links: Sequence[tuple[int, int]], shifts: Sequence[PairShift]
+) -> dict[int, str]:
+    """Return pairs, by number, that contradict the others, or motors that nothing else doubts."""
+    wrong = {}
+    for n, weight in enumerate(solution.weight):
+        if weight < _MIN_WEIGHT:
+            wrong[n] = "contradicts other pairs"
+    for jump in solution.jumps:
+        across = [n for n, (a, b) in enumerate(links) if a < jump <= b and n not in wrong]
+        if len(across) == 1 and shifts[across[0]].confidence < _LONE_CONFIDENCE:
+            wrong[across[0]] = "no other pair bears out so large a shift"
+    return wrong
+
+
+def _solve_depths(
+    n_slices: int,
+    links: Sequence[tuple[int, int]],
+    shifts: Sequence[PairShift],
+    weight: np.ndarray,
+) -> np.ndarray:
+    """Return how much deeper each slice lies than its number says, relative to the first, um."""
+    chosen = [n for n, s in enumerate(shifts) if s.z_measured and weight[n] >= _MIN_WEIGHT]
+    if not chosen:
+        return np.zeros(n_slices)
+    errors = np.array([shifts[n].shift_um[:1] for n in chosen])
+    depth = solve_network(
         n_slices,
-        [(number[s.fixed_id], number[s.moving_id]) for s in shifts],
+        [links[n] for n in chosen],
         errors,
-        prior_sigma=spread,
+        prior_sigma=max(1.4826 * float(np.median(np.abs(errors))), _MIN_MOTOR_SIGMA_UM),
         min_pair_sigma=_MIN_PAIR_SIGMA_UM,
-    ).deviation
+    ).deviation[:, 0]
+    return np.asarray(depth - depth[0])
+
+
+def _warn(slices: Sequence[SliceVolume], counts: np.ndarray, solution: SliceSolution) -> None:
+    alone = [f"z{s.slice_id:02d}" for s, n in zip(slices, counts, strict=True) if n == 0]
+    if alone and len(slices) > 1:
+        logger.warning(
+            "slices %s match no other slice and stay where the motors put them", ", ".join(alone)
+        )
+    for n in solution.jumps:
+        logger.warning(
+            "from slice z%02d on all positions are shifted: the stage lost its zero there",
+            slices[n].slice_id,
+        )
 
 
 def _pair_record(
-    shift: PairShift, number: dict[int, int], offsets: np.ndarray, accepted: bool
+    shift: PairShift,
+    number: dict[int, int],
+    offsets_um: np.ndarray,
+    turns_deg: np.ndarray,
+    pivot_um: np.ndarray,
+    solution: SliceSolution,
 ) -> dict[str, Any]:
-    step = offsets[number[shift.moving_id]] - offsets[number[shift.fixed_id]]
+    fixed, moving = number[shift.fixed_id], number[shift.moving_id]
+    accepted = not shift.reason
+    error = _common_errors([shift], [(fixed, moving)], turns_deg, pivot_um)[0]
+    residual = np.array([shift.shift_um[0], *error]) - (offsets_um[moving] - offsets_um[fixed])
+    turn = shift.rotation_deg - (turns_deg[moving] - turns_deg[fixed])
+    off = np.linalg.norm(residual[1:]) / (3 * solution.pair_sigma)
+    found = shift.z_score > 0
     return {
         "fixed_id": shift.fixed_id,
         "moving_id": shift.moving_id,
-        "shift_um": shift.shift_um.tolist(),
+        "shift_um": shift.shift_um.tolist() if found else None,
+        "rotation_deg": shift.rotation_deg,
+        "centre_um": list(shift.centre_um),
         "correlation": shift.correlation,
-        "confidence": confidence(shift.z_score),
+        "z_correlation": shift.correlation,
+        "agreement": shift.agreement,
+        # What the solution contradicts is less likely, however clear its peak.
+        "confidence": float(shift.confidence * shift.agreement / (1 + off**2)),
         "accepted": accepted,
+        "reason": shift.reason,
         "z_measured": shift.z_measured,
-        "residual_um": (shift.shift_um - step).tolist() if accepted else None,
+        "plane_fixed": shift.plane_fixed,
+        "plane_moving": shift.plane_moving,
+        "residual_um": residual.tolist() if accepted else None,
+        "residual_deg": float(turn) if accepted else None,
     }

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from linumpy.params import param
 
+EULER, TRANSLATION = "euler", "translation"
+
 
 @dataclass(frozen=True)
 class RegisterParams:
@@ -22,6 +24,19 @@ class RegisterParams:
         "registration_max_translation",
         "largest shift sought between two slices, pixels",
         minimum=1,
+    )
+    transform: str = param(
+        EULER,
+        "registration_transform",
+        "what one slice may be against another: turned and shifted, or only shifted",
+        choices=(EULER, TRANSLATION),
+    )
+    max_rotation_deg: float = param(
+        5.0,
+        "registration_max_rotation",
+        "largest turn sought between two slices, degrees",
+        minimum=0,
+        maximum=20,
     )
     drift_mm: float = param(
         0.1,

@@ -151,6 +151,75 @@ def test_aligned_first_or_while_stacking_gives_the_same_bits(
     np.testing.assert_allclose(one.translation_um, two.translation_um)
 
 
+def test_turned_slices_under_tilted_cuts_align_first_with_the_same_bits(
+    scene, slices, registration, device, tmp_path
+):
+    folder = tmp_path / "tilted"
+    for k in IDS:
+        path = write_slice(folder, scene, k)
+        image = zarr.open_group(path)
+        valid = image["labels/valid/0"][...]
+        deep = (np.arange(valid.shape[1])[:, None] // 9 + np.arange(valid.shape[2]) // 20) * (k > 0)
+        valid *= np.arange(valid.shape[0])[:, None, None] >= deep
+        image["labels/valid/0"][...] = valid
+        image["0"][...] *= valid
+    record = json.loads(registration.read_text())
+    for entry, turn in zip(record["slices"], (0.7, -1.9, 0.0, 0.05), strict=True):
+        entry["rotation_deg"] = turn
+    (tmp_path / "r.json").write_text(json.dumps(record))
+    shifts = slices.parent / "shifts_xy.csv"
+    options = {"registration": tmp_path / "r.json", "device": device}
+    stack_folder(folder, shifts, tmp_path / "one.ome.zarr", {}, **options)
+    for path in find_slices(folder):
+        align_slice(path, folder, tmp_path / "r.json", tmp_path / "all" / path.name, device=device)
+    stack_folder(tmp_path / "all", shifts, tmp_path / "two.ome.zarr", {}, aligned=True, **options)
+    one, two = (open_image(tmp_path / f"{n}.ome.zarr") for n in ("one", "two"))
+    np.testing.assert_array_equal(np.asarray(one.array), np.asarray(two.array))
+    np.testing.assert_array_equal(np.asarray(one.valid), np.asarray(two.valid))
+    np.testing.assert_allclose(one.translation_um, two.translation_um)
+
+
+def test_a_cleaned_table_moves_slices_and_the_registration_remembers(scene, slices, tmp_path):
+    """What was added to the stage's steps is added to positions, and known without the table."""
+    rows = [XYShift(k, k + 1, 0, 0, 0, 0, True) for k in range(4)]
+    rows[0] = XYShift(0, 1, 0, 0, 0, 0, True, x_correction_mm=-0.04, y_correction_mm=0.01)
+    rows[2] = XYShift(2, 3, 0, 0, 0, 0, True, x_correction_mm=0.04, y_correction_mm=-0.01)
+    shifts = tmp_path / "shifts_xy_clean.csv"
+    write_shifts(shifts, rows, corrections=True)
+    before = {v.slice_id: v.corner_um for v in load_slices(find_slices(slices), None)[0]}
+    after = {v.slice_id: v for v in load_slices(find_slices(slices), shifts)[0]}
+    for k in IDS:
+        added = (40, -10) if k == 1 else (0, 0)
+        np.testing.assert_allclose(np.subtract(after[k].corner_um, before[k]), added, atol=1e-9)
+        np.testing.assert_allclose(after[k].moved_um, added, atol=1e-9)
+    path = tmp_path / "r.json"
+    model = register_folder(slices, shifts, path, {})
+    offset = model.offsets_um()[1][1:] + np.array([40, -10])
+    np.testing.assert_allclose(offset, np.subtract(HIDDEN[1], HIDDEN[3]), atol=2.0)
+    stack_folder(
+        slices, shifts, tmp_path / "b.ome.zarr", {}, registration=path,
+        output_model=tmp_path / "m.json",
+    )  # fmt: skip
+    for slice_path in find_slices(slices):
+        align_slice(slice_path, slices, path, tmp_path / "all" / slice_path.name)
+    options = {"registration": path, "aligned": True}
+    stack_folder(tmp_path / "all", shifts, tmp_path / "two.ome.zarr", {}, **options)
+    one, two = (open_image(tmp_path / f"{n}.ome.zarr") for n in ("b", "two"))
+    np.testing.assert_array_equal(np.asarray(one.array), np.asarray(two.array))
+
+
+def test_slices_left_out_of_the_registration_do_not_widen_the_canvas(
+    slices, registration, tmp_path
+):
+    record = json.loads(registration.read_text())
+    record["slices"] = [s for s in record["slices"] if s["slice_id"] != 4]
+    (tmp_path / "r.json").write_text(json.dumps(record))
+    paths = find_slices(slices)
+    align_slice(paths[0], slices, tmp_path / "r.json", tmp_path / "a.ome.zarr")
+    with pytest.raises(InputError, match=r"slice_z04.*registered"):
+        align_slice(paths[3], slices, tmp_path / "r.json", tmp_path / "b.ome.zarr")
+
+
 def test_nominal_slices_are_placed_by_the_table_of_shifts(scene, tmp_path):
     folder = tmp_path / "slices"
     for k in (0, 1):
@@ -162,6 +231,21 @@ def test_nominal_slices_are_placed_by_the_table_of_shifts(scene, tmp_path):
     step = np.subtract(places[1]["canvas_origin_px"], places[0]["canvas_origin_px"])
     # Offset of slice 1 is minus the shift: x −70, y −40 µm; axis 1 is −y, axis 2 is x.
     np.testing.assert_allclose(step, (4, -7), atol=1e-6)
+
+
+def test_an_interpolated_slice_stands_for_one_that_is_not_used(tmp_path):
+    for name in ("slice_z00", "slice_z01_interpolated", "slice_z02", "slice_z03"):
+        (tmp_path / f"{name}.ome.zarr").mkdir()
+    (tmp_path / "slice_z02_interpolated.ome.zarr").mkdir()
+    config = tmp_path / "c.csv"
+
+    def names():
+        return [path.name.removesuffix(".ome.zarr") for path in find_slices(tmp_path, config)]
+
+    write_slice_config(config, [SliceConfig(1, use=False), SliceConfig(2, use=False)])
+    assert names() == ["slice_z00", "slice_z01_interpolated", "slice_z02_interpolated", "slice_z03"]
+    write_slice_config(config, [SliceConfig(1, use=False), SliceConfig(2)], overwrite=True)
+    assert names() == ["slice_z00", "slice_z01_interpolated", "slice_z02", "slice_z03"]
 
 
 def test_tables_and_slices_that_do_not_fit_are_named(scene, slices, registration, tmp_path):

@@ -24,6 +24,7 @@ from linumpy.mosaic.stack_slices_motor import (
     z_matches,
 )
 from linumpy.registration.register_slices import SliceRegistration, motor_registration
+from linumpy.registration.turned import rotation_matrix
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.stage_params.brain import StackParams
 
@@ -112,6 +113,94 @@ def test_a_scene_comes_back_at_its_world_positions(tmp_path, device, blend):
     np.testing.assert_allclose(canvas, np.rint(canvas), atol=1e-9)
 
 
+def turned_registration(offsets_um, turns_deg, reference_id, pivot_um):
+    model = registration(offsets_um, reference_id)
+    slices = [{**s, "rotation_deg": turns_deg[s["slice_id"]]} for s in model.slices]
+    return replace(model, slices=slices, pivot_um=pivot_um)
+
+
+def test_turned_slices_come_back_at_their_common_positions(tmp_path, device):
+    """Each slice sees the scene along its own axes; the brain shows it along the reference's."""
+    offsets = {0: (0.0, 9.0, -14.0), 1: (0.0, 0.0, 0.0), 2: (10.0, -20.5, 6.2)}
+    turns = {0: 1.3, 1: 0.0, 2: -4.0}
+    pivot = np.array([460.0, 520.0])
+    shape, paths = (14, 60, 64), []
+    z = (np.arange(shape[0]) + 0.5) * VOXEL_UM[0]
+    for k, offset in offsets.items():
+        corner = np.array([200.0 + 5 * k, 300.0 - 9 * k])
+        sides = [c + (np.arange(n) + 0.5) * 8.0 for c, n in zip(corner, shape[1:], strict=True)]
+        points = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1) - pivot
+        common = points @ rotation_matrix(turns[k]).T + pivot + offset[1:]
+        depth = k * INTERVAL_UM + offset[0] + z
+        data = scene(depth[:, None, None], common[..., 0], common[..., 1]).astype(np.float32)
+        paths.append(write_slice(tmp_path / "s", k, data, corner_um=corner))
+    slices = open_slices(paths, device=device)
+    out = tmp_path / "b.ome.zarr"
+    model = turned_registration(offsets, turns, 1, tuple(pivot))
+    brain = stack(slices, model, out, device)
+    image = open_image(out)
+    data, valid = image.array[...], image.valid[...]
+    position = [
+        t + np.arange(n) * v
+        for t, n, v in zip(image.translation_um, data.shape, VOXEL_UM, strict=True)
+    ]
+    k, i, j = np.nonzero(valid)
+    expected = scene(position[0][k], position[1][i], position[2][j])
+    np.testing.assert_allclose(data[k, i, j], expected, atol=2e-4)
+    assert (data[valid == 0] == 0).all()
+    assert [s["rotation_deg"] for s in brain.slices] == [1.3, 0.0, -4.0]
+    # A turned slice loses about one line of its pixels, and none beyond.
+    for plane in (0, -1):
+        assert 59 * 63 - 130 < valid[plane].sum() <= 60 * 64
+
+
+def test_a_tilted_cut_leaves_no_step_and_no_untrusted_plane(tmp_path, device):
+    """The upper slice shows 1, the lower one 2, whose face lies deeper from column to column."""
+    shape, first = (20, 6, 16), 2
+    face = np.broadcast_to(np.arange(16) // 2, shape[1:])
+    valid = (np.arange(shape[0])[:, None, None] >= face).astype(np.uint8)
+    paths = [
+        write_slice(tmp_path / "s", 0, np.ones(shape, np.float32)),
+        write_slice(tmp_path / "s", 1, np.full(shape, 2, np.float32) * valid, valid=valid),
+    ]
+    slices = open_slices(paths, device=device)
+    model = motor_registration(slices, VOXEL_UM, INTERVAL_UM)
+    stack(slices, replace(model, reference_id=0), tmp_path / "b.ome.zarr", device)
+    data = open_image(tmp_path / "b.ome.zarr").array[...]
+    assert open_image(tmp_path / "b.ome.zarr").valid[...].all()
+    for column in range(16):
+        begin = 5 + first + column // 2
+        overlap = 20 - begin
+        seen = data[:, 3, column]
+        assert (seen[:begin] == 1).all() and (seen[20:] == 2).all()
+        np.testing.assert_allclose(seen[begin:20], 1 + stacking.hann_weights(overlap), rtol=1e-6)
+
+
+def test_measured_tissue_beats_interpolated(tmp_path, device):
+    """Slice 1 was made: it shows only where neither neighbour does, and all its planes count."""
+    shape = (6, 8, 8)
+    data = [np.full(shape, k + 1, np.float32) for k in range(3)]
+    place = {"offset_um": [-10.0, 16.0, 0.0], "rotation_deg": 0.0}
+    paths = [
+        write_slice(tmp_path / "s", 0, data[0]),
+        write_slice(tmp_path / "s", 1, data[1], interpolated=True, placement=place),
+        write_slice(tmp_path / "s", 2, data[2]),
+    ]
+    slices = open_slices(paths, device=device)
+    model = registration({0: (0, 0, 0), 2: (0, 0, 0)}, 0)
+    brain = stack(slices, model, tmp_path / "b.ome.zarr", device)
+    assert [s["z_start_px"] for s in brain.slices] == [0, 4, 10]
+    assert [s["first_plane_px"] for s in brain.slices] == [0, 0, 2]
+    assert brain.slices[1]["canvas_origin_px"] == [2.0, 0.0]
+    image = open_image(tmp_path / "b.ome.zarr")
+    seen = image.array[:, 4, 4]
+    np.testing.assert_array_equal(seen, [1] * 6 + [2] * 4 + [0] * 2 + [3] * 4)
+    lacking = {"offset_um": [0.0]}
+    odd = write_slice(tmp_path / "o", 1, data[1], interpolated=True, placement=lacking)
+    with pytest.raises(InputError, match=r"slice_z01.*placement"):
+        open_slices([odd])
+
+
 def slow_brain(slices, arrays, masks, offsets_px, starts, n_planes, canvas, first_plane):
     """Whole volumes, moved by SciPy and laid over each other plane by plane."""
     out, there = np.zeros((n_planes, *canvas)), np.zeros((n_planes, *canvas), bool)
@@ -124,11 +213,13 @@ def slow_brain(slices, arrays, masks, offsets_px, starts, n_planes, canvas, firs
         move = (0, *offsets_px[k])
         data, good = (scipy_shift(a, move, order=1) for a in (data, good))
         good = good > 1 - 1e-6
-        top = starts[k] + (first_plane if n else 0)
+        # A column begins so many planes below its own first valid one.
+        first = np.where(good.any(axis=0), good.argmax(axis=0), shape[0])
+        top = starts[k] + (first + first_plane if n else 0 * first)
         overlap = bottom - top
-        for z in range(top, starts[k] + shape[0]):
-            new, old = good[z - starts[k]], there[z].copy()
-            share = 0.5 - 0.5 * np.cos(np.pi * (z - top + 0.5) / max(overlap, 1))
+        for z in range(starts[k], starts[k] + shape[0]):
+            new, old = good[z - starts[k]] & (z >= top), there[z].copy()
+            share = 0.5 - 0.5 * np.cos(np.pi * (z - top + 0.5) / np.maximum(overlap, 1))
             share = np.where(old & (z < bottom), share, 1.0)
             mixed = (1 - share) * out[z] + share * data[z - starts[k]]
             out[z] = np.where(new, mixed, out[z])
@@ -240,7 +331,7 @@ def test_a_spoiled_slice_stops_the_brain_and_is_named(tmp_path, device, rng):
     shard.write_bytes(content)
     slices = open_slices(paths, device=device)
     model = motor_registration(slices, VOXEL_UM, INTERVAL_UM)
-    with pytest.raises(InputError, match=r"slice_z01\.ome\.zarr: planes 2-12 cannot be read"):
+    with pytest.raises(InputError, match=r"slice_z01\.ome\.zarr: planes 0-12 cannot be read"):
         stack(slices, model, tmp_path / "b.ome.zarr", device)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s"]
 
@@ -285,7 +376,7 @@ def simple_brain(slices, model):
     out = np.zeros((places[-1].end, *canvas.shape), np.float32)
     there = np.zeros(out.shape, bool)
     for volume, place in zip(slices, places, strict=True):
-        data, valid = volume.read(slice(place.first_plane_px, volume.shape[0]), volume.whole())
+        data, valid = volume.read(slice(0, volume.shape[0]), volume.whole())
         data, good, low = to_host(data), to_host(valid) > 0, []
         for axis, at in enumerate(canvas.origin_px[place.slice_id], 1):
             share = np.float32(at - np.floor(at))
@@ -298,14 +389,19 @@ def simple_brain(slices, model):
                 data = (np.float32(1) - share) * data + share * before
                 good = good & before_good
         here = (
-            slice(place.begin, place.end),
+            slice(place.z_start_px, place.end),
             *(slice(at, at + n) for at, n in zip(low, data.shape[1:], strict=True)),
         )
-        weight = np.ones(len(data), np.float32)
-        weight[: place.overlap_px] = (
-            stacking.hann_weights(place.overlap_px) if place.overlap_px else 1
-        )
-        weight = np.where(there[here], weight[:, None, None], np.float32(1))
+        first = np.where(good.any(axis=0), good.argmax(axis=0), len(data))
+        begin = first + place.first_plane_px
+        plane = np.arange(len(data))[:, None, None]
+        good = good & (plane >= begin)
+        weight = np.ones(data.shape, np.float32)
+        for face in np.unique(first[first < place.overlap_px]):
+            window = stacking.hann_weights(place.overlap_px - face)
+            inside = (first == face) & (plane >= begin) & (plane - begin < len(window))
+            weight = np.where(inside, window[np.clip(plane - begin, 0, len(window) - 1)], weight)
+        weight = np.where(there[here], weight, np.float32(1))
         mixed = (1 - weight) * out[here] + weight * data
         out[here] = np.where(good, mixed, out[here])
         there[here] |= good

@@ -9,6 +9,7 @@ from linumpy.mosaic.stacking import (
     BLOCK_PX,
     SLAB_PX,
     StackedSlice,
+    add_faces,
     cuts,
     find_z_overlap,
     hann_weights,
@@ -16,7 +17,7 @@ from linumpy.mosaic.stacking import (
     place_slices,
     stack_steps,
 )
-from linumpy.registration.align_mosaics_3d_from_shifts import place_block
+from linumpy.registration.align_mosaics_3d_from_shifts import common_canvas, place_block
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX
 
 from ..conftest import HAS_GPU
@@ -146,6 +147,104 @@ def test_each_way_of_laying_gives_the_bits_of_the_rule(xp, rng, origin, old, new
     lay_slice(result, result_mask, xp.asarray(data), given, placement, weights)
     np.testing.assert_array_equal(to_host(result), expected)
     np.testing.assert_array_equal(to_host(result_mask), filled)
+
+
+def test_turned_slices_with_late_columns_are_laid_pixel_by_pixel(xp, rng):
+    """Straight from the rule, in single precision: four samples, all valid; the column's weight."""
+    shape, window = (13, 15), (slice(1, 14), slice(0, 17))
+    canvas = common_canvas(
+        {0: (0, 0), 1: (5, 2)}, {0: (14, 16), 1: shape}, {0: (0, 0), 1: (1.3, -2)},
+        (10.0, 10.0), 0, {1: 17.0}, (60.0, 70.0),
+    )  # fmt: skip
+    turn = canvas.turns[1]
+    one = StackedSlice(1, 0, 2, 6, 3)
+    valid = (rng.random((6, *shape)) > 0.03).astype(np.uint8)
+    valid[0, :, 8:] = valid[1, :, 11:] = 0
+    data = rng.random(valid.shape, dtype=np.float32)
+    size = tuple(part.stop - part.start for part in window)
+    mask = (rng.random((4, *size)) > 0.4).astype(np.uint8)
+    out = rng.random(mask.shape, dtype=np.float32) * mask
+
+    (a, b), (c, d) = turn.matrix
+    expected, filled = out.copy(), mask.copy()
+    n_late = 0
+    for r, q in np.ndindex(size):
+        i, j = window[0].start + r, window[1].start + q
+        p1, p2 = (a * i + b * j) + turn.shift[0], (c * i + d * j) + turn.shift[1]
+        k, m = int(np.floor(p1)), int(np.floor(p2))
+        if not (0 <= k < shape[0] - 1 and 0 <= m < shape[1] - 1):
+            continue
+        far1, far2 = np.float32(p1 - k), np.float32(p2 - m)
+        near1, near2 = np.float32(1) - far1, np.float32(1) - far2
+        good = valid[:, k : k + 2, m : m + 2].all(axis=(1, 2))
+        begin = 2 + int(good.argmax()) if good.any() else 6
+        n_late += begin > 2
+        for z in range(max(2, begin), 6):
+            if not good[z]:
+                continue
+            (e, f), (g, h) = data[z, k : k + 2, m : m + 2]
+            value = near1 * (near2 * e + far2 * f) + far1 * (near2 * g + far2 * h)
+            share = np.float32(1)
+            if mask[z - 2, r, q] and z - begin < 3 - (begin - 2):
+                share = hann_weights(3 - (begin - 2))[z - begin]
+            expected[z - 2, r, q] = (np.float32(1) - share) * out[z - 2, r, q] + share * value
+            filled[z - 2, r, q] = 1
+    assert 20 < n_late < 150
+
+    placement = place_block(shape, (0.0, 0.0), window, turn)
+    part = (slice(None), *placement.source)
+    given, there = xp.asarray(data[part]), xp.asarray(valid[part])
+    sizes = tuple(p.stop - p.start for p in placement.inner)
+    faces = xp.zeros(sizes, xp.int16)
+    add_faces(faces, 0, there[:1], placement)
+    add_faces(faces, 1, there[1:], placement)
+    result, result_mask = xp.asarray(out), xp.asarray(mask)
+    weights = one.weights(slice(2, 6), blend=True, by_face=True)
+    lay_slice(result, result_mask, given[2:], there[2:], placement, weights, faces)
+    np.testing.assert_array_equal(to_host(result_mask), filled)
+    np.testing.assert_array_equal(to_host(result), expected)
+    # Where nothing is masked, only the slice's own border counts.
+    again, again_mask = xp.zeros(out.shape, xp.float32), xp.zeros(out.shape, xp.uint8)
+    lay_slice(again, again_mask, given[2:], None, placement, np.ones(4, np.float32))
+    assert again_mask.any() and not again_mask.all()
+    covered = (filled > mask).any(axis=0)
+    assert to_host(again_mask)[:, covered].all()
+
+
+def test_columns_of_a_moved_slice_begin_where_all_their_samples_do(xp, rng):
+    valid = (np.arange(5)[:, None, None] >= rng.integers(0, 6, (7, 9))).astype(np.uint8)
+    placement = place_block((7, 9), (1.5, -0.25), (slice(0, 12), slice(0, 12)))
+    part = valid[(slice(None), *placement.source)]
+    faces = xp.zeros(tuple(p.stop - p.start for p in placement.inner), xp.int16)
+    add_faces(faces, 0, xp.asarray(part[:2]), placement)
+    add_faces(faces, 2, xp.asarray(part[2:]), placement)
+    good = part > 0
+    good = good[:, 1:] & good[:, :-1]
+    good = good[:, :, 1:] & good[:, :, :-1]
+    expected = np.where(good.any(axis=0), good.argmax(axis=0), 5)
+    np.testing.assert_array_equal(to_host(faces), expected)
+
+
+@given(st.integers(0, 8), st.integers(1, 30), st.integers(0, 25), st.booleans())
+def test_weights_of_a_late_column_are_those_of_a_thinner_slice(first, planes, overlap, blend):
+    first, overlap = min(first, planes - 1), min(overlap, max(0, planes - first))
+    one = StackedSlice(0, 0, first, planes, overlap)
+    table = one.weights(slice(0, planes), blend=blend, by_face=True)
+    for face in range(planes - first):
+        thinner = StackedSlice(0, 0, first, planes - face, max(0, overlap - face))
+        expected = thinner.weights(slice(first, planes - face), blend=blend)
+        np.testing.assert_array_equal(table[first + face :, face], expected)
+        assert (table[: first + face, face] < 0).all()
+
+
+def test_interpolated_slices_yield_and_do_not_push():
+    ids = [0, 1, 2]
+    face = {0: 0.0, 1: 50.0, 2: 60.0}
+    places = place_slices(ids, dict.fromkeys(ids, 8), face, 10.0, 2, {1})
+    assert [p.first_plane_px for p in places] == [0, 0, 2]
+    assert [p.overlap_px for p in places] == [0, 3, 0]
+    weights = places[1].weights(slice(0, 8), blend=True)
+    np.testing.assert_array_equal(weights, [0, 0, 0, 1, 1, 1, 1, 1])
 
 
 stacks = st.lists(

@@ -34,7 +34,23 @@ def edit_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(record))
 
 
-def make_truth(path: Path, *, seed: int = 0, volumes: bool = False) -> dict[str, Any]:
+PIVOT_UM = (400.0, 400.0)
+
+
+def turned(points: np.ndarray, turn_deg: float) -> np.ndarray:
+    """Turn points about the pivot, axis 1 towards axis 2."""
+    angle = np.deg2rad(turn_deg)
+    matrix = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return (points - PIVOT_UM) @ matrix.T + PIVOT_UM
+
+
+def make_truth(
+    path: Path,
+    *,
+    seed: int = 0,
+    volumes: bool = False,
+    turns_deg: tuple[float, ...] = (0.0, 0.0, 0.0),
+) -> dict[str, Any]:
     """Write a truth folder and return its record."""
     rng = np.random.default_rng(seed)
     path.mkdir(parents=True)
@@ -50,7 +66,9 @@ def make_truth(path: Path, *, seed: int = 0, volumes: bool = False) -> dict[str,
                     "ix": ix,
                     "iy": iy,
                     "stage_mm": [*((corner + FOV_UM / 2) / 1000), slice_id * 0.2],
-                    "true_corner_um": (corner + shift + offset).tolist(),
+                    "true_corner_um": (
+                        turned(corner + shift, turns_deg[slice_id]) + offset
+                    ).tolist(),
                     "present": True,
                 }
             )
@@ -60,6 +78,7 @@ def make_truth(path: Path, *, seed: int = 0, volumes: bool = False) -> dict[str,
                 "face_um": slice_id * INTERVAL_UM + float(rng.normal(0, 3)),
                 "gap_um": 60.0 + float(rng.normal(0, 2)),
                 "offset_um": offset.tolist(),
+                "rotation_deg": turns_deg[slice_id],
                 "galvo_shift_px": 0,
                 "missing": False,
                 "tiles": tiles,
@@ -75,6 +94,7 @@ def make_truth(path: Path, *, seed: int = 0, volumes: bool = False) -> dict[str,
         "stage_to_array": "+x,+y",
         "tile_fov_um": [FOV_UM, FOV_UM],
         "slice_interval_um": INTERVAL_UM,
+        "pivot_um": list(PIVOT_UM),
         "axial": {"focus_um": 250.0, "rayleigh_um": 400.0},
         "tissue": {},
         "face_origin_um": [-200.0, -200.0],
@@ -160,7 +180,10 @@ def make_run(path: Path, truth_path: Path, *, reference: int = 1) -> Path:
         folder.mkdir(parents=True)
         offset = np.array(known["offset_um"])
         corners = {
-            (t["ix"], t["iy"]): np.array(t["true_corner_um"]) - offset for t in known["tiles"]
+            (t["ix"], t["iy"]): turned(
+                np.array(t["true_corner_um"]) - offset, -known["rotation_deg"]
+            )
+            for t in known["tiles"]
         }
         record = {
             "slice_id": slice_id,
@@ -198,6 +221,7 @@ def make_run(path: Path, truth_path: Path, *, reference: int = 1) -> Path:
 def write_registration(path: Path, truth: dict[str, Any], reference: int) -> None:
     """Write the true registration of slices for the cuts that the run has."""
     offsets = {s["slice_id"]: np.array(s["offset_um"]) for s in truth["slices"]}
+    turns = {s["slice_id"]: s["rotation_deg"] for s in truth["slices"]}
     crops = {
         i: json.loads(
             (path / "models" / f"z{i:02d}/crop_3d_mosaic_below_interface.json").read_text()
@@ -221,8 +245,12 @@ def write_registration(path: Path, truth: dict[str, Any], reference: int) -> Non
                 "slice_id": i,
                 "offset_um": [
                     face[i] - face[0] - i * INTERVAL_UM,
-                    *(offsets[i] - offsets[reference]).tolist(),
+                    *(
+                        turned(offsets[i] - offsets[reference] + PIVOT_UM, -turns[reference])
+                        - PIVOT_UM
+                    ).tolist(),
                 ],
+                "rotation_deg": turns[i] - turns[reference],
                 "n_pairs": 1,
             }
             for i in IDS
@@ -238,6 +266,7 @@ def write_registration(path: Path, truth: dict[str, Any], reference: int) -> Non
             }
             for i in IDS[:-1]
         ],
+        "pivot_um": list(PIVOT_UM),
     }
     (path / "models" / "register_slices.json").write_text(json.dumps(record))
 

@@ -55,6 +55,7 @@ def wrong_run(folders: Folders, synthetic: ModuleType) -> Folders:
     def displace(record: dict) -> None:
         for entry in record["slices"]:
             entry["offset_um"] = rng.normal(0, 60, 3).tolist()
+            entry["rotation_deg"] = float(rng.normal(0, 3))
 
     synthetic.edit_json(models / "register_slices.json", displace)
     for stem, name in (

@@ -28,6 +28,19 @@ def tiles_json(folders: Folders, slice_id: int) -> Path:
     return folders[0] / "models" / f"z{slice_id:02d}" / "register_tiles.json"
 
 
+def test_slices_that_the_run_left_out_do_not_count(folders: Folders) -> None:
+    path = folders[0] / "models" / "register_slices.json"
+    record = json.loads(path.read_text())
+    record["slices"][2]["offset_um"][1] += 500.0
+    path.write_text(json.dumps(record))
+    assert figures(folders)["slice_xy_px"].passed is False
+    (folders[0] / "slice_config.csv").write_text("slice_id,use\n00,true\n02,false\n")
+    found = figures(folders)
+    assert found["slice_xy_px"].value == pytest.approx(0, abs=1e-9)
+    assert found["slice_xy_px"].n == 1
+    assert found["tile_positions_px"].n == 18
+
+
 def test_exact_run_has_no_error(folders: Folders) -> None:
     found = figures(folders)
     assert found["tile_positions_px"].value == pytest.approx(0, abs=1e-9)

@@ -1,6 +1,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.ndimage import map_coordinates
 from scipy.ndimage import shift as scipy_shift
 
 from linumpy.device import to_host
@@ -63,6 +64,50 @@ def test_masked_pixels_do_not_reach_their_neighbours(xp):
     )
     assert set(np.unique(to_host(block))) == {0.0, 2.0}
     assert int(mask.sum()) == 25 - 4
+
+
+def test_turns_like_scipy_and_any_window_is_a_part_of_the_whole(xp, rng):
+    data = rng.random((3, 20, 24), dtype=np.float32)
+    canvas = common_canvas(
+        {0: (0, 0), 1: (30, -12)}, {0: (30, 30), 1: (20, 24)}, {0: (0, 0), 1: (3, 8)},
+        (10.0, 8.0), 0, {1: -21.0}, (140.0, 90.0),
+    )  # fmt: skip
+    whole_window = tuple(slice(0, n) for n in canvas.shape)
+    given = (reader(xp.asarray(data)), (20, 24), canvas.origin_px[1], slice(0, 3))
+    whole, mask = (
+        to_host(a) for a in align_mosaics_3d_from_shifts(*given, whole_window, canvas.turns[1])
+    )
+    # Independently: canvas pixel → common um → stage um → pixel, and SciPy's interpolation.
+    pixel, pivot = np.array([10.0, 8.0]), np.array([140.0, 90.0])
+    index = np.stack(np.meshgrid(*map(np.arange, canvas.shape), indexing="ij"), axis=-1)
+    common = (index + 0.5) * pixel + canvas.corner_um
+    angle = np.deg2rad(-21.0)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    stage = (common - pivot - (3, 8)) @ turn + pivot
+    where = np.moveaxis((stage - (30, -12)) / pixel - 0.5, -1, 0)
+    inside = mask > 0
+    for n in range(3):
+        expected = map_coordinates(data[n], where, order=1)
+        np.testing.assert_allclose(whole[n][inside[n]], expected[inside[n]], atol=1e-5)
+    reached = (where >= 0).all(axis=0) & (where[0] < 19) & (where[1] < 23)
+    np.testing.assert_array_equal(inside[0], reached)
+    assert (whole[~inside] == 0).all() and reached.sum() > 400
+    window = (slice(3, 17), slice(5, 29))
+    part, _ = align_mosaics_3d_from_shifts(*given[:3], slice(1, 3), window, canvas.turns[1])
+    np.testing.assert_array_equal(to_host(part), whole[1:, 3:17, 5:29])
+    far = (slice(400, 410), slice(0, 9))
+    assert align_mosaics_3d_from_shifts(*given, far, canvas.turns[1]) is None
+
+
+def test_a_turned_canvas_holds_the_corners_of_all_slices():
+    canvas = common_canvas(
+        {0: (0, 0), 1: (0, 0)}, {0: (10, 40), 1: (10, 40)}, {0: (0, 0), 1: (0, 0)},
+        (1.0, 1.0), 0, {0: 0.0, 1: 90.0}, (5.0, 20.0),
+    )  # fmt: skip
+    # A quarter turn about the middle: 40 pixels along axis 1, 10 along axis 2.
+    assert canvas.shape == (40, 40) and canvas.corner_um == (-15, 0)
+    np.testing.assert_allclose(canvas.origin_px[1], (40, 15))
+    assert list(canvas.turns) == [1]
 
 
 @given(

@@ -1,0 +1,116 @@
+"""Where an aligned brain's tissue lies in the atlas, against the phantom's truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.positions import slice_xy_errors, slice_z_errors
+from linumpy.quality.run import Run
+from linumpy.quality.truth import TISSUE_CLASS, Truth
+
+TARGET_VOXEL = 2.0
+_UNIT = "voxel"
+_LANDMARKS = 5000
+
+
+def atlas_figures(run: Run, truth: Truth) -> dict[str, Figure]:
+    """Return ``atlas_landmark_voxel``: how far tissue is from its place in the atlas.
+
+    Landmarks are points of tissue, evenly over all that was imaged. The truth says where each lies
+    in the phantom's atlas; the run's registration says where it lies in the brain, and the run's
+    transform where that is in the atlas. The figure is the RMS distance in voxels of the atlas.
+    """
+    model = run.model("align_to_ras")
+    if model is None:
+        # Alignment is an option: a run without it misses nothing.
+        return {"atlas_landmark_voxel": not_measured("no models/align_to_ras", _UNIT)}
+    found = truth.path / "atlas.json"
+    if not found.exists():
+        return {"atlas_landmark_voxel": _missing("no truth of the atlas (atlas.json)")}
+    shift_um = brain_shift_um(run, truth)
+    if shift_um is None:
+        return {"atlas_landmark_voxel": _missing("nothing known of the reference slice")}
+    true = _model(found)
+    landmarks = landmarks_um(truth)
+    matrix = np.asarray(model["matrix"], dtype=float)
+    error_um = _map(matrix, landmarks + shift_um) - _map(true["matrix"], landmarks)
+    return {"atlas_landmark_voxel": landmark_figure(error_um, true["voxel_um"], model)}
+
+
+def landmark_figure(error_um: np.ndarray, voxel_um: np.ndarray, model: dict[str, Any]) -> Figure:
+    """Return the RMS of errors in voxels.
+
+    Parameters
+    ----------
+    error_um
+        Shape (n, 3): superior, anterior, right.
+    voxel_um
+        Voxel of the atlas along the same.
+    model
+        The run's model; its orientation and scale go to the details.
+    """
+    error = error_um / np.asarray(voxel_um)
+    distance = np.sqrt((error**2).sum(axis=1))
+    return make_figure(
+        float(np.sqrt((distance**2).mean())) if len(distance) else None,
+        _UNIT,
+        len(distance),
+        target=TARGET_VOXEL,
+        largest=distance.max() if len(distance) else None,
+        mean_superior=error[:, 0].mean(),
+        mean_anterior=error[:, 1].mean(),
+        mean_right=error[:, 2].mean(),
+        orientation=model.get("orientation"),
+        scale=model.get("scale"),
+    )
+
+
+def brain_shift_um(run: Run, truth: Truth) -> np.ndarray | None:
+    """Return brain position minus block position (z, axis 1, axis 2) of the reference slice, um.
+
+    Where stage and block have their zeros is no error of registration.
+    """
+    if run.slice_registration is None:
+        return None
+    reference = run.slice_registration.reference_id
+    xy, z = slice_xy_errors(run, truth), slice_z_errors(run, truth)
+    if reference not in xy or reference not in z:
+        return None
+    return np.array([z[reference], *xy[reference]])
+
+
+def landmarks_um(truth: Truth, most: int = _LANDMARKS) -> np.ndarray:
+    """Return block positions (z, axis 1, axis 2) of tissue, evenly over the block, shape (n, 3)."""
+    from linumpy.io.omezarr import open_image
+
+    classes = open_image(truth.classes_path)
+    planes = []
+    for z in range(classes.array.shape[0]):
+        found = np.argwhere(np.asarray(classes.array[z]) >= TISSUE_CLASS)
+        planes.append(np.column_stack([np.full(len(found), z), found]))
+    index = np.concatenate(planes)
+    index = index[:: max(1, len(index) // most)]
+    return index * np.asarray(classes.voxel_um) + np.asarray(classes.translation_um)
+
+
+def _map(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
+    return points @ matrix[:3, :3].T + matrix[:3, 3]
+
+
+def _model(path: Any) -> dict[str, np.ndarray]:
+    from linumpy.io.models import read_json
+
+    record = read_json(path)
+    try:
+        matrix = np.array(record["matrix"], dtype=float).reshape(4, 4)
+        return {"matrix": matrix, "voxel_um": np.array(record["voxel_um"], dtype=float)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: lacks or misstates {error}") from error
+
+
+def _missing(reason: str) -> Figure:
+    return not_measured(reason, _UNIT, target=TARGET_VOXEL)

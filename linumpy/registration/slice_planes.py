@@ -1,0 +1,165 @@
+"""Slices as registration and stacking see them, and the planes that a pair of them compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from linumpy.device import Array, namespace
+from linumpy.registration.correlation import flatten
+
+Window = tuple[slice, slice]
+
+_CONTRAST = 1e-5
+"""What rounding makes of a constant image, against its brightness, is less."""
+
+
+@dataclass(frozen=True)
+class GivenPlace:
+    """Where a slice lies that is in common position already, as one made by interpolation is.
+
+    Attributes
+    ----------
+    offset_um
+        What is added to its own position: z, axis 1, axis 2.
+    rotation_deg
+        Its turn about the pivot of the brain.
+    """
+
+    offset_um: tuple[float, float, float]
+    rotation_deg: float = 0.0
+
+
+@dataclass(frozen=True)
+class SliceVolume:
+    """A cropped slice as registration and stacking see it.
+
+    Attributes
+    ----------
+    shape
+        Planes and lateral pixels.
+    corner_um
+        Stage position of the low corner along axis 1 and axis 2.
+    face_to_plane_um
+        Depth below the cut face at which plane 0 begins (a fraction of a voxel).
+    read
+        Reads planes ``start … stop − 1`` within a lateral window, as amplitudes and mask.
+    place
+        Of a slice that was interpolated; None for a measured one, which registration places.
+    moved_um
+        What of `corner_um` was added to the position that the slice itself tells, by a table.
+    """
+
+    slice_id: int
+    shape: tuple[int, int, int]
+    corner_um: tuple[float, float]
+    face_to_plane_um: float
+    read: Callable[[slice, Window], tuple[Array, Array | None]]
+    place: GivenPlace | None = None
+    moved_um: tuple[float, float] = (0.0, 0.0)
+
+    def moved(self, by_um: tuple[float, float]) -> SliceVolume:
+        """Return the slice at another place: its own, to which a vector is added."""
+        corner = tuple(
+            at - before + now
+            for at, before, now in zip(self.corner_um, self.moved_um, by_um, strict=True)
+        )
+        return replace(self, corner_um=(corner[0], corner[1]), moved_um=by_um)
+
+    def whole(self) -> Window:
+        """Return the window of all lateral pixels."""
+        return slice(0, self.shape[1]), slice(0, self.shape[2])
+
+
+def expected_plane(id_step: int, interval_um: float, axial_um: float, moving_plane: int) -> int:
+    """Return the fixed slice's plane that shows what `moving_plane` of a later slice shows.
+
+    Missing slices count: the step is between ids, not between slices at hand.
+    """
+    return round(id_step * interval_um / axial_um) + moving_plane
+
+
+class Planes:
+    """Planes ``low … high − 1`` of a slice as a pair looks at them, read and flattened once.
+
+    Parameters
+    ----------
+    volume
+        The slice.
+    low, high
+        First plane and one past the last.
+    factor
+        Pixels of a side that are one for the search over the whole plane.
+    """
+
+    def __init__(self, volume: SliceVolume, low: int, high: int, factor: int) -> None:
+        self.volume, self.low, self.high, self.factor = volume, low, high, factor
+        self._whole: tuple[Array, Array | None] | None = None
+        self._binned: dict[int, tuple[Array, Array | None]] = {}
+        self._coarse: dict[tuple[int, int], Array] = {}
+        self._window: tuple[Window, int, Array] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many planes there are."""
+        return self.high - self.low
+
+    def known(self, plane: int) -> float:
+        """Return the share of a plane's pixels that are valid and of more than one value."""
+        return float((abs(self.coarse(plane, 1)) > _CONTRAST).mean())
+
+    def coarse(self, start: int, count: int, extra: int = 1) -> Array:
+        """Return flattened whole planes, binned by the factor and `extra` times that."""
+        wanted = range(start, start + count)
+        lacking = [plane for plane in wanted if (extra, plane) not in self._coarse]
+        # One plane at a time: all of a large slice is needed here, but only coarsely.
+        parts = [_bin_both(*self._bin(plane), extra) for plane in lacking]
+        if parts:
+            xp = namespace(parts[0][0])
+            valid = None
+            if parts[0][1] is not None:
+                valid = xp.concatenate([share for _, share in parts])
+            flat = flatten(xp.concatenate([data for data, _ in parts]), valid)
+            for plane, image in zip(lacking, flat, strict=True):
+                self._coarse[extra, plane] = image
+        xp = namespace(self._coarse[extra, start])
+        return xp.stack([self._coarse[extra, plane] for plane in wanted])
+
+    def _bin(self, plane: int) -> tuple[Array, Array | None]:
+        if plane not in self._binned:
+            data, valid = self._read(slice(plane, plane + 1), self.volume.whole())
+            self._binned[plane] = _bin_both(data, valid, self.factor)
+        return self._binned[plane]
+
+    def within(self, window: Window, start: int, count: int) -> Array:
+        """Return flattened planes of a window, at full resolution."""
+        if self._window is not None:
+            known, first, planes = self._window
+            if known == window and first <= start and start + count <= first + len(planes):
+                return planes[start - first : start - first + count]
+        planes = flatten(*self._read(slice(start, start + count), window))
+        self._window = (window, start, planes)
+        return planes
+
+    def _read(self, planes: slice, window: Window) -> tuple[Array, Array | None]:
+        if self.factor > 1:
+            return self.volume.read(planes, window)
+        if self._whole is None:
+            self._whole = self.volume.read(slice(self.low, self.high), self.volume.whole())
+        data, valid = self._whole
+        part = (slice(planes.start - self.low, planes.stop - self.low), *window)
+        return data[part], None if valid is None else valid[part]
+
+
+def _bin_both(data: Array, valid: Array | None, factor: int) -> tuple[Array, Array | None]:
+    if factor == 1:
+        return data, valid
+    return bin_planes(data, factor), None if valid is None else bin_planes(valid, factor) > 0.5
+
+
+def bin_planes(planes: Array, factor: int) -> Array:
+    """Return means over squares of `factor` pixels a side, float32; a rest at the end is lost."""
+    xp = namespace(planes)
+    n1, n2 = planes.shape[1] // factor, planes.shape[2] // factor
+    blocks = planes[:, : n1 * factor, : n2 * factor].astype(xp.float32)
+    return blocks.reshape(len(planes), n1, factor, n2, factor).mean(axis=(2, 4))

@@ -1,0 +1,199 @@
+"""Where all slices of a brain lie, from pairs of them and what the motors say.
+
+Pairs are precise but some are wrong, and their small errors add up along a chain; motors are
+rough but do not drift, until the stage loses its zero: then all later slices are off by one more
+shift. So all are solved at once. First the pairs alone, by least absolute deviations, which a
+minority of wrong ones cannot bend. What the motors then seem to be off by is cut into stretches
+where their zero held; at last pairs and motors, each stretch with a zero of its own, by least
+squares from which outliers of both are weighed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.registration.network import connected_components, robust_spread
+
+_ROUNDS = 30
+_FINAL_ROUNDS = 12
+_WINDOW = 5
+_JUMP_SCORE = 4.0
+_FREE_ZERO = 1e-12
+_WEAK_PRIOR = 30.0
+_UNLIKELY = 5.0
+
+
+@dataclass(frozen=True)
+class SliceSolution:
+    """Deviations of slices from what the motors say.
+
+    Attributes
+    ----------
+    deviation
+        Shape (n_slices, k).
+    residual
+        Shape (n_pairs, k): measured minus solved differences.
+    pair_sigma
+        Robust spread of the residuals.
+    weight
+        Shape (n_pairs,): 1 for a pair that agrees with the others, towards 0 for one that does
+        not.
+    jumps
+        Slices, by number, before which the motors' zero changed.
+    """
+
+    deviation: np.ndarray
+    residual: np.ndarray
+    pair_sigma: float
+    weight: np.ndarray
+    jumps: tuple[int, ...]
+
+
+def solve_slices(
+    n_slices: int,
+    pairs: Sequence[tuple[int, int]],
+    errors: np.ndarray,
+    trust: np.ndarray,
+    *,
+    min_pair_sigma: float,
+    min_prior_sigma: float,
+    find_jumps: bool = True,
+) -> SliceSolution:
+    """Solve for the deviations of slices.
+
+    Parameters
+    ----------
+    n_slices
+        Number of slices, in the order in which they were imaged.
+    pairs
+        Slices (a, b) of each measurement.
+    errors
+        Shape (n_pairs, k): measured minus reported difference, b minus a.
+    trust
+        Shape (n_pairs,): relative weight of each measurement.
+    min_pair_sigma, min_prior_sigma
+        Neither pairs nor motors are believed more closely than this.
+    find_jumps
+        Whether the motors' zero may change from some slice on.
+    """
+    k = errors.shape[1]
+    if not len(pairs):
+        zeros = np.zeros((n_slices, k))
+        return SliceSolution(zeros, np.zeros((0, k)), min_pair_sigma, np.zeros(0), ())
+    design = np.zeros((len(pairs), n_slices))
+    rows = np.arange(len(pairs))
+    first, second = np.array(pairs).T
+    design[rows, second] = 1
+    design[rows, first] = -1
+    spread = max(robust_spread(errors), min_prior_sigma)
+    # Of pairs that contradict each other, those are right that need less of the motors.
+    likely = 1 / (1 + (np.linalg.norm(errors, axis=1) / (_UNLIKELY * spread)) ** 2)
+    alone = _least_deviations(design, errors, trust * likely, min_pair_sigma, _WEAK_PRIOR * spread)
+    group = connected_components(n_slices, pairs)
+    held = group >= 0
+    members = [np.flatnonzero(group == n) for n in range(int(group.max()) + 1)]
+    # Steps from slice to slice tell how rough the motors are, whatever drifts slowly.
+    steps = np.concatenate([np.diff(alone[m], axis=0) for m in members])
+    motor_sigma = max(robust_spread(steps) / np.sqrt(2), min_prior_sigma)
+    jumps: tuple[int, ...] = ()
+    if find_jumps:
+        found = (int(m[at]) for m in members for at in _jumps(alone[m], motor_sigma))
+        jumps = tuple(sorted(found))
+    return _with_motors(design, errors, trust, alone, held, jumps, min_pair_sigma, motor_sigma)
+
+
+def _least_deviations(
+    design: np.ndarray, errors: np.ndarray, trust: np.ndarray, sigma: float, prior_sigma: float
+) -> np.ndarray:
+    """Minimise the weighted sum of the lengths of residuals, all but free of the motors."""
+    prior = np.eye(design.shape[1]) * (sigma / prior_sigma) ** 2
+    deviation = np.zeros((design.shape[1], errors.shape[1]))
+    floor = sigma
+    for n in range(_ROUNDS):
+        length = np.linalg.norm(errors - design @ deviation, axis=1) if n else np.zeros(len(errors))
+        weight = trust * sigma / np.maximum(length, floor)
+        weighted = design.T * weight
+        deviation = np.linalg.solve(weighted @ design + prior, weighted @ errors)
+        # Ever sharper: a wrong pair ends with no pull, not with a bounded one.
+        floor = max(0.05 * sigma, 0.8 * floor)
+    return deviation
+
+
+def _jumps(values: np.ndarray, sigma: float) -> list[int]:
+    """Find where the level of deviations, of slices joined by pairs, changes for good.
+
+    Compared are medians over some slices before and after: one slice that is off is no jump.
+    Between slices that no pair joins nothing is known but that the motors held.
+    """
+    steps = np.linalg.norm(np.diff(values, axis=0), axis=1)
+    scores = np.zeros(len(values))
+    for at in range(1, len(values)):
+        before, after = values[max(0, at - _WINDOW) : at], values[at : at + _WINDOW]
+        if min(len(before), len(after)) == 1 and len(values) > 3:
+            # A slice at the end that is off is as likely to be off alone.
+            continue
+        change = np.linalg.norm(np.median(after, axis=0) - np.median(before, axis=0))
+        scores[at] = change / (sigma * np.sqrt(1 / len(before) + 1 / len(after)))
+    jumps: list[int] = []
+    while scores.max() >= _JUMP_SCORE:
+        at = int(scores.argmax())
+        # The medians change about the jump as well: it is where the step is.
+        near = np.arange(max(1, at - 2), min(len(values), at + 3))
+        at = int(near[steps[near - 1].argmax()])
+        if at in jumps:
+            break
+        jumps.append(at)
+        scores[max(0, at - _WINDOW) : at + _WINDOW + 1] = 0
+    return jumps
+
+
+def _with_motors(
+    design: np.ndarray,
+    errors: np.ndarray,
+    trust: np.ndarray,
+    start: np.ndarray,
+    held: np.ndarray,
+    jumps: tuple[int, ...],
+    min_pair_sigma: float,
+    sigma: float,
+) -> SliceSolution:
+    n_pairs, n_slices = design.shape
+    stretch = np.searchsorted(np.array(jumps, int), np.arange(n_slices), side="right")
+    levels = np.eye(len(jumps) + 1)[stretch]
+    # The unknowns: the slices' deviations, then the zero of each stretch.
+    of_pairs = np.hstack([design, np.zeros((n_pairs, levels.shape[1]))])
+    of_motors = np.hstack([np.eye(n_slices), -levels])
+    anchor = np.zeros(n_slices + levels.shape[1])
+    # One zero is as good as any other: the first stretch keeps its own.
+    anchor[n_slices:] = _FREE_ZERO
+    anchor[n_slices] = 1.0
+    deviation = start
+    zeros = _medians(deviation, stretch, held)
+    pair_sigma = min_pair_sigma
+    weight = np.ones(n_pairs)
+    for _ in range(_FINAL_ROUNDS):
+        residual = errors - design @ deviation
+        pair_sigma = max(robust_spread(residual), min_pair_sigma)
+        weight = 1 / (1 + (np.linalg.norm(residual, axis=1) / (3 * pair_sigma)) ** 2)
+        off = np.linalg.norm(deviation - zeros[stretch], axis=1)
+        motor = 1 / (1 + (off / (3 * sigma)) ** 2) / sigma**2
+        left = of_pairs.T * (trust * weight / pair_sigma**2)
+        right = of_motors.T * motor
+        normal = left @ of_pairs + right @ of_motors + np.diag(anchor) / sigma**2
+        unknown = np.linalg.solve(normal, left @ errors)
+        deviation, zeros = unknown[:n_slices], unknown[n_slices:]
+    residual = errors - design @ deviation
+    weight = 1 / (1 + (np.linalg.norm(residual, axis=1) / (3 * pair_sigma)) ** 2)
+    return SliceSolution(deviation, residual, pair_sigma, weight, jumps)
+
+
+def _medians(deviation: np.ndarray, stretch: np.ndarray, held: np.ndarray) -> np.ndarray:
+    out = np.zeros((int(stretch.max()) + 1, deviation.shape[1]))
+    for n in range(len(out)):
+        members = held & (stretch == n)
+        if members.any():
+            out[n] = np.median(deviation[members], axis=0)
+    return out

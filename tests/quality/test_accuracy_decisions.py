@@ -1,0 +1,80 @@
+"""Decisions about slices against the truth: glitches, bad slices, gaps."""
+
+from linumpy.io.tables import SliceConfig, write_slice_config
+from linumpy.quality.rehoming import decision_figures
+from linumpy.quality.run import Run
+from linumpy.quality.truth import load_truth
+
+
+def figures(run, truth, rows, name="slice_config.csv"):
+    if rows:
+        write_slice_config(run / name, rows, overwrite=True)
+    return decision_figures(Run(run), load_truth(truth))
+
+
+def plant(synthetic, truth, **fields):
+    def change(record):
+        for name, values in fields.items():
+            for entry in record["slices"]:
+                if entry["slice_id"] in values:
+                    entry[name] = values[entry["slice_id"]]
+
+    synthetic.edit_json(truth / "truth.json", change)
+
+
+def test_glitches_found_missed_and_invented(folders, synthetic):
+    run, truth = folders
+    plant(synthetic, truth, glitch_mm={1: [0.8, -0.9]})
+    rows = [SliceConfig(i, rehomed=i == 1) for i in range(3)]
+    figure = figures(run, truth, rows)["rehoming_f1"]
+    assert (figure.value, figure.n, figure.passed) == (1.0, 1, True)
+    rows = [SliceConfig(i, rehomed=i in (1, 2)) for i in range(3)]
+    figure = figures(run, truth, rows)["rehoming_f1"]
+    assert abs(figure.value - 2 / 3) < 1e-9 and figure.details["false"] == [2]
+    rows = [SliceConfig(i, rehomed=False) for i in range(3)]
+    figure = figures(run, truth, rows)["rehoming_f1"]
+    assert figure.value == 0 and figure.details["missed"] == [1] and figure.passed is False
+
+
+def test_bad_slices_that_were_left_out(folders, synthetic):
+    run, truth = folders
+    plant(synthetic, truth, bad={1: True})
+    rows = [SliceConfig(0), SliceConfig(1, use=False, auto_excluded=True), SliceConfig(2)]
+    assert figures(run, truth, rows)["bad_slices_found"].value == 1
+    # Left out by a person: a bad one counts as found, a good one is no error.
+    rows = [
+        SliceConfig(0, use=False, exclude_reason="calibration_slice"),
+        SliceConfig(1, use=False, exclude_reason="torn"),
+        SliceConfig(2),
+    ]
+    assert figures(run, truth, rows)["bad_slices_found"].value == 1
+    rows[2] = SliceConfig(2, use=False, exclude_reason="low_quality")
+    figure = figures(run, truth, rows)["bad_slices_found"]
+    assert abs(figure.value - 2 / 3) < 1e-9 and figure.details["false"] == [2]
+
+
+def test_the_final_table_counts(folders, synthetic):
+    run, truth = folders
+
+    def lose(record):
+        record["slices"][1]["missing"] = True
+
+    synthetic.edit_json(truth / "truth.json", lose)
+    figures(run, truth, [SliceConfig(i) for i in (0, 2)])
+    for row, expected in (
+        (SliceConfig(1, use=False, interpolated=True), 1.0),
+        (SliceConfig(1, use=False, interpolation_fallback_reason="covered_by_neighbour"), 1.0),
+        (SliceConfig(1, use=False, interpolation_fallback_reason="low_overlap_ncc"), 0.0),
+        (SliceConfig(3), 0.0),
+    ):
+        rows = [SliceConfig(0), row, SliceConfig(2)]
+        figure = figures(run, truth, rows, "slice_config_final.csv")["gaps_filled"]
+        assert figure.value == expected and figure.passed is None
+
+
+def test_nothing_planted_nothing_marked(folders):
+    run, truth = folders
+    none = figures(run, truth, [])
+    assert all(f.value is None and "slice_config" in f.details["reason"] for f in none.values())
+    clean = figures(run, truth, [SliceConfig(i) for i in range(3)])
+    assert all(f.value is None and f.target is None for f in clean.values())

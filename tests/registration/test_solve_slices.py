@@ -1,0 +1,148 @@
+"""All slices together: no drift, no belief in wrong pairs, no smoothing of a lost zero."""
+
+import numpy as np
+import pytest
+
+from linumpy.registration.solve_slices import solve_slices
+
+SEEDS = (3, 4, 5)
+PIXEL_UM = 10.0
+
+
+def acquisition(
+    seed, n=60, *, jump=None, bias_um=0.5, noise_um=1.5, wrong=0.0, missing=(), chain=False
+):
+    """What motors hide from slice to slice, and pairs that measure it.
+
+    Returns
+    -------
+    Deviations of the slices there are, pairs, their errors and their trust.
+    """
+    rng = np.random.default_rng(seed)
+    hidden = rng.normal(0, 20, (n, 2))
+    if jump is not None:
+        hidden[jump[0] :] += jump[1]
+    ids = [i for i in range(n) if i not in missing]
+    angle = rng.uniform(0, 2 * np.pi)
+    bias = bias_um * np.array([np.cos(angle), np.sin(angle)])
+    pairs, errors, trust = [], [], []
+    for a, i in enumerate(ids):
+        for b in range(a + 1, min(a + (2 if chain else 3), len(ids))):
+            step = ids[b] - i
+            if step > 2:
+                continue
+            error = hidden[ids[b]] - hidden[i] + bias * step + rng.normal(0, noise_um, 2)
+            if rng.random() < wrong:
+                error = rng.uniform(-1000, 1000, 2)
+            pairs.append((a, b))
+            errors.append(error)
+            trust.append(0.8 if step == 1 else 0.5)
+    return hidden[ids], pairs, np.array(errors), np.array(trust)
+
+
+def solve(pairs, errors, trust, n, **options):
+    return solve_slices(n, pairs, errors, trust, min_pair_sigma=1, min_prior_sigma=2, **options)
+
+
+def drift_px(found, true):
+    error = found - true
+    error = error - error.mean(axis=0)
+    return float(np.sqrt((error**2).mean(axis=0)).max()) / PIXEL_UM
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {},
+        {"bias_um": 1.0},
+        {"jump": (31, (100, -60))},
+        {"jump": (45, (800, 500))},
+        {"wrong": 0.1},
+        {"wrong": 0.1, "jump": (31, (150, 100))},
+        {"missing": (20, 21), "jump": (40, (100, 80))},
+        {"chain": True, "jump": (31, (100, 60))},
+    ],
+    ids=str,
+)
+def test_sixty_slices_drift_by_less_than_two_pixels(seed, trouble):
+    true, pairs, errors, trust = acquisition(seed, **trouble)
+    solved = solve(pairs, errors, trust, len(true))
+    assert drift_px(solved.deviation, true) < 1.9
+    if "jump" in trouble:
+        slices = [i for i in range(60) if i not in trouble.get("missing", ())]
+        assert trouble["jump"][0] in [slices[n] for n in solved.jumps]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_biased_pairs_alone_would_drift(seed):
+    """What the motors are for: pairs summed along the chain, off by a quarter of a pixel each."""
+    true, pairs, errors, trust = acquisition(seed, bias_um=2.5, chain=True)
+    summed = np.concatenate([np.zeros((1, 2)), np.cumsum(errors, axis=0)])
+    solved = solve_slices(60, pairs, errors, trust, min_pair_sigma=3, min_prior_sigma=2)
+    assert drift_px(summed, true) > 1.5 * drift_px(solved.deviation, true)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_lost_zero_is_not_smoothed_away(seed):
+    """The step between the slices beside it is what their pair measured."""
+    jump = np.array([90.0, 140.0])
+    true, pairs, errors, trust = acquisition(seed, jump=(31, jump), bias_um=0.0)
+    solved = solve(pairs, errors, trust, len(true))
+    step = solved.deviation[31] - solved.deviation[30]
+    np.testing.assert_allclose(step, true[31] - true[30], atol=4)
+
+
+def test_a_slice_that_is_off_alone_is_no_jump():
+    true, pairs, errors, trust = acquisition(7)
+    for n, (a, b) in enumerate(pairs):
+        errors[n] += np.array([1200.0, 0]) * ((b == 25) - (a == 25))
+    true[25] += (1200, 0)
+    solved = solve(pairs, errors, trust, len(true))
+    assert 25 not in solved.jumps and 26 not in solved.jumps
+    assert drift_px(solved.deviation, true) < 1.9
+
+
+def test_a_pair_that_contradicts_two_others_loses_its_weight():
+    true, pairs, errors, trust = acquisition(8)
+    n = pairs.index((30, 31))
+    errors[n] += (60, 25)
+    solved = solve(pairs, errors, trust, len(true))
+    assert solved.weight[n] < 0.02
+    assert np.median(solved.weight) > 0.8
+    np.testing.assert_allclose(solved.residual[n], (60, 25), atol=6)
+
+
+def test_without_trouble_it_is_the_weighted_least_squares_of_pairs_and_motors():
+    """Small deviations, no outliers: weights near 1, so close to the plain normal equations."""
+    rng = np.random.default_rng(1)
+    n = 12
+    true = rng.normal(0, 5, (n, 2))
+    pairs = [(a, a + s) for s in (1, 2) for a in range(n - s)]
+    errors = np.array([true[b] - true[a] for a, b in pairs]) + rng.normal(0, 0.01, (len(pairs), 2))
+    solved = solve(pairs, errors, np.ones(len(pairs)), n)
+    found = solved.deviation - solved.deviation.mean(axis=0)
+    np.testing.assert_allclose(found, true - true.mean(axis=0), atol=0.3)
+    assert solved.pair_sigma == 1
+
+
+def test_rotations_need_no_jumps_and_one_number_each():
+    rng = np.random.default_rng(2)
+    true = rng.normal(0, 0.5, (60, 1))
+    pairs = [(a, a + s) for s in (1, 2) for a in range(60 - s)]
+    errors = np.array([true[b] - true[a] for a, b in pairs])
+    errors += rng.normal(0, 0.05, errors.shape)
+    solved = solve_slices(
+        60, pairs, errors, np.ones(len(pairs)), min_pair_sigma=0.005, min_prior_sigma=0.02,
+        find_jumps=False,
+    )  # fmt: skip
+    error = solved.deviation - true
+    assert np.sqrt(((error - error.mean()) ** 2).mean()) < 0.1 and solved.jumps == ()
+
+
+def test_slices_without_pairs_stay():
+    solved = solve([], np.zeros((0, 2)), np.zeros(0), 3)
+    assert not solved.deviation.any() and solved.jumps == ()
+    lone = solve([(0, 1)], np.array([[8.0, 6.0]]), np.ones(1), 3)
+    assert np.linalg.norm(lone.deviation[2]) < 10
+    np.testing.assert_allclose(lone.deviation[1] - lone.deviation[0], (8, 6), atol=0.5)
