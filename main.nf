@@ -3,7 +3,7 @@
 // Raw tiles of a serial-section OCT in, one brain out.
 
 include { help_text; param_problems; read_schema; stage_params } from './modules/local/params'
-include { find_input; is_used } from './modules/local/input'
+include { find_input; is_used; manual_transforms } from './modules/local/input'
 include { check_space; claim_output; in_order; placed; tell_result } from './modules/local/output'
 
 include { create_mosaic_grid_3d } from './modules/create_mosaic_grid_3d'
@@ -35,6 +35,10 @@ workflow {
     def lock = claim_output(params, source.subject)
     check_space(params, source)
 
+    def manual = params.manual_transforms_dir
+        ? manual_transforms(params.manual_transforms_dir, source.slices.collect { slice -> slice[0] })
+        : null
+
     prepare(source, schema)
     if (params.mode == '2.5d') {
         made = reconstruct_2_5d(
@@ -43,7 +47,7 @@ workflow {
     }
     else {
         made = reconstruct_3d(
-            source.subject, prepare.out.slices, prepare.out.shifts, prepare.out.config, schema
+            source.subject, prepare.out.slices, prepare.out.shifts, prepare.out.config, manual, schema
         )
     }
     describe(prepare.out.files.mix(made.files), prepare.out.times.mix(made.times), schema)
@@ -124,6 +128,7 @@ workflow reconstruct_3d {
     slices
     shifts
     config
+    manual // [folder of transforms, digest], or null
     schema
 
     main:
@@ -134,7 +139,7 @@ workflow reconstruct_3d {
     else {
         reconstructed = reconstruct_chained(slices, learn.out.models, schema)
     }
-    assemble(subject, reconstructed.slices, shifts, config, schema)
+    assemble(subject, reconstructed.slices, shifts, config, manual, schema)
     finish(subject, assemble.out.brain, assemble.out.stack_model, assemble.out.preview, schema)
     diagnose(
         subject,

@@ -16,7 +16,7 @@ process interpolate_missing_slice {
 
     output:
     tuple val(slice_id), path("slices/slice_z${slice_id}_interpolated.ome.zarr"), emit: slice, optional: true
-    path "diagnostics/slice_z${slice_id}_interpolated_diagnostics.json", emit: diagnostics
+    path "diagnostics/slice_z${slice_id}_interpolated_diagnostics*.json", emit: diagnostics
     path "diagnostics/slice_z${slice_id}_interpolated.png", emit: preview, optional: true
     path "diagnostics/slice_z${slice_id}_manifest.csv", emit: manifest
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time

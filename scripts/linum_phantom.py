@@ -22,6 +22,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--preset", choices=sorted(PRESETS), default="small", help="starting point")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
     parser.add_argument("--threads", type=int, help="tiles at once (default: one a processor)")
+    parser.add_argument(
+        "--atlas",
+        action="store_true",
+        help="also write an atlas of the brain, T1 of the same template, to truth/atlas.nii.gz",
+    )
     add_flags(parser)
     return parser
 
@@ -41,6 +46,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         threads=arguments.threads,
         progress=progress,
     )
+    if arguments.atlas:
+        from linumpy.io.models import read_json
+        from linumpy.phantom.atlas import write_atlas
+
+        write_atlas(output / "truth", read_json(output / "truth" / "truth.json"))
     sys.stdout.write(f"{output / 'raw'}\n{output / 'truth'}\n")
 
 

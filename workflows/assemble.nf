@@ -1,7 +1,7 @@
 // From slices to one brain.
 
 include { stage_params } from '../modules/local/params'
-include { single_gaps; with_digest } from '../modules/local/input'
+include { single_gaps } from '../modules/local/input'
 include { in_order; placed } from '../modules/local/output'
 
 include { assess_slice_quality } from '../modules/assess_slice_quality'
@@ -21,6 +21,7 @@ workflow assemble {
     slices
     shifts
     config
+    manual // [folder of transforms, digest], or null
     schema
 
     main:
@@ -42,13 +43,13 @@ workflow assemble {
     metrics = register_slices.out.metrics
     times = times.mix(register_slices.out.time)
 
-    if (params.manual_transforms_dir) {
+    if (manual) {
         refine_manual_transforms(
             volumes,
             shifts,
             config,
             registration,
-            with_digest('--manual_transforms_dir', params.manual_transforms_dir),
+            manual,
             stage_params('refine_manual_transforms', params, schema),
         )
         registration = refine_manual_transforms.out.registration

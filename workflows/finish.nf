@@ -1,11 +1,12 @@
 // From the stacked brain to what people take with them: even brightness, the atlas' frame, NIfTI.
 
 include { stage_params } from '../modules/local/params'
-include { checked_file } from '../modules/local/input'
+include { checked_path } from '../modules/local/input'
 include { placed } from '../modules/local/output'
 
 include { correct_bias_field } from '../modules/correct_bias_field'
 include { align_to_ras } from '../modules/align_to_ras'
+include { check_atlas } from '../modules/check_atlas'
 include { download_allen } from '../modules/download_allen'
 include { convert_omezarr_to_nifti } from '../modules/convert_omezarr_to_nifti'
 
@@ -31,7 +32,10 @@ workflow finish {
 
     if (params.align_to_ras_enabled) {
         if (params.atlas) {
-            atlas = channel.value(checked_file('--atlas', params.atlas))
+            // At once, beside the first slices: an atlas that cannot be read fails the start.
+            check_atlas(checked_path('--atlas', params.atlas), stage_params('check_atlas', params, schema))
+            atlas = check_atlas.out.atlas
+            times = times.mix(check_atlas.out.time)
         }
         else {
             download_allen(stage_params('download_allen', params, schema))

@@ -11,8 +11,9 @@ attenuation coefficients alike without changing any image; two methods settle it
   and attenuation coefficients are what they exceed that of agarose by.
 - `compensate_psf_from_model` takes h = 1 / (1 + ((z − zf) / zR)²), the response of a confocal
   microscope to a diffuse reflector (van Leeuwen et al., IEEE J. Sel. Top. Quantum Electron. 9, 227,
-  2003), and finds zf, zR and the attenuation of agarose together from the profile's curvature.
-  Coefficients are absolute.
+  2003), and finds zf, zR and the attenuation of agarose together from the profile's curvature, and
+  from how much brighter agarose is at one depth where its face lies deeper. Coefficients are
+  absolute.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def compensate_psf_model_free(
     """
     from scipy.ndimage import gaussian_filter1d
 
-    found = measure_profile(cells)
+    found = measure_profile(cells, voxel_um[0])
     smooth = gaussian_filter1d(found.log_power, _PROFILE_SIGMA, mode="nearest")
     # Above the face and below what was seen the gain stays what it is at the ends.
     log_response = np.interp(
@@ -186,11 +187,13 @@ def compensate_psf_from_model(
     voxel_um: tuple[float, float, float],
     *,
     zr_initial_um: float = 1060.0,
+    slices: Sequence[int] | None = None,
 ) -> AxialResponse:
     """Fit the confocal response and the attenuation of agarose to its profile.
 
     The seed of zR and what gels are known to attenuate count only as far as the profile leaves them
     open: where its range is much shorter than zR, a shift of the focus looks like attenuation.
+    Faces at different depths tell the two apart.
 
     Parameters
     ----------
@@ -200,13 +203,15 @@ def compensate_psf_from_model(
         Voxel size of the tiles.
     zr_initial_um
         Rayleigh length to start from, known to within a factor of two.
+    slices
+        Slice id of each tile; None when all are of one slice.
 
     Raises
     ------
     InputError
         When too few cells show a face with something below it.
     """
-    found = measure_profile(cells)
+    found = measure_profile(cells, voxel_um[0], slices)
     depth = (np.arange(found.n_planes) + 0.5) * voxel_um[0]
     focus, rayleigh, mu, level = _fit_confocal(
         depth[found.start : found.stop], found, zr_initial_um
@@ -227,6 +232,8 @@ def _fit_confocal(
 
     mu_known = _KNOWN_MU[found.medium]
     seed = np.log(zr_initial_um)
+    # Infinitely unsure where faces tell nothing.
+    mu_seen = (found.mu_per_mm, found.mu_error)
 
     def deviations(values: np.ndarray) -> np.ndarray:
         focus, log_rayleigh, mu, level = values
@@ -234,7 +241,11 @@ def _fit_confocal(
         misfit = (level + log_h - 2e-3 * mu * depth - found.log_power) / found.error
         return np.append(
             misfit,
-            [(log_rayleigh - seed) / _LN_2, (mu - mu_known[0]) / mu_known[1]],
+            [
+                (log_rayleigh - seed) / _LN_2,
+                (mu - mu_known[0]) / mu_known[1],
+                (mu - mu_seen[0]) / mu_seen[1],
+            ],
         )
 
     span = depth[-1] - depth[0]

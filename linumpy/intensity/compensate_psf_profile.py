@@ -19,6 +19,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.geometry.interface import find_tissue_interface
+from linumpy.intensity.compensate_psf_faces import attenuation_from_faces
 from linumpy.intensity.quantiles import otsu_threshold
 
 _FACE_SIGMA = 1.5
@@ -56,6 +57,9 @@ class AxialProfile:
         Standard error of each, from the scatter between tiles.
     noise_power
         Squared mean amplitude of water; 0 when none was seen.
+    mu_per_mm, mu_error
+        Attenuation of agarose as differences between its faces tell it, 1/mm, and the standard
+        error; infinity where they tell nothing.
     """
 
     medium: str
@@ -67,9 +71,13 @@ class AxialProfile:
     noise_power: float
     n_cells: int
     n_tiles: int
+    mu_per_mm: float
+    mu_error: float
 
 
-def measure_profile(cells: Sequence[np.ndarray]) -> AxialProfile:
+def measure_profile(
+    cells: Sequence[np.ndarray], axial_um: float, slices: Sequence[int] | None = None
+) -> AxialProfile:
     """Average the profile of agarose, else of tissue.
 
     Parameters
@@ -77,6 +85,10 @@ def measure_profile(cells: Sequence[np.ndarray]) -> AxialProfile:
     cells
         `intensity.compensate_psf.cell_means` of tiles of one depth, on the host: float32
         (z, cells along axis 1, cells along axis 2), NaN where invalid.
+    axial_um
+        Voxel along depth.
+    slices
+        Slice id of each tile; None when all are of one slice.
 
     Raises
     ------
@@ -92,7 +104,8 @@ def measure_profile(cells: Sequence[np.ndarray]) -> AxialProfile:
     whole = np.isfinite(lines).sum(axis=1) >= _MIN_PLANES
     if whole.sum() < _MIN_CELLS:
         raise _nothing_found(f"{whole.sum()} of {len(lines)} A-line cells show it below a face")
-    lines, tile = lines[whole], tile[whole]
+    lines, tile, face = lines[whole], tile[whole], face[whole]
+    place = np.concatenate([np.arange(c[0].size) for c in cells])[whole]
     level = np.sqrt(np.maximum(np.nanmean(np.square(lines), axis=1) - noise_power, 0))
     chosen = _agarose(level, noise_power)
     medium = "agarose"
@@ -102,8 +115,16 @@ def measure_profile(cells: Sequence[np.ndarray]) -> AxialProfile:
         medium, chosen = "tissue", level**2 > 4 * noise_power
     if chosen.sum() < _MIN_CELLS:
         raise _nothing_found(f"{chosen.sum()} A-line cells are brighter than noise")
-    lines, tile = lines[chosen], tile[chosen]
-    if medium == "tissue":
+    lines, tile, face, place = lines[chosen], tile[chosen], face[chosen], place[chosen]
+    mu, mu_error = 0.0, np.inf
+    if medium == "agarose":
+        level, _ = _level_and_slope(lines, noise_power)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_level = np.log(level)
+        ids = np.zeros(len(cells), int) if slices is None else np.asarray(slices)
+        number = np.unique(ids, return_inverse=True)[1][tile]
+        mu, mu_error = attenuation_from_faces(log_level, face * axial_um, place, number, tile)
+    else:
         # Logarithms, so that bright tissue does not decide alone.
         lines = np.log(np.maximum(np.square(lines) - noise_power, 0.1 * noise_power + 1e-12))
     start, log_power = _chained(lines, noise_power, medium == "tissue")
@@ -120,6 +141,8 @@ def measure_profile(cells: Sequence[np.ndarray]) -> AxialProfile:
         noise_power=noise_power,
         n_cells=len(lines),
         n_tiles=len(np.unique(tile)),
+        mu_per_mm=mu,
+        mu_error=mu_error,
     )
 
 
@@ -177,29 +200,39 @@ def _agarose(level: np.ndarray, noise_power: float) -> np.ndarray | None:
 def _alike(lines: np.ndarray, chosen: np.ndarray, noise_power: float) -> np.ndarray:
     """Drop A-lines whose level or slope differs from most: at its border agarose hides tissue."""
     chosen = chosen.copy()
-    planes = np.linspace(-1, 1, lines.shape[1])
     for _ in range(_ROUNDS):
-        part = lines[chosen]
-        start, logarithm = _chained(part, noise_power, False)
-        stop = start + len(logarithm)
-        typical = np.exp(logarithm)
-        # Where noise is strong an A-line says little.
-        trust = np.square(typical / (typical + noise_power))
-        ratio = (np.square(part[:, start:stop]) - noise_power) / typical
-        weight = np.where(np.isfinite(ratio), trust, 0)
-        weight /= np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
-        ratio = np.nan_to_num(ratio)
-        level = (ratio * weight).sum(axis=1)
-        centre = weight @ planes[start:stop]
-        away = weight * (planes[start:stop] - centre[:, None])
-        square = (away * planes[start:stop]).sum(axis=1)
-        slope = (ratio * away).sum(axis=1) / np.maximum(square * np.abs(level), 1e-12)
+        level, slope = _level_and_slope(lines[chosen], noise_power)
         keep = _typical(level) & _typical(slope)
         index = np.flatnonzero(chosen)
         chosen[index[~keep]] = False
         if keep.all() or chosen.sum() < _MIN_CELLS:
             break
     return chosen
+
+
+def _level_and_slope(lines: np.ndarray, noise_power: float) -> tuple[np.ndarray, np.ndarray]:
+    """Compare the power of A-lines of agarose with their common profile.
+
+    Returns
+    -------
+    Ratio of the two, and how it changes along depth by itself, over half the depth.
+    """
+    planes = np.linspace(-1, 1, lines.shape[1])
+    start, logarithm = _chained(lines, noise_power, False)
+    stop = start + len(logarithm)
+    typical = np.exp(logarithm)
+    # Where noise is strong an A-line says little.
+    trust = np.square(typical / (typical + noise_power))
+    ratio = (np.square(lines[:, start:stop]) - noise_power) / typical
+    weight = np.where(np.isfinite(ratio), trust, 0)
+    weight /= np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
+    ratio = np.nan_to_num(ratio)
+    level = (ratio * weight).sum(axis=1)
+    centre = weight @ planes[start:stop]
+    away = weight * (planes[start:stop] - centre[:, None])
+    square = (away * planes[start:stop]).sum(axis=1)
+    slope = (ratio * away).sum(axis=1) / np.maximum(square * np.abs(level), 1e-12)
+    return level, slope
 
 
 def _typical(values: np.ndarray) -> np.ndarray:

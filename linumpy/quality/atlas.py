@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
+from linumpy.quality.correlation import block_frame
 from linumpy.quality.figure import Figure, make_figure, not_measured
-from linumpy.quality.positions import slice_xy_errors, slice_z_errors
+from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
+from linumpy.registration.turned import rotation_matrix
 
 TARGET_VOXEL = 2.0
 _UNIT = "voxel"
@@ -31,13 +33,14 @@ def atlas_figures(run: Run, truth: Truth) -> dict[str, Figure]:
     found = truth.path / "atlas.json"
     if not found.exists():
         return {"atlas_landmark_voxel": _missing("no truth of the atlas (atlas.json)")}
-    shift_um = brain_shift_um(run, truth)
-    if shift_um is None:
-        return {"atlas_landmark_voxel": _missing("nothing known of the reference slice")}
+    try:
+        frame = block_frame(run, truth)
+    except InputError as error:
+        return {"atlas_landmark_voxel": _missing(str(error))}
     true = _model(found)
     landmarks = landmarks_um(truth)
     matrix = np.asarray(model["matrix"], dtype=float)
-    error_um = _map(matrix, landmarks + shift_um) - _map(true["matrix"], landmarks)
+    error_um = _map(matrix, in_brain_um(frame, landmarks)) - _map(true["matrix"], landmarks)
     return {"atlas_landmark_voxel": landmark_figure(error_um, true["voxel_um"], model)}
 
 
@@ -69,18 +72,15 @@ def landmark_figure(error_um: np.ndarray, voxel_um: np.ndarray, model: dict[str,
     )
 
 
-def brain_shift_um(run: Run, truth: Truth) -> np.ndarray | None:
-    """Return brain position minus block position (z, axis 1, axis 2) of the reference slice, um.
+def in_brain_um(frame: BlockFrame, points_um: np.ndarray) -> np.ndarray:
+    """Return where points of the block lie in the brain (z, axis 1, axis 2), um.
 
-    Where stage and block have their zeros is no error of registration.
+    Where the reference slice was turned and shifted to is no error of registration.
     """
-    if run.slice_registration is None:
-        return None
-    reference = run.slice_registration.reference_id
-    xy, z = slice_xy_errors(run, truth), slice_z_errors(run, truth)
-    if reference not in xy or reference not in z:
-        return None
-    return np.array([z[reference], *xy[reference]])
+    pivot = np.asarray(frame.pivot_um)
+    away = points_um[:, 1:] - pivot - np.asarray(frame.shift_um[1:])
+    lateral = away @ rotation_matrix(frame.rotation_deg) + pivot
+    return np.column_stack([points_um[:, 0] - frame.shift_um[0], lateral])
 
 
 def landmarks_um(truth: Truth, most: int = _LANDMARKS) -> np.ndarray:

@@ -175,7 +175,7 @@ def _tags(record: SliceRecord) -> list[tuple[str, str]]:
     if record.interpolation_failed:
         tags.append(("attention", f"gap: {record.interpolation_failed.replace('_', ' ')}"))
     if record.rehomed:
-        tags.append(("attention", "stage lost its zero"))
+        tags.append(("attention", "stage glitch"))
     if record.missing_tiles:
         tags.append(("attention", f"{_count(len(record.missing_tiles), 'tile')} missing"))
     if record.prior_only:

@@ -88,7 +88,7 @@ def _slices(slices: Sequence[SliceRecord]) -> list[Finding]:
             found.append(Finding(ATTENTION if covered else PROBLEM, record.name, text))
     moved = [s.slice_id for s in slices if s.rehomed]
     if moved:
-        text = "The stage lost its zero before this slice; its place comes from the tissue."
+        text = "The stage told a wrong place, or lost its zero, here; see the drift of slices."
         found.append(Finding(ATTENTION, id_ranges(moved), text))
     return found
 

@@ -34,11 +34,16 @@ AGAROSE_ATTRIBUTE = "agarose_mu_per_mm"
 
 
 def fit_response(
-    cells: Sequence[np.ndarray], voxel_um: tuple[float, float, float], params: PsfParams
+    cells: Sequence[np.ndarray],
+    voxel_um: tuple[float, float, float],
+    params: PsfParams,
+    slices: Sequence[int] | None = None,
 ) -> AxialResponse:
     """Learn the response by the method that the parameters name."""
     if params.method == "model":
-        return compensate_psf_from_model(cells, voxel_um, zr_initial_um=params.zr_initial_um)
+        return compensate_psf_from_model(
+            cells, voxel_um, zr_initial_um=params.zr_initial_um, slices=slices
+        )
     return compensate_psf_model_free(cells, voxel_um)
 
 
@@ -82,7 +87,8 @@ class CompensatePsf(Stage):
 
     def solve(self) -> AxialResponse:
         """Fit the response."""
-        return fit_response(list(self._cells.values()), self._voxel_um, self._params)
+        slices = [slice_id for slice_id, _ in self._cells]
+        return fit_response(list(self._cells.values()), self._voxel_um, self._params, slices)
 
     def layout(self, layout: Any) -> Any:
         """Let a slice say what is left of noise and agarose."""

@@ -51,6 +51,27 @@ def checked_file(option, text) {
     path
 }
 
+// A file, or a folder that holds one volume.
+def checked_path(option, text) {
+    def path = file(text.toString())
+    if (!path.exists()) {
+        error("${option} ${text}: no such file")
+    }
+    path
+}
+
+// A folder of transforms made by hand, with a digest. Each must be for a slice of the input.
+def manual_transforms(text, ids) {
+    def folder = with_digest('--manual_transforms_dir', text)
+    children(folder[0]).findAll { path -> path.resolve('transform.tfm').exists() }.each { path ->
+        def match = path.name =~ /slice_z(\d+)/
+        if (!match.matches() || !(match[0][1].toInteger() in ids*.toInteger())) {
+            error("--manual_transforms_dir ${text}: ${path.name}/transform.tfm is for no slice of the input, whose ids are ${ids*.toInteger().join(', ')}")
+        }
+    }
+    folder
+}
+
 // A folder, with a digest of what is in it.
 def with_digest(option, text) {
     def folder = file(text.toString())

@@ -20,7 +20,9 @@ NOISE = 8.0
 AGAROSE_MU = 0.5
 
 
-def simulated(rng, focus=260.0, rayleigh=400.0, *, n_tiles=10, agarose=0.6, tilt_px=0.0, light=1.0):
+def simulated(
+    rng, focus=260.0, rayleigh=400.0, *, n_tiles=10, agarose=0.6, tilt_px=0.0, light=1.0, top=120.0
+):
     """Return tiles of agarose with tissue at one side, from speckle and noise."""
     depth = (np.arange(N_PLANES) + 0.5) * VOXEL_UM[0]
     h = confocal_response(depth, focus, rayleigh)[:, None, None]
@@ -28,7 +30,7 @@ def simulated(rng, focus=260.0, rayleigh=400.0, *, n_tiles=10, agarose=0.6, tilt
     across = np.arange(side) / side
     tiles = []
     for n in range(n_tiles):
-        face = 120 + 10 * (tilt_px * (across[:, None] + n / n_tiles) + np.zeros((side, side)))
+        face = top + 10 * (tilt_px * (across[:, None] + n / n_tiles) + np.zeros((side, side)))
         below = np.maximum(depth[:, None, None] - face, 0)
         is_agarose = np.broadcast_to(across < agarose, (side, side))
         mu, level = np.where(is_agarose, AGAROSE_MU, 1.8), np.where(is_agarose, 40.0, 260.0) * light
@@ -99,6 +101,22 @@ def test_where_curvature_is_weak_the_sum_is_still_right(rng):
     off = (ours - true)[16:]
     assert np.abs(off - off.mean()).max() < 0.03
     assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.4
+
+
+def test_faces_at_different_depths_tell_attenuation_where_curvature_is_weak(rng):
+    cells = cells_of(simulated(rng, 300, 1500, tilt_px=8.0))
+    model = compensate_psf_from_model(cells, VOXEL_UM)
+    # The profile alone is as well explained by no attenuation and another focus.
+    assert model.medium_mu_per_mm == pytest.approx(AGAROSE_MU, abs=0.06)
+
+
+def test_light_that_changes_between_slices_is_no_attenuation(rng):
+    cells = [
+        cells_of(simulated(rng, 300, 1500, n_tiles=6, tilt_px=8.0, light=light, top=top))
+        for light, top in ((1.0, 120.0), (1.1, 150.0))
+    ]
+    model = compensate_psf_from_model(cells[0] + cells[1], VOXEL_UM, slices=[0] * 6 + [1] * 6)
+    assert model.medium_mu_per_mm == pytest.approx(AGAROSE_MU, abs=0.1)
 
 
 def test_the_profile_of_agarose_makes_agarose_flat(rng):

@@ -80,7 +80,7 @@ def test_everything_is_told(source: str) -> None:
         "z04 No data: interpolated from its neighbours (zmorph).",
         "z05 No data, and its neighbours do not tell what was there: low overlap ncc.",
         "z06 No data; the deeper part of the slice above shows the tissue.",
-        "z02 The stage lost its zero before this slice",
+        "z02 The stage told a wrong place, or lost its zero, here",
         "Focus 260 µm below the top of what is imaged, Rayleigh length 400 µm",
         "issue attenuates 1.88 per mm",
         "Bias field: two pass; the fields span 0.80 to 1.25.",

@@ -1,0 +1,107 @@
+"""Attenuation of agarose from A-lines whose faces lie at different depths.
+
+At one depth of the detector the axial response is the same for all A-lines, so what is left between
+two of them is how far light went below their faces: ln P = a + ln h(z) − 2µ·(z − face). Where cuts
+are tilted or uneven, µ follows without any model of h. What else differs between A-lines is told
+apart: vignetting is the same at one place of all tiles, and the light of a slice has its own level.
+
+A face that is measured with an error would make µ too low, by more the flatter the cut. So faces
+enter twice: as what the rest of a tile says (an instrument), and as what the A-line itself says;
+the two errors are independent, and where there is nothing but error the answer is very unsure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+_OUTLIER = 2.5
+_ROUNDS = 6
+_MIN_TILES = 6
+_MIN_ERROR = 0.01
+"""Faces and light are never known so well that µ is surer than this, 1/mm."""
+
+_LEAST_SPREAD = 1e-3
+"""Faces that differ by less than half a micrometre say nothing, ln per 1/mm."""
+
+_SWEEPS = 200
+_CONVERGED = 1e-6
+
+
+def attenuation_from_faces(
+    log_level: np.ndarray,
+    face_um: np.ndarray,
+    place: np.ndarray,
+    slice_number: np.ndarray,
+    tile: np.ndarray,
+) -> tuple[float, float]:
+    """Return µ and its standard error, 1/mm.
+
+    Parameters
+    ----------
+    log_level
+        ln of each A-line's power over that of the common profile at the same depths, (n,).
+    face_um
+        Depth of its face.
+    place
+        Number of its place within a tile, from 0.
+    slice_number
+        Number of its slice, from 0.
+    tile
+        Number of its tile. The error is from how tiles differ, as neighbours share what disturbs
+        them.
+
+    Returns
+    -------
+    0 and infinity where too few tiles, or no differences between faces, say anything.
+    """
+    path = 2e-3 * face_um
+    used = np.isfinite(log_level)
+    mu, error = 0.0, np.inf
+    for _ in range(_ROUNDS):
+        numbers, member = np.unique(tile[used], return_inverse=True)
+        groups = (place[used], slice_number[used])
+        rest, alone = _of_the_others(path[used], member)
+        if len(numbers) - alone < _MIN_TILES:
+            return 0.0, np.inf
+        x, y, lever = (_within(a, groups) for a in (path[used], log_level[used], rest))
+        common = float(lever @ x)
+        if common < _LEAST_SPREAD**2 * len(x):
+            return 0.0, np.inf
+        mu = float(lever @ y) / common
+        residual = y - mu * x
+        pull = np.bincount(member, lever * residual)
+        free = len(numbers) / (len(numbers) - 1)
+        error = float(np.sqrt(free * (pull @ pull)) / common)
+        spread = 1.4826 * float(np.median(np.abs(residual)))
+        keep = np.abs(residual) <= _OUTLIER * max(spread, 1e-9)
+        if keep.all():
+            break
+        used[np.flatnonzero(used)[~keep]] = False
+    return mu, max(error, _MIN_ERROR)
+
+
+def _of_the_others(values: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the mean of the other values of each one's tile, and how many tiles have but one."""
+    count = np.bincount(member)
+    total = np.bincount(member, values)[member] - values
+    others = count[member] - 1
+    mean = float(values.mean()) if values.size else 0.0
+    return np.where(others > 0, total / np.maximum(others, 1), mean), int((count == 1).sum())
+
+
+def _within(values: np.ndarray, groups: Sequence[np.ndarray]) -> np.ndarray:
+    """Take off what the members of each group share, by turns until nothing is left of it."""
+    out = np.array(values, float)
+    counts = [np.maximum(np.bincount(group), 1) for group in groups]
+    scale = float(np.abs(out - out.mean()).max())
+    for _ in range(_SWEEPS):
+        largest = 0.0
+        for group, count in zip(groups, counts, strict=True):
+            mean = np.bincount(group, out) / count
+            out -= mean[group]
+            largest = max(largest, float(np.abs(mean).max()))
+        if largest <= _CONVERGED * scale:
+            break
+    return out

@@ -1,0 +1,24 @@
+// Whether an atlas can be read, before a brain is made to be brought into it.
+
+process check_atlas {
+    tag 'atlas'
+    label 'brain'
+
+    input:
+    path atlas
+    stdin
+
+    output:
+    path atlas, emit: atlas, includeInputs: true
+    tuple val("${task.process}"), val('atlas'), env('SECONDS'), emit: time
+
+    script:
+    """
+    linum_check_atlas.py ${atlas} --params -
+    """
+
+    stub:
+    """
+    echo checked
+    """
+}
