@@ -355,7 +355,6 @@ def align_brain(
         When brain, atlas or a parameter is no good; before anything is computed.
     """
     from linumpy.mosaic.brain import model_place, resolutions
-    from linumpy.params import build
 
     params = build(AlignParams, values)
     # Wrong letters or angles are to be found before anything is read.

@@ -172,8 +172,9 @@ def _tags(record: SliceRecord) -> list[tuple[str, str]]:
         tags.append(("attention", f"left out: {record.left_out}"))
     if record.interpolated:
         tags.append(("attention", f"interpolated ({record.interpolated})"))
-    if record.interpolation_failed:
-        tags.append(("attention", f"gap: {record.interpolation_failed.replace('_', ' ')}"))
+    if record.not_interpolated:
+        kind = "note" if record.covered else "attention"
+        tags.append((kind, f"gap: {record.not_interpolated.replace('_', ' ')}"))
     if record.rehomed:
         tags.append(("attention", "stage glitch"))
     if record.missing_tiles:

@@ -38,9 +38,10 @@ class SliceRecord:
         Score from 0 to 1 beside its neighbours.
     rehomed
         Whether the stage lost its zero before this slice.
-    interpolated, interpolation_failed
-        What became of the gap where a slice is missing: the method that filled it, and why it
-        stayed.
+    interpolated, not_interpolated
+        What became of the gap where a slice is missing: the method that filled it, or why none did.
+    covered
+        Whether no method was needed, as a neighbour shows the tissue.
     mu_per_mm
         Attenuation of its tissue.
     n_tiles, prior_only
@@ -62,7 +63,8 @@ class SliceRecord:
     quality: float | None = None
     rehomed: bool = False
     interpolated: str = ""
-    interpolation_failed: str = ""
+    not_interpolated: str = ""
+    covered: bool = False
     mu_per_mm: float | None = None
     n_tiles: int | None = None
     prior_only: int = 0
@@ -81,13 +83,13 @@ class SliceRecord:
     @property
     def gap_is_told(self) -> bool:
         """Whether it is known what became of the gap that the slice leaves."""
-        return bool(self.interpolated or self.interpolation_failed)
+        return bool(self.interpolated or self.not_interpolated)
 
     @property
     def left_out(self) -> str:
         """Why somebody kept the slice out of the brain; empty where nobody did."""
         reason = self.exclude_reason or self.notes
-        if self.used or not (reason or self.present or not self.gap_is_told):
+        if self.used or (self.gap_is_told and not self.present):
             return ""
         return (reason or "no reason given").replace("_", " ")
 
@@ -203,11 +205,12 @@ def _slice_record(
     tilt = crop.get("tilt_um")
     made = _is_true(config, "interpolated")
     failed = _is_true(config, "interpolation_failed")
+    why = config.get("interpolation_fallback_reason") or ""
     return SliceRecord(
         slice_id=slice_id,
         used=(config.get("use") or "true").strip().lower() not in _FALSE
         and not _is_true(config, "auto_excluded"),
-        exclude_reason=", ".join(reason for reason in reasons if reason),
+        exclude_reason=", ".join(dict.fromkeys(reason for reason in reasons if reason)),
         notes=config.get("notes") or "",
         interface_um=crop.get("interface_um", attributes.get("interface_um")),
         tilt_um=None if tilt is None else float(math.hypot(*tilt)),
@@ -216,7 +219,8 @@ def _slice_record(
         quality=_score(config.get("quality_score")),
         rehomed=_is_true(config, "rehomed") or slice_id in known.jumps,
         interpolated=(config.get("interpolation_method_used") or "yes") if made else "",
-        interpolation_failed=(config.get("interpolation_fallback_reason") or "?") if failed else "",
+        not_interpolated="" if made else why or ("?" if failed else ""),
+        covered=bool(why) and not failed and not made,
         mu_per_mm=known.attenuation.get(slice_id, {}).get("tissue_mu_per_mm"),
         n_tiles=None if tiles is None else len(tiles.tiles),
         prior_only=0 if tiles is None else sum(t.component == PRIOR_ONLY for t in tiles.tiles),

@@ -75,17 +75,15 @@ def _slices(slices: Sequence[SliceRecord]) -> list[Finding]:
             text = f"Left out of the brain: {record.left_out}."
             found.append(Finding(ATTENTION, record.name, text))
         if record.interpolated:
-            text = f"No data: interpolated from its neighbours ({record.interpolated})."
+            text = f"Not there: interpolated from its neighbours ({record.interpolated})."
             found.append(Finding(ATTENTION, record.name, text))
-        if record.interpolation_failed:
-            reason = record.interpolation_failed.replace("_", " ")
-            covered = "covered" in reason
-            text = (
-                "No data; the deeper part of the slice above shows the tissue."
-                if covered
-                else f"No data, and its neighbours do not tell what was there: {reason}."
-            )
-            found.append(Finding(ATTENTION if covered else PROBLEM, record.name, text))
+        if record.covered:
+            text = "Not there; the deeper part of the slice above shows its tissue."
+            found.append(Finding(ATTENTION, record.name, text))
+        elif record.not_interpolated:
+            reason = record.not_interpolated.replace("_", " ")
+            text = f"Not there, and its neighbours do not tell what was: {reason}."
+            found.append(Finding(PROBLEM, record.name, text))
     moved = [s.slice_id for s in slices if s.rehomed]
     if moved:
         text = "The stage told a wrong place, or lost its zero, here; see the drift of slices."

@@ -25,6 +25,8 @@ from linumpy.report.style import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LEAST_SEAM_PERCENT = 0.01
+
 
 def seam_strengths(registration: TileRegistration) -> np.ndarray:
     """Return |ln brightness ratio| of the overlaps of accepted pairs of tiles."""
@@ -36,7 +38,10 @@ def seam_figure(registrations: Mapping[int, TileRegistration]) -> Figure:
     """Draw how much brighter overlapping tiles are than each other, slice by slice."""
     figure = new_figure(10.4, 3.2)
     axes = figure.subplots()
-    found = {i: 100 * seam_strengths(r) for i, r in sorted(registrations.items())}
+    found = {
+        i: np.maximum(100 * seam_strengths(r), _LEAST_SEAM_PERCENT)
+        for i, r in sorted(registrations.items())
+    }
     found = {i: values for i, values in found.items() if values.size}
     for slice_id, values in found.items():
         axes.scatter(np.full(values.size, slice_id), values, s=9, color=SKY, alpha=0.6, linewidth=0)
@@ -55,7 +60,8 @@ def seam_figure(registrations: Mapping[int, TileRegistration]) -> Figure:
         xlabel="slice",
         ylabel="|ln ratio| (%)",
     )
-    axes.set_ylim(bottom=0)
+    # Dark tiles are off by a hundred times what good ones are.
+    axes.set_yscale("log")
     legend(axes, loc="best", ncols=2)
     whole_ticks(axes)
     return figure

@@ -101,3 +101,12 @@ def test_no_pair_at_all_leaves_the_stage_positions():
     solution = solve_positions(stage, [])
     np.testing.assert_array_equal(solution.position_px, stage)
     assert solution.component.tolist() == [-1, -1]
+
+
+def test_a_mask_that_leaves_nothing_out_is_none(xp, rng):
+    """To the bit: grids on disk always have a mask, tiles in memory only where one is needed."""
+    tile = rng.rayleigh(50.0, (1, 64, 64)).astype(np.float32)
+    bare = tile_evidence(xp.asarray(tile))
+    masked = tile_evidence(xp.asarray(tile), xp.ones(tile.shape, xp.uint8))
+    np.testing.assert_array_equal(to_host(bare.slabs), to_host(masked.slabs))
+    np.testing.assert_array_equal(to_host(bare.slab_means), to_host(masked.slab_means))

@@ -48,4 +48,4 @@ def test_module_has_its_sections_in_order(path: Path) -> None:
 def test_stub_needs_only_the_shell(path: Path) -> None:
     stub = path.read_text(encoding="utf-8").split("    stub:")[1]
     commands = re.findall(r"^    (\w+)", stub.split('"""')[1], re.MULTILINE)
-    assert set(commands) <= {"mkdir", "touch", "echo"}
+    assert set(commands) <= {"cp", "mkdir", "touch", "echo"}

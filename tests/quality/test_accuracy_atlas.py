@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from linumpy.quality.atlas import atlas_figures, landmarks_um, in_brain_um
+from linumpy.quality.atlas import atlas_figures, in_brain_um, landmarks_um
 from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
 from linumpy.quality.truth import load_truth

@@ -91,7 +91,7 @@ def pristine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "slice_id,use,exclude_reason,notes,quality_score,interpolated,interpolation_failed,"
         "interpolation_method_used,interpolation_fallback_reason\n00,true,,,0.93,,,,\n01,,,,,,,,\n"
         "02,true,,,,,,,\n03,false,torn_slice,,0.21,,,,\n04,false,,,,true,,zmorph,\n"
-        "05,false,,,,,true,,low_overlap_ncc\n06,false,,,,,true,,covered_by_neighbour\n"
+        "05,false,,,,,true,,low_overlap_ncc\n06,false,missing,,,,false,,covered_by_neighbour\n"
     )
     (run / "z_matches.csv").write_text(
         "fixed_id,moving_id,overlap_voxels,blend_overlap_voxels,moving_z_start,correlation,"
