@@ -15,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = make_parser(
         (
             "Find where the slices of a brain lie against each other.\n\n"
-            "Translations between slices that share tissue, all solved together."
+            "Turns and shifts between slices that share tissue, all solved together."
         ),
         gpu=True,
     )

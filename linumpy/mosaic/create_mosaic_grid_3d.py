@@ -314,7 +314,7 @@ def _grid_info(
 
 
 def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | None:
-    """Find where the fly-back lies in a slice, from at most 5 of its tiles.
+    """Find where the fly-back lies in a slice, from at most 5 of its tiles and both ends.
 
     Returns
     -------

@@ -237,7 +237,7 @@ def stamp_interpolations(
 def finalise_interpolation(
     config_in: Path, fragments: Sequence[Path], config_out: Path, *, overwrite: bool = False
 ) -> None:
-    """Merge manifests into a table: ``slice_config_final.csv``; without any it is the same table.
+    """Merge manifests into a table: ``slice_config.csv``; without any it is the same table.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from linumpy.cli import logger
 from linumpy.device import CPU, Device, default_workers
 from linumpy.errors import InputError
 from linumpy.io.models import save_model
+from linumpy.io.omezarr import open_image
 from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
 from linumpy.params import build
 from linumpy.quality.assess_slice_quality import SliceQuality, assess_slice_quality
@@ -54,7 +55,14 @@ def assess_folder(
     volumes, voxel_um, interval_um = load_slices(paths, shifts, device=device)
     # Every pair in hand takes the memory of some planes of two slices.
     workers = min(default_workers(device), _MAX_PAIRS)
-    model = assess_slice_quality(volumes, voxel_um, interval_um, params, workers=workers)
+    amplitude = {}
+    for path in paths:
+        attributes = open_image(path).attributes
+        if attributes.get("amplitude_scale"):
+            amplitude[int(attributes["slice_id"])] = float(attributes["amplitude_scale"])
+    model = assess_slice_quality(
+        volumes, voxel_um, interval_um, params, amplitude=amplitude, workers=workers
+    )
     save_model(*model_place(output), model)
     for record in model.slices:
         if record["exclude_reason"]:

@@ -8,7 +8,7 @@ slice in it looks worse than the brain's other pairs; a slice whose pairs mostly
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +28,7 @@ WEIGHTS = {"ssim": 0.5, "edges": 0.3, "variance": 0.2}
 
 LOW_QUALITY = "low_quality"
 CONSTANT = "constant_slice"
+DIM = "dim_slice"
 FIRST = "first_slice_excluded"
 CALIBRATION = "calibration_slice"
 
@@ -71,9 +72,10 @@ class SliceQuality:
     Attributes
     ----------
     slices
-        ``slice_id, score, ssim, edges, variance, n_pairs, exclude_reason``. Parts and score are
-        relative to the brain's good pairs, 0 to 1; None for a slice that has no pair to judge
-        by. An empty reason means that the slice is used.
+        ``slice_id, score, ssim, edges, variance, n_pairs, brightness, exclude_reason``. Parts and
+        score are relative to the brain's good pairs, 0 to 1; None for a slice that has no pair to
+        judge by. Brightness is relative to the median slice, None where it is not known. An empty
+        reason means that the slice is used.
     pairs
         `PairSimilarity` as plain records.
     """
@@ -90,6 +92,7 @@ def assess_slice_quality(
     interval_um: float,
     params: QualityParams,
     *,
+    amplitude: Mapping[int, float] | None = None,
     workers: int = 1,
 ) -> SliceQuality:
     """Rate all slices of a brain.
@@ -102,6 +105,9 @@ def assess_slice_quality(
         Voxel size of all.
     interval_um
         Slicing interval.
+    amplitude
+        What normalisation divided each slice by, by slice id. A slice that lost the light, by a
+        bubble or a wrong focus, may still look like its neighbours once it is normalised.
     workers
         Slices and pairs in hand at once; the answer does not depend on it.
     """
@@ -129,6 +135,7 @@ def assess_slice_quality(
         compared = list(pool.map(compare, pairs))
     first = {s.slice_id for s in slices[: params.exclude_first]}
     calibration = _calibration_slices(slices) if params.detect_calibration else set()
+    brightness = _brightness(amplitude or {})
     records = []
     for record in rate(
         [s.slice_id for s in slices],
@@ -141,15 +148,24 @@ def assess_slice_quality(
             reason = FIRST
         elif slice_id in calibration:
             reason = CALIBRATION
+        elif brightness.get(slice_id, 1.0) < params.min_brightness:
+            reason = DIM
         elif record["score"] is not None and record["score"] < params.min_quality:
             reason = LOW_QUALITY
-        records.append({**record, "exclude_reason": reason})
+        light = brightness.get(slice_id)
+        records.append({**record, "brightness": light, "exclude_reason": reason})
     return SliceQuality(
         voxel_um=voxel_um,
         min_quality=params.min_quality,
         slices=records,
         pairs=[asdict(p) for p in compared],
     )
+
+
+def _brightness(amplitude: Mapping[int, float]) -> dict[int, float]:
+    """Return each slice's amplitude over the median of all."""
+    usual = float(np.median(list(amplitude.values()))) if amplitude else 0.0
+    return {k: a / usual for k, a in amplitude.items()} if usual > 0 else {}
 
 
 def neighbours(slices: Sequence[SliceVolume]) -> list[tuple[SliceVolume, SliceVolume]]:

@@ -15,8 +15,9 @@ from linumpy.quality.truth import Truth
 
 F1_TARGET = 1.0
 
-_TABLES = ("slice_config_final.csv", "slice_config.csv")
-_BY_MACHINE = frozenset({"low_quality", "no_match_but_neighbours_match", "consecutive_low_z_corr"})
+_BY_MACHINE = frozenset(
+    {"dim_slice", "low_quality", "no_match_but_neighbours_match", "consecutive_low_z_corr"}
+)
 _COVERED = "covered_by_neighbour"
 
 
@@ -55,11 +56,8 @@ def decision_figures(run: Run, truth: Truth) -> dict[str, Figure]:
 
 
 def _decisions(run: Run) -> dict[int, Mapping[str, str]]:
-    for name in _TABLES:
-        rows = run.table(name)
-        if rows:
-            return {parse_slice_id(row["slice_id"]): row for row in rows if row.get("slice_id")}
-    return {}
+    rows = run.table("slice_config.csv")
+    return {parse_slice_id(row["slice_id"]): row for row in rows if row.get("slice_id")}
 
 
 def _true(cell: str | None) -> bool:

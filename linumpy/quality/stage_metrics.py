@@ -117,7 +117,7 @@ def crop_3d_mosaic_below_interface(model: Any, found: StageMetrics) -> None:
     depth = float(model.interface_um)
     # The planes kept tell the axial voxel.
     voxels = depth / (model.depth_um / model.n_planes)
-    found.add("interface", depth, "um", "median depth of the cut face")
+    found.add("interface", depth, "um", "mean depth of the cut face")
     found.add("interface_planes", voxels, "voxel", "the same in planes")
     found.add("kept_depth", model.depth_um, "um", "depth kept below the face")
     tilt = float(np.hypot(*model.tilt_um))

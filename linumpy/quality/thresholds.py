@@ -42,21 +42,18 @@ class Limits:
 
 LIMITS = {
     # Of any registration.
-    "registration_error": Limits(0.05, 0.15),
     "translation": Limits(30, 50),
     "rotation": Limits(1, 2),
     "correlation": Limits(0.7, 0.5, higher_is_better=True),
     "confidence": Limits(0.4, 0.3, higher_is_better=True),
     "rms_residual": Limits(5, 15),
     "accepted_share": Limits(0.5, 0.25, higher_is_better=True),
-    "unregistered_share": Limits(0.25, 0.5),
     "unregistered_tiles_share": Limits(0.5, 0.8),
     # Of what a picture shows.
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),
     "mask_coverage": Limits(0.05, 0.01, higher_is_better=True),
     "agarose_coverage": Limits(0.05, 0.01, higher_is_better=True),
     "empty_fraction": Limits(0.5, 0.8),
-    "std_background": Limits(0.1, 0.25),
     "seam": Limits(0.12, 0.25),
     "profile_quality": Limits(0.5, 0.3, higher_is_better=True),
     "psf_max": Limits(0.1, 0.05, higher_is_better=True),

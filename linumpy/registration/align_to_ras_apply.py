@@ -224,6 +224,8 @@ def resample_block(
     def sample(array: Array) -> Array:
         return affine_transform(array, matrix, offset, shape, mode="grid-constant")
 
+    if _all_inside(to_source, shape, data.shape) and bool(valid.all()):
+        return sample(data), xp.ones(tuple(shape), xp.uint8)
     weight = (valid > 0).astype(xp.float32)
     share = sample(weight)
     total = sample(data * weight)
@@ -231,6 +233,13 @@ def resample_block(
     total *= keep
     total /= xp.where(keep, share, 1)
     return total, keep.astype(xp.uint8)
+
+
+def _all_inside(to_source: np.ndarray, shape: Sequence[int], inside: Sequence[int]) -> bool:
+    """Whether no voxel of a block reaches beyond the outermost centres of its source."""
+    ends = itertools.product(*((0, n - 1) for n in shape))
+    reached = np.array([[*corner, 1] for corner in ends]) @ to_source[:3].T
+    return bool((reached >= 0).all() and (reached <= np.array(inside) - 1).all())
 
 
 class _Source:

@@ -16,7 +16,7 @@ from linumpy.intensity.quantiles import otsu_threshold
 from linumpy.io.atlas import Atlas
 from linumpy.io.omezarr import Image, Triple
 
-MAX_VOXELS = 48 * 2**20
+MAX_VOXELS = 24 * 2**20
 """Voxels of brain or atlas that are held in memory at once."""
 
 _SLAB_BYTES = 256 * 2**20

@@ -31,6 +31,7 @@ _MIN_TURN_SIGMA_DEG = 0.02
 _NEGLIGIBLE_PX = 0.1
 _MAX_ID_STEP = 2
 _MIN_WEIGHT = 0.1
+_TRUSTED_SHARE = 0.8
 _LONE_CONFIDENCE = 0.6
 
 
@@ -196,18 +197,25 @@ def solve_registration(
 
 
 def _reference(number: Mapping[int, int], shifts: Sequence[PairShift]) -> int:
-    """Return the slice that all others are placed by: near the middle, and matched.
+    """Return the slice that all others are placed by: near the middle, and well matched.
 
-    All offsets are relative to it. One that hardly any pair could place, such as a dark or torn
-    slice, would shift the whole brain by its own error.
+    All offsets are relative to it. One that its pairs hardly place, such as a dark or torn slice,
+    would shift the whole brain by its own error.
     """
     matched = np.zeros((len(number), 2), int)
+    best = np.zeros(len(number))
     for shift in shifts:
         if shift.reason != NO_SHARED_PLANES:
-            for slice_id in (shift.fixed_id, shift.moving_id):
-                matched[number[slice_id]] += (not shift.reason, 1)
-    trusted = [n for n, (accepted, compared) in enumerate(matched) if 2 * accepted > compared]
+            for n in (number[shift.fixed_id], number[shift.moving_id]):
+                matched[n] += (not shift.reason, 1)
+                if not shift.reason:
+                    best[n] = max(best[n], shift.confidence * shift.agreement)
     middle = len(number) // 2
+    trusted = [
+        n
+        for n, (accepted, compared) in enumerate(matched)
+        if 2 * accepted > compared and best[n] >= _TRUSTED_SHARE * best.max()
+    ]
     return min(trusted or [middle], key=lambda n: (abs(n - middle), n))
 
 

@@ -258,6 +258,12 @@ class NormalizeIntensitiesPerSlice(Stage):
             self._params.percentile_max,
         )
 
+    def layout(self, layout: SliceLayout) -> SliceLayout:
+        """Say in the slice's attributes what it was divided by."""
+        return replace(
+            layout, attributes={**layout.attributes, "amplitude_scale": float(self.model.scale)}
+        )
+
     def apply(self, tile: Tile) -> Tile:
         """Normalise a block."""
         data = normalize_intensities_per_slice(tile.data, tile.valid, self.model)

@@ -18,6 +18,13 @@ class QualityParams:
         minimum=0,
         maximum=1,
     )
+    min_brightness: float = param(
+        0.25,
+        "assess_quality_min_brightness",
+        "brightness below which a slice is left out, as a share of the median slice's",
+        minimum=0,
+        maximum=1,
+    )
     roi_size_px: int = param(
         1024,
         "assess_quality_roi_size",

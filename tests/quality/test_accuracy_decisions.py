@@ -68,7 +68,7 @@ def test_the_final_table_counts(folders, synthetic):
         (SliceConfig(3), 0.0),
     ):
         rows = [SliceConfig(0), row, SliceConfig(2)]
-        figure = figures(run, truth, rows, "slice_config_final.csv")["gaps_filled"]
+        figure = figures(run, truth, rows)["gaps_filled"]
         assert figure.value == expected and figure.passed is None
 
 

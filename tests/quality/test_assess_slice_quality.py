@@ -106,6 +106,19 @@ def test_a_constant_slice_scores_zero_and_says_why(xp, rng):
     assert min(scores(model)[k] for k in (0, 2, 3)) > 0.6
 
 
+def test_a_slice_that_lost_its_light_is_left_out_whatever_it_looks_like(xp, rng):
+    tissue = block(5)
+    slices = [volume(xp, k, cut(tissue, k, rng)) for k in range(4)]
+    amplitude = {0: 500.0, 1: 480.0, 2: 110.0, 3: 530.0}
+    model = assess_slice_quality(slices, VOXEL_UM, INTERVAL_UM, PARAMS, amplitude=amplitude)
+    assert [s["exclude_reason"] for s in model.slices] == ["", "", "dim_slice", ""]
+    assert model.slices[2]["score"] > 0.6
+    assert model.slices[2]["brightness"] == pytest.approx(110 / 490)
+    amplitude[2] = 150.0
+    model = assess_slice_quality(slices, VOXEL_UM, INTERVAL_UM, PARAMS, amplitude=amplitude)
+    assert not any(s["exclude_reason"] for s in model.slices)
+
+
 def test_a_slice_that_the_motors_misplace_is_not_bad(xp, rng):
     tissue = block(6)
     slices = []

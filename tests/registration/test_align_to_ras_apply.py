@@ -79,6 +79,19 @@ def test_a_block_agrees_with_scipy(xp, rng):
     assert (out[keep == 0] == 0).all()
 
 
+def test_the_short_way_inside_a_full_block_is_the_same(xp, rng):
+    data = xp.asarray(rng.normal(size=(24, 24, 24)).astype(np.float32))
+    valid = xp.ones(data.shape, xp.uint8)
+    to_source = np.linalg.inv(some_matrix(tilt=15.0))
+    to_source[:3, 3] = 11.5 - to_source[:3, :3] @ (4.5, 4.5, 4.5)
+    short, all_there = resample_block(data, valid, to_source, (10, 10, 10))
+    assert (to_host(all_there) == 1).all()
+    # One hole far from what is sampled makes it go the long way.
+    valid[0, 0, 0] = 0
+    long, _ = resample_block(data, valid, to_source, (10, 10, 10))
+    np.testing.assert_allclose(to_host(short), to_host(long), atol=1e-5)
+
+
 def test_blocks_make_up_the_whole(tmp_path, device):
     """Streaming over shards gives what one resampling of everything gives."""
     data, valid = make_brain(tmp_path / "brain.ome.zarr")
