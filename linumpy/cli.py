@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from linumpy import __version__
 from linumpy.errors import LinumpyError
@@ -21,10 +21,22 @@ T = TypeVar("T")
 logger = logging.getLogger("linumpy")
 
 _SECONDS_BETWEEN_LINES = 10
+_MANY_OPTIONS = 8
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Show defaults where they say something, and keep the description's paragraphs."""
+
+    def _format_usage(
+        self, usage: Any, actions: Iterable[argparse.Action], groups: Any, prefix: Any
+    ) -> str:
+        """Name what must be given; many options would hide it, and stand below anyway."""
+        actions = list(actions)
+        given = [a for a in actions if not a.option_strings or a.required]
+        if usage is not None or len(actions) - len(given) <= _MANY_OPTIONS:
+            return super()._format_usage(usage, actions, groups, prefix)
+        text = super()._format_usage(None, given, [], prefix)
+        return text.replace(self._prog, f"{self._prog} [options]", 1)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text

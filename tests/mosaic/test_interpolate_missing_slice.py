@@ -1,6 +1,7 @@
 """Gaps of one slice: tissue that turns and grows with depth is met half way."""
 
 import csv
+import importlib.util
 import json
 from dataclasses import replace
 
@@ -50,6 +51,10 @@ WAY = (
     @ planar(np.diag([1.05, 0.96]), np.multiply(CENTRE, [-0.05, 0.04]))
 )
 PARAMS = InterpolateParams()
+
+needs_itk = pytest.mark.skipif(
+    importlib.util.find_spec("SimpleITK") is None, reason="needs SimpleITK"
+)
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +177,7 @@ def structural(data, truth):
     )
 
 
+@needs_itk
 def test_tissue_that_turns_and_grows_is_met_half_way(pair, base, device, tmp_path):
     _, paths, registration = pair
     found = {}
@@ -194,6 +200,7 @@ def test_tissue_that_turns_and_grows_is_met_half_way(pair, base, device, tmp_pat
     assert ssim > ssim_average + 0.1
 
 
+@needs_itk
 def test_the_gap_is_filled_where_the_slices_end(pair, base, tmp_path):
     """The first plane looks like the last of slice 0, the last like the first of slice 2."""
     _, paths, registration = pair
@@ -212,6 +219,7 @@ def test_the_gap_is_filled_where_the_slices_end(pair, base, tmp_path):
     assert valid.mean() > 0.85
 
 
+@needs_itk
 def test_turned_slices_are_turned_back(base, tmp_path):
     """A slice that lies turned about the pivot of the registration."""
     folder = tmp_path / "turned"
@@ -245,6 +253,7 @@ def test_two_missing_slices_beside_each_other_stay_missing(base, tmp_path, caplo
     assert not list(tmp_path.glob("*_interpolated.ome.zarr"))
 
 
+@needs_itk
 def test_other_tissue_leaves_an_honest_gap(base, tmp_path, caplog):
     rng = np.random.default_rng(3)
     other = gaussian_filter(rng.normal(size=(24, SIDE, SIDE)), (0, 3, 3))
@@ -274,6 +283,7 @@ def ends(base):
     return stack
 
 
+@needs_itk
 def test_every_gate_says_its_name(ends, monkeypatch):
     from linumpy.mosaic import interpolate_missing_slice_match as module
 
@@ -296,6 +306,7 @@ def test_every_gate_says_its_name(ends, monkeypatch):
     assert match_slices(upper, lower, PARAMS).failure == NOT_IMPROVED
 
 
+@needs_itk
 def test_planes_that_match_as_they_lie_need_no_deformation(ends):
     found = match_slices(ends(0, True), ends(0.2, True), PARAMS)
     assert found.failure == "" and not found.deformed
