@@ -27,15 +27,15 @@ from .ellipsoid import Brain, sampled
 
 sitk = pytest.importorskip("SimpleITK")
 
-ATLAS_UM = 36.0
-ATLAS_SHAPE = (28, 42, 34)
+ATLAS_UM = 44.0
+ATLAS_SHAPE = (23, 34, 28)
 
 
 def middle(shape, voxel):
     return grid_affine((voxel,) * 3, [-(n - 1) / 2 * voxel for n in shape])
 
 
-def scene(seed, *, tilt=10.0, scale=1.06, voxel=30.0, code=None):
+def scene(seed, *, tilt=10.0, scale=1.06, voxel=38.0, code=None):
     """A tilted part of a brain with speckle, its atlas, and the truth between them."""
     rng = np.random.default_rng(seed)
     code = code or orientations()[int(rng.integers(24))]
@@ -45,7 +45,7 @@ def scene(seed, *, tilt=10.0, scale=1.06, voxel=30.0, code=None):
     true[:3, :3] = scale * turn @ axes_to_atlas(code)
     true[:3, 3] = rng.uniform(-60, 60, 3)
     # All of the brain across, half of it from front to back.
-    whole = {"S": 28, "I": 28, "A": 22, "P": 22, "R": 36, "L": 36}
+    whole = {"S": 22, "I": 22, "A": 18, "P": 18, "R": 28, "L": 28}
     shape = tuple(whole[letter] for letter in code)
     brain = Brain(seed + 100)
     grid = middle(shape, voxel)
@@ -164,8 +164,8 @@ def test_script_writes_all(files, tmp_path, script):
     assert not model["mirrored"]
     assert model["margin"] > 0
     assert model["overlap"] > 0.95
-    assert model["tilt_deg"] == pytest.approx(10, abs=1.5)
-    np.testing.assert_allclose(model["scale"], 1.06, atol=0.03)
+    assert model["tilt_deg"] == pytest.approx(10, abs=2.5)
+    np.testing.assert_allclose(model["scale"], 1.06, atol=0.05)
     out = open_image(tmp_path / "b_ras.ome.zarr")
     assert out.attributes["kind"] == "aligned_brain"
     assert out.attributes["orientation"] == "SAR"
@@ -181,7 +181,7 @@ def test_script_writes_all(files, tmp_path, script):
     file = Atlas(folder / "atlas.nii.gz", atlas, affine)
     on_atlas = sampled_on(read_brain(out, ATLAS_UM), read_atlas_volume(file, ATLAS_UM))
     seen = on_atlas > 0
-    assert seen.sum() > 5000
+    assert seen.sum() > 2000
     assert np.corrcoef(on_atlas[seen] > 60, atlas[seen] > 0.4)[0, 1] > 0.7
 
 
@@ -242,12 +242,13 @@ def test_level_and_voxel_of_the_registration(files):
     folder, _, _, _ = files
     image = open_image(folder / "b.ome.zarr")
     atlas = Atlas(folder / "atlas.nii.gz", np.zeros(ATLAS_SHAPE), middle(ATLAS_SHAPE, ATLAS_UM))
-    assert working_voxel_um(image, atlas, -1) == pytest.approx(36)
-    assert working_voxel_um(image, atlas, 0) == pytest.approx(36)
+    assert working_voxel_um(image, atlas, -1) == pytest.approx(44)
+    assert working_voxel_um(image, atlas, 0) == pytest.approx(44)
     assert working_voxel_um(image, atlas, 1) == pytest.approx(50)
     # Read from the finer level, in place: the corner stays where it is.
-    whole, coarse = read_brain(image, 30.0), read_brain(image, 100.0)
+    whole, coarse = read_brain(image, 38.0), read_brain(image, 100.0)
     corners = [v.index_to_um @ [-0.5, -0.5, -0.5, 1] for v in (whole, coarse)]
     np.testing.assert_allclose(corners[0], corners[1], atol=1e-6)
-    total = [float(v.data.sum()) * np.prod(v.voxel_um) for v in (whole, coarse)]
-    assert total[1] == pytest.approx(total[0], rel=0.1)
+    # A last fraction of a coarse voxel is cut off.
+    kept = tuple(slice(int(n * 100 / 38)) for n in coarse.data.shape)
+    assert coarse.data.mean() == pytest.approx(whole.data[kept].mean(), rel=0.05)
