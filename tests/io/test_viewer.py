@@ -53,7 +53,7 @@ def ask(brain):
         thread.start()
 
         def ask(path, method="GET", **headers):
-            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
             headers = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, headers=headers)
             response = connection.getresponse()
@@ -237,11 +237,11 @@ def test_the_script_writes_states_and_serves(brain, tmp_path, script):
     try:
         link = process.stdout.readline()
         port = re.search(r"localhost:(\d+)", unquote(link))[1]
-        connection = http.client.HTTPConnection("localhost", int(port), timeout=10)
+        connection = http.client.HTTPConnection("localhost", int(port), timeout=60)
         connection.request("GET", "/my%20brain.ome.zarr/zarr.json")
         assert connection.getresponse().status == 200
         connection.close()
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
         process.stdout.close()

@@ -26,15 +26,18 @@ if words and words[0] == name and all(w in " ".join(arguments) for w in words[1:
 made = [Path(a) for a in arguments if Path(a).suffix in {".zarr", ".json", ".csv", ".png", ".html"}]
 for flag, stems in {
     "--output": ("detect_focal_curvature", "fix_illumination_3d"),
+    "--diagnostics": ("rehoming_report",) if name == "detect_rehoming" else (),
     "--output_models": (
         "register_tiles",
         "crop_3d_mosaic_below_interface",
         "normalize_intensities_per_slice",
     ),
 }.items():
-    if flag in arguments:
-        folder = Path(arguments[arguments.index(flag) + 1])
+    folder = Path(arguments[arguments.index(flag) + 1]) if flag in arguments else Path("x.json")
+    if not folder.suffix:
         made += [folder / f"{stem}.json" for stem in stems]
+if name == "analyze_shifts":
+    made.append(Path(arguments[1]) / "analyze_shifts.json")
 for path in made:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".zarr":

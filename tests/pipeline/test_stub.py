@@ -251,6 +251,7 @@ def test_every_step_beside_the_straight_way(stubs: Stubs) -> None:
         "refine_manual_transforms (all slices)",
         "export_manual_align (all slices)",
         "correct_bias_field (raw_tiles)",
+        "check_atlas (atlas)",
         "align_to_ras (raw_tiles)",
         "analyze_registration_transforms (all slices)",
         "analyze_acquisition_rotation (all slices)",
