@@ -233,6 +233,8 @@ def test_the_script_writes_states_and_serves(brain, tmp_path, script):
         stdout=subprocess.PIPE,
         text=True,
         env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
+        # A shell that starts tests in the background lets them ignore what Ctrl-C sends.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         link = process.stdout.readline()
