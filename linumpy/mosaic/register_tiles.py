@@ -38,6 +38,8 @@ _MIN_STAGE_SIGMA_PX = 0.2
 _UNKNOWN_STAGE_SIGMA_PX = 1.0
 _OUTLIER_SIGMAS = 4.0
 _OUTLIER_FLOOR_PX = 0.75
+_BRIGHTNESS_PRIOR, _BRIGHTNESS_SIGMA = 3.0, 0.05
+"""Of logarithms: how far tiles may be apart, and how closely a pair is believed."""
 
 
 @dataclass(frozen=True)
@@ -375,6 +377,39 @@ def overlap_means(
     if not both.any():
         return None
     return float(a[both].mean()), float(b[both].mean())
+
+
+def tile_brightness(
+    n_tiles: int, pairs: Sequence[tuple[int, int]], means: Sequence[tuple[float, float]]
+) -> np.ndarray:
+    """Return how bright each tile is against the others, by what neighbours show of one place.
+
+    Parameters
+    ----------
+    n_tiles
+        Number of tiles.
+    pairs
+        Tiles (a, b) of each pair.
+    means
+        Mean amplitudes of both over their overlap (`overlap_means`).
+
+    Returns
+    -------
+    Shape (n_tiles,): 1 is the median; NaN for a tile without a pair.
+    """
+    bright = np.full(n_tiles, np.nan)
+    shown = [n for n, mean in enumerate(means) if min(mean) > 0]
+    if not shown:
+        return bright
+    ratios = np.log([[means[n][1] / means[n][0]] for n in shown])
+    joined = [pairs[n] for n in shown]
+    solution = solve_network(
+        n_tiles, joined, ratios, prior_sigma=_BRIGHTNESS_PRIOR, min_pair_sigma=_BRIGHTNESS_SIGMA
+    )
+    known = connected_components(n_tiles, joined) >= 0
+    level = solution.deviation[:, 0]
+    bright[known] = np.exp(level[known] - np.median(level[known]))
+    return bright
 
 
 def count_pairs(n_tiles: int, results: Sequence[PairResult]) -> Mapping[int, int]:

@@ -167,6 +167,7 @@ def write_ideal_models(run: Run, truth: Truth, models: Path) -> tuple[int, ...]:
                 )
             tile["corner_um"] = (known.frame_corner_um(index) - shifts[slice_id]).tolist()
             tile["component"] = 0
+            tile["brightness"] = 0.0 if index in known.dark else 1.0
         write_json(models / folder / "register_tiles.json", record)
         name = "crop_3d_mosaic_below_interface.json"
         if slice_id in run.crops:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from linumpy.cli import logger
 from linumpy.device import CPU, Array, Device, like, to_device, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.crop_3d_mosaic_below_interface import (
@@ -72,6 +73,14 @@ class StitchedSource(Source):
             overlap,  # type: ignore[arg-type]
             params.blending_method,
         )
+        # They keep their places: what they would cover, others show, or nothing does.
+        self._dim = positions.dim_tiles(params.min_tile_brightness)
+        if self._dim:
+            logger.warning(
+                "slice z%02d: tiles %s are dark and left out",
+                grid.slice_id,
+                ", ".join(f"({ix}, {iy})" for ix, iy in sorted(self._dim)),
+            )
         corner_um = corner_px * lateral_um
         self.layout = SliceLayout(
             shape=(grid.tile_shape_px[0], *shape),
@@ -87,10 +96,21 @@ class StitchedSource(Source):
                 "nominal_positions": all(
                     "nominal_position" in t.flags for t in grid.tiles if t.present
                 ),
-                "flags": {f"{t.ix},{t.iy}": list(t.flags) for t in grid.tiles if t.flags},
+                "flags": self._flags(grid),
                 "missing_tiles": [[t.ix, t.iy] for t in grid.tiles if not t.present],
             },
         )
+
+    def _flags(self, grid: GridInfo) -> dict[str, list[str]]:
+        """Return the flags of odd tiles; those that are left out are dark."""
+        found = {}
+        for tile in grid.tiles:
+            flags = list(tile.flags)
+            if (tile.ix, tile.iy) in self._dim and "dark" not in flags:
+                flags.append("dark")
+            if flags:
+                found[f"{tile.ix},{tile.iy}"] = flags
+        return found
 
     def keys(self) -> Sequence[Key]:
         """All blocks, row by row."""
@@ -104,6 +124,8 @@ class StitchedSource(Source):
         def placed() -> list[tuple[Array, Array | None, Sequence[float]]]:
             out = []
             for n in numbers:
+                if self._keys[n] in self._dim:
+                    continue
                 tile = self._store.get(self._keys[n])
                 valid = None if tile.valid is None else to_device(tile.valid, self._device)
                 out.append((to_device(tile.data, self._device), valid, self._offset_px[n]))

@@ -22,6 +22,7 @@ from linumpy.mosaic.register_tiles import (
     overlap_means,
     solve_positions,
     start_pair,
+    tile_brightness,
     tile_evidence,
 )
 from linumpy.slices.engine import Stage
@@ -38,8 +39,9 @@ class TilePositions:
     Attributes
     ----------
     tiles
-        One entry an imaged tile: ``ix, iy, stage_corner_um, corner_um, component, n_pairs``.
-        `component` −1 marks a tile that the stage alone holds.
+        One entry an imaged tile: ``ix, iy, stage_corner_um, corner_um, component, n_pairs,
+        brightness``. `component` −1 marks a tile that the stage alone holds; `brightness` is
+        that against the others (1 is the median), None where no overlap tells.
     pairs
         One entry a pair: ``a, b`` (grid indices), ``displacement_um``, ``expected_um``,
         ``confidence``, ``accepted``, ``residual_um``, ``overlap_mean_a``, ``overlap_mean_b``.
@@ -57,6 +59,11 @@ class TilePositions:
     def corners_um(self) -> dict[Key, np.ndarray]:
         """Return each tile's solved corner by its grid indices."""
         return {(t["ix"], t["iy"]): np.asarray(t["corner_um"], float) for t in self.tiles}
+
+    def dim_tiles(self, least: float) -> set[Key]:
+        """Return the tiles of less brightness than `least`, by their grid indices."""
+        found = ((t["ix"], t["iy"], t.get("brightness")) for t in self.tiles)
+        return {(ix, iy) for ix, iy, bright in found if bright is not None and bright < least}
 
 
 class RegisterTiles(Stage):
@@ -121,6 +128,12 @@ class RegisterTiles(Stage):
         results = [self._results[k] for k in sorted(self._results)]
         solution = solve_positions(self._stage_px, results)
         counts = count_pairs(len(self._tiles), results)
+        pairs = [self._pair_record(r, solution.position_px) for r in results]
+        bright = tile_brightness(
+            len(self._tiles),
+            [(r.pair.a, r.pair.b) for r in results],
+            [(p["overlap_mean_a"] or 0.0, p["overlap_mean_b"] or 0.0) for p in pairs],
+        )
         held = int((solution.component < 0).sum())
         if held:
             logger.warning(
@@ -141,10 +154,11 @@ class RegisterTiles(Stage):
                     "corner_um": (solution.position_px[n] * self._lateral_um).tolist(),
                     "component": int(solution.component[n]),
                     "n_pairs": counts[n],
+                    "brightness": float(bright[n]) if np.isfinite(bright[n]) else None,
                 }
                 for n, tile in enumerate(self._tiles)
             ],
-            pairs=[self._pair_record(r, solution.position_px) for r in results],
+            pairs=pairs,
             stage_affine=solution.linear.tolist(),
         )
 

@@ -51,6 +51,14 @@ class StitchParams:
     blending_method: str = param(
         "linear", "stitch_blending_method", "how overlaps are blended", choices=BLENDING_METHODS
     )
+    min_tile_brightness: float = param(
+        0.5,
+        "stitch_min_tile_brightness",
+        "tiles dimmer than this share of the others, by what neighbours show of one place, are "
+        "left out; 0 keeps all",
+        minimum=0,
+        maximum=1,
+    )
 
 
 @dataclass(frozen=True)

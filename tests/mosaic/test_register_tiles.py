@@ -8,6 +8,7 @@ from linumpy.mosaic.register_tiles import (
     find_pairs,
     overlap_means,
     solve_positions,
+    tile_brightness,
     tile_evidence,
 )
 from linumpy.registration.correlation import flatten
@@ -110,3 +111,18 @@ def test_a_mask_that_leaves_nothing_out_is_none(xp, rng):
     masked = tile_evidence(xp.asarray(tile), xp.ones(tile.shape, xp.uint8))
     np.testing.assert_array_equal(to_host(bare.slabs), to_host(masked.slabs))
     np.testing.assert_array_equal(to_host(bare.slab_means), to_host(masked.slab_means))
+
+
+def test_brightness_of_tiles_is_told_by_what_both_of_a_pair_show(rng):
+    true = np.array([1.0, 1.1, 0.9, 0.08, 1.0, 1.2, 0.95, 1.05, 1.0])
+    pairs = [(n, n + 1) for n in range(7) if n % 3 != 2] + [(n, n + 3) for n in range(5)]
+    scene = rng.uniform(5, 50, len(pairs))
+    speckle = rng.normal(1, 0.03, (len(pairs), 2))
+    shown = np.stack([true[[a, b]] for a, b in pairs]) * scene[:, None] * speckle
+    means = [(float(one), float(other)) for one, other in shown]
+    # An overlap that shows nothing.
+    means[4] = (0.0, 0.0)
+    found = tile_brightness(9, pairs, means)
+    assert np.isnan(found[8]) and not np.isnan(found[:8]).any()
+    np.testing.assert_allclose(found[:8], true[:8] / np.median(true[:8]), rtol=0.1)
+    assert np.isnan(tile_brightness(2, [], [])).all()

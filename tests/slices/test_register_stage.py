@@ -5,12 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linumpy.device import is_device_array, to_device
+from linumpy.device import is_device_array, to_device, to_host
 from linumpy.io.grid import open_grid
 from linumpy.slices import register_stage
+from linumpy.slices.block_stages import StitchedSource
 from linumpy.slices.engine import on_device
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.register_stage import RegisterTiles
+from linumpy.slices.store import TileStore
+from linumpy.slices.tile import Tile
+from linumpy.stage_params.slices import StitchParams
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +72,41 @@ def test_a_masked_band_does_not_move_the_tiles(source, device):
     plain = register(source, device).solve().corners_um()
     for key, corner in stage.solve().corners_um().items():
         np.testing.assert_allclose(corner, plain[key], atol=0.2 * source.layout.voxel_um[1])
+
+
+def test_a_dark_tile_is_told_by_its_neighbours_and_left_out(source, device, caplog):
+    """Against a slice in which all of that tile is masked."""
+    dark = source.keys()[1]
+    tiles = {key: on_device(source.read(key), device) for key in source.keys()}  # noqa: SIM118
+    weak = replace(tiles[dark], data=tiles[dark].data * np.float32(0.1))
+    lost = replace(weak, valid=(weak.data * 0).astype(np.uint8))
+
+    def learn(tile: Tile):
+        stage = RegisterTiles()
+        stage.start(source.layout)
+        for key in tiles:
+            stage.gather(key, stage.measure(tile if key == dark else tiles[key]))
+        return stage.solve()
+
+    def stitch(tile: Tile, positions, least: float):
+        with TileStore(1 << 30) as store:
+            for key in tiles:
+                store.put(tile if key == dark else tiles[key])
+            grid, params = source.layout, StitchParams(min_tile_brightness=least)
+            stitched = StitchedSource(store, grid, positions, params, device=device)
+            blocks = [stitched.read(key) for key in stitched.keys()]  # noqa: SIM118
+            arrays = [(to_host(b.data), to_host(b.valid)) for b in blocks]
+            return arrays, stitched.layout.attributes["flags"]
+
+    assert learn(tiles[dark]).dim_tiles(0.5) == set()
+    positions = learn(weak)
+    bright = {(t["ix"], t["iy"]): t["brightness"] for t in positions.tiles}
+    assert bright[dark] == pytest.approx(0.1, rel=0.3)
+    assert positions.dim_tiles(0.5) == {dark}
+    found, flags = stitch(weak, positions, 0.5)
+    assert flags == {f"{dark[0]},{dark[1]}": ["dark"]}
+    assert f"tiles ({dark[0]}, {dark[1]}) are dark and left out" in caplog.text
+    for ours, theirs in zip(found, stitch(lost, positions, 0)[0], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    kept, flags = stitch(weak, positions, 0)
+    assert not flags and sum(v.sum() for _, v in kept) > sum(v.sum() for _, v in found)
