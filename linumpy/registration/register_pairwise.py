@@ -280,12 +280,16 @@ class _Pair:
             self.fixed.volume.shape[0] - self.count - self.start,
             self.fixed.low - self.start,
         )
-        upright, clear = None, False
+        found: list[tuple[float, _Guess]] = []
         for deeper in steps:
-            upright, clear = self._search_upright(deeper)
-            if upright is not None:
-                break
-        if clear or not self.euler:
+            here = self._search_upright(deeper)
+            if here is not None:
+                found.append(here)
+                if here[0] >= _CLEAR_Z_SCORE:
+                    break
+        # Planes beside the right ones match too, but less.
+        z_score, upright = max(found, key=lambda each: each[0], default=(0.0, None))
+        if z_score >= _CLEAR_Z_SCORE or not self.euler:
             return upright
         if upright is None:
             turned = (self._search_angles(deeper) for deeper in steps[:_TURNED_DEPTHS])
@@ -298,16 +302,15 @@ class _Pair:
         scores = [-1.0 if fit is None else fit.peak.z_score for fit in fits]
         return other if scores[1] > scores[0] else upright
 
-    def _search_upright(self, deeper: int) -> tuple[_Guess | None, bool]:
-        """Search the whole plane without a turn; answer also whether the match is clear."""
+    def _search_upright(self, deeper: int) -> tuple[float, _Guess] | None:
+        """Search the whole plane without a turn; answer also how far the match stands out."""
         first = self.fixed.coarse(self.start + deeper, self.count)
         second = self.moving.coarse(self.top, self.count)
         peak = self._peak(first, second, self._factor)
         if peak is None:
-            return None, False
+            return None
         edge_deg = float(np.rad2deg(_MAX_EDGE_PX / (half_diagonal_px(second.shape) * self._factor)))
-        guess = self._guess(0.0, peak, second, self._factor, deeper, edge_deg)
-        return guess, peak.z_score >= _CLEAR_Z_SCORE
+        return peak.z_score, self._guess(0.0, peak, second, self._factor, deeper, edge_deg)
 
     def _search_angles(self, deeper: int) -> _Guess | None:
         """Search angles, and at each the whole plane, on coarser planes."""
