@@ -10,8 +10,8 @@ EULER, TRANSLATION = "euler", "translation"
 
 
 @dataclass(frozen=True)
-class RegisterParams:
-    """Parameters of the registration of slices."""
+class FaceParams:
+    """How far a slice is trusted near its face; others take this on."""
 
     first_plane: int = param(
         4,
@@ -19,6 +19,12 @@ class RegisterParams:
         "planes at the top of a slice that are not trusted, for an uneven cut",
         minimum=0,
     )
+
+
+@dataclass(frozen=True)
+class RigidParams:
+    """What is sought between two slices; others take this on."""
+
     max_translation_px: int = param(
         200,
         "registration_max_translation",
@@ -38,6 +44,12 @@ class RegisterParams:
         minimum=0,
         maximum=20,
     )
+
+
+@dataclass(frozen=True)
+class RegisterParams(RigidParams, FaceParams):
+    """Parameters of the registration of slices."""
+
     drift_mm: float = param(
         0.1,
         "registration_allowed_drifting_mm",
@@ -52,15 +64,9 @@ class RegisterParams:
 
 
 @dataclass(frozen=True)
-class StackParams:
+class StackParams(FaceParams):
     """Parameters of stacking."""
 
-    first_plane: int = param(
-        4,
-        "moving_slice_first_index",
-        "planes at the top of a slice that are not trusted, for an uneven cut",
-        minimum=0,
-    )
     blend: bool = param(
         True, "stack_blend_enabled", "pass over from slice to slice by a Hann window"
     )

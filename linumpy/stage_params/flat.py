@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from linumpy.params import build, param
-from linumpy.stage_params.brain import EULER, TRANSLATION, RegisterParams
+from linumpy.stage_params.brain import RegisterParams, RigidParams
 from linumpy.stage_params.slices import IlluminationParams, ResampleParams, StitchParams
 
 
@@ -38,30 +38,11 @@ class CropTilesParams:
 
 
 @dataclass(frozen=True)
-class Stack2dParams:
+class Stack2dParams(RigidParams):
     """Parameters of aligning and stacking pictures."""
 
     align: bool = param(
         True, "stack_2d_align", "move the slices of the 2.5D flow to where neighbours look alike"
-    )
-    max_translation_px: int = param(
-        200,
-        "registration_max_translation",
-        "largest shift sought between two slices, pixels",
-        minimum=1,
-    )
-    transform: str = param(
-        EULER,
-        "registration_transform",
-        "what one slice may be against another: turned and shifted, or only shifted",
-        choices=(EULER, TRANSLATION),
-    )
-    max_rotation_deg: float = param(
-        5.0,
-        "registration_max_rotation",
-        "largest turn sought between two slices, degrees",
-        minimum=0,
-        maximum=20,
     )
 
     def registration(self) -> RegisterParams:

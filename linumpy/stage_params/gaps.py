@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linumpy.params import param
+from linumpy.stage_params.brain import FaceParams
 
 INTERPOLATION_METHODS = ("zmorph", "weighted", "average")
 BLEND_METHODS = ("gaussian", "linear")
@@ -75,7 +76,7 @@ class AutoExcludeParams:
 
 
 @dataclass(frozen=True)
-class InterpolateParams:
+class InterpolateParams(FaceParams):
     """Parameters of filling the gap that one missing slice leaves."""
 
     method: str = param(
@@ -137,16 +138,10 @@ class InterpolateParams:
         "most steps of the registration, a level",
         minimum=1,
     )
-    first_plane: int = param(
-        4,
-        "moving_slice_first_index",
-        "planes at the top of a slice that are not trusted, for an uneven cut",
-        minimum=0,
-    )
 
 
 @dataclass(frozen=True)
-class ExportManualParams:
+class ExportManualParams(FaceParams):
     """Parameters of the package for alignment by hand."""
 
     level: int = param(
@@ -162,16 +157,10 @@ class ExportManualParams:
         "planes that are averaged where two slices overlap",
         minimum=1,
     )
-    first_plane: int = param(
-        4,
-        "moving_slice_first_index",
-        "planes at the top of a slice that are not trusted, for an uneven cut",
-        minimum=0,
-    )
 
 
 @dataclass(frozen=True)
-class RefineManualParams:
+class RefineManualParams(FaceParams):
     """Parameters of taking over alignments made by hand."""
 
     refine: bool = param(
@@ -189,11 +178,5 @@ class RefineManualParams:
         2.0,
         "refine_max_rotation_deg",
         "how far from a manual transform is looked, degrees",
-        minimum=0,
-    )
-    first_plane: int = param(
-        4,
-        "moving_slice_first_index",
-        "planes at the top of a slice that are not trusted, for an uneven cut",
         minimum=0,
     )

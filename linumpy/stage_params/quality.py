@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linumpy.params import param
+from linumpy.stage_params.brain import FaceParams
 
 
 @dataclass(frozen=True)
-class QualityParams:
+class QualityParams(FaceParams):
     """Parameters of rating slices against their neighbours."""
 
     min_quality: float = param(
@@ -41,12 +42,6 @@ class QualityParams:
         False,
         "detect_calibration",
         "leave out any of the first three slices that is far deeper than usual",
-    )
-    first_plane: int = param(
-        4,
-        "moving_slice_first_index",
-        "planes at the top of a slice that are not trusted, for an uneven cut",
-        minimum=0,
     )
 
 
