@@ -99,7 +99,8 @@ def score_slab(
 ) -> SliceScore:
     """Compare one slab of a run, already on the truth's grid, with the truth.
 
-    Voxels of `mask` that the run left empty stay 0 and so cost correlation.
+    Voxels of `mask` that the run left empty say nothing: they count as the mean of the others,
+    and so cost correlation by their share.
 
     Parameters
     ----------
@@ -108,12 +109,15 @@ def score_slab(
     mask
         Voxels to compare.
     """
-    filled = np.where(share >= MIN_SHARE, volume, 0)
-    covered = share[mask] >= MIN_SHARE
+    there = share >= MIN_SHARE
+    covered = there[mask]
+    if not covered.any():
+        return SliceScore(0.0, 0.0, 0.0, int(mask.sum()))
+    filled = np.where(there, volume, volume[there & mask].mean())
     return SliceScore(
         pearson=pearson(filled[mask], slab.clean[mask]),
-        sharpness=sharpness(filled, mask),
-        coverage=float(covered.mean()) if covered.size else 0.0,
+        sharpness=sharpness(volume, mask & there),
+        coverage=float(covered.mean()),
         n_voxels=int(mask.sum()),
     )
 

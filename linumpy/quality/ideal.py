@@ -149,12 +149,13 @@ def write_ideal_models(run: Run, truth: Truth, models: Path) -> tuple[int, ...]:
 
     Returns
     -------
-    Ids of the slices that both the run and the truth know.
+    Ids of the slices that both the run and the truth know; bad ones show nothing worth having.
     """
     _write_field(run, truth, models, "detect_focal_curvature", "surface_um", truth.focal_um)
     _write_field(run, truth, models, "fix_illumination_3d", "flat_field", truth.flat_field)
     shifts = frame_shifts_um(run, truth)
-    for slice_id in shifts:
+    used = tuple(i for i in shifts if not truth.slices[i].bad)
+    for slice_id in used:
         folder = Path(f"z{slice_id:02d}")
         record = read_json(run.models / folder / "register_tiles.json")
         known = truth.slices[slice_id]
@@ -172,7 +173,7 @@ def write_ideal_models(run: Run, truth: Truth, models: Path) -> tuple[int, ...]:
         name = "crop_3d_mosaic_below_interface.json"
         if slice_id in run.crops:
             write_json(models / folder / name, _true_cut(run, truth, slice_id))
-    return tuple(shifts)
+    return used
 
 
 def frame_shifts_um(run: Run, truth: Truth) -> dict[int, np.ndarray]:
