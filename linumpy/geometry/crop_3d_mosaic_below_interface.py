@@ -101,8 +101,10 @@ def solve_interface_cut(
     cell_um = (cell_px * voxel_um[1], cell_px * voxel_um[2])
     face = fit_face(sums, counts, cell_px, voxel_um, s_z)
     seen = face.depth_px[face.has_data]
-    # Cells at the border are smaller.
-    interface = float(np.average(seen, weights=counts.max(axis=0)[face.has_data]))
+    # Over all of the slice, so that a hole in one of two tilted slices does not set them apart in
+    # depth; cells at the border are smaller.
+    sizes = [counts.max(axis=axes) for axes in ((0, 2), (0, 1))]
+    interface = float(np.average(face.depth_px, weights=np.outer(*sizes)))
     top, bottom = (interface, interface) if flat else (float(seen.min()), float(seen.max()))
     # A voxel belongs to the tissue when most of it lies below the face.
     first, deepest = int(np.rint(top)), int(np.rint(bottom))

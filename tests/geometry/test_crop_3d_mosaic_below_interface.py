@@ -22,9 +22,10 @@ def tilted(fall):
     return (1 + 8 * share).astype(np.float32), face
 
 
-def cut_of(volume, *, fraction=1.0, flat=False, depth_um=300.0):
+def cut_of(volume, *, fraction=1.0, flat=False, depth_um=300.0, valid=None):
     planes = searched_planes(len(volume), fraction)
-    sums, counts = (to_host(a) for a in log_profiles(volume[:planes], None, 16))
+    there = None if valid is None else valid[:planes]
+    sums, counts = (to_host(a) for a in log_profiles(volume[:planes], there, 16))
     return solve_interface_cut(
         sums, counts, slice_id=7, n_planes=len(volume), voxel_um=(10.0, 10.0, 10.0),
         corner_um=(500.0, -20.0), cell_px=16, s_z=2.0, depth_um=depth_um, flat=flat,
@@ -55,6 +56,15 @@ def test_the_cut_follows_the_face(xp, fall):
     # Blocks cut alone are those of the whole.
     again = cut_planes(cut, (10.0, 10.0, 10.0), (slice(64, 160), slice(32, 100)))
     np.testing.assert_array_equal(again, top[64:160, 32:100])
+
+
+def test_the_depth_of_a_tilted_slice_is_the_same_with_a_corner_masked(xp):
+    volume, _ = tilted(12.0)
+    valid = np.ones(SHAPE, np.uint8)
+    valid[:, 96:, 64:] = 0
+    cut = cut_of(xp.asarray(volume), valid=xp.asarray(valid))
+    # The mean of what is left lies 1 voxel higher.
+    assert cut.interface_um == pytest.approx(cut_of(xp.asarray(volume)).interface_um, abs=1)
 
 
 def test_a_voxel_belongs_to_the_tissue_when_most_of_it_lies_below():
