@@ -39,9 +39,11 @@ _MIN_SHARE_OF_FACE = 0.7
 _MIN_KNOWN_SHARE = 0.01
 _MIN_OVERLAP_SHARE = 0.1
 _MIN_CONFIDENCE = 0.25
-_CLEAR_DEPTH = 3.0
-_SHARP_DEPTH = 8.0
-_DEPTH_REACH = 3
+_CLEAR_CURVATURE = 0.1
+_CLEAR_NOISES = 3.0
+_SPECKLE_PX = 8.0
+"""Pixels of one plane that vary together, about."""
+_DEPTHS_TRIED = 3
 _TURNED_DEPTHS = 3
 """Depths at which angles are tried: a slice both turned and far off in depth is not expected."""
 
@@ -281,13 +283,13 @@ class _Pair:
             self.fixed.low - self.start,
         )
         found: list[tuple[float, _Guess]] = []
-        for deeper in steps:
+        for n, deeper in enumerate(steps):
+            # Planes beside the right ones match too, but less.
+            if n >= _DEPTHS_TRIED and max((z for z, _ in found), default=0) >= _CLEAR_Z_SCORE:
+                break
             here = self._search_upright(deeper)
             if here is not None:
                 found.append(here)
-                if here[0] >= _CLEAR_Z_SCORE:
-                    break
-        # Planes beside the right ones match too, but less.
         z_score, upright = max(found, key=lambda each: each[0], default=(0.0, None))
         if z_score >= _CLEAR_Z_SCORE or not self.euler:
             return upright
@@ -439,32 +441,31 @@ class _Pair:
         """Find how many planes deeper than expected the match lies; None when it is not clear."""
         first = self.fixed.within(fit.windows[0], self.fixed.low, self.fixed.count)
         values = _depth_scores(first, fit.turned)
-        shifts = np.arange(len(values)) + self.fixed.low - self.start
-        best = int(values.argmax())
-        if best in (0, len(values) - 1) or not _stands_out(values, best):
-            return None
-        before, peak, after = values[best - 1 : best + 2]
-        curvature = before - 2 * peak + after
-        offset = 0.5 * (before - after) / curvature if curvature < 0 else 0.0
-        return float(shifts[best] + offset)
+        place = _clear_maximum(values, float(np.sqrt(_SPECKLE_PX / fit.turned.size)))
+        return None if place is None else place + self.fixed.low - self.start
 
 
-def _stands_out(values: np.ndarray, best: int) -> bool:
-    """Whether a maximum along depth is one of all planes, or sharp upon whatever it stands on.
+def _clear_maximum(values: np.ndarray, noise: float) -> float | None:
+    """Return where the correlation along depth is highest, to a fraction; None if it is not clear.
 
-    What changes slowly along depth, as anatomy does, is alike over many planes; speckle is not.
+    Anatomy changes slowly along depth and is alike over many planes: its maximum is flat. That of
+    speckle is sharp.
+
+    Parameters
+    ----------
+    values
+        Correlation at each depth.
+    noise
+        Its standard deviation.
     """
-    noise = max(1.4826 * float(np.median(np.abs(values - np.median(values)))), 1e-6)
-    if (values[best] - np.median(values)) / noise >= _CLEAR_DEPTH:
-        return True
-    away = np.arange(len(values)) - best
-    elsewhere = np.abs(away) > _DEPTH_REACH
-    if elsewhere.sum() < 2 * _DEPTH_REACH:
-        return False
-    slow = np.polynomial.Polynomial.fit(away[elsewhere], values[elsewhere], 3)
-    excess = values - slow(away)
-    spread = max(1.4826 * float(np.median(np.abs(excess[elsewhere]))), 1e-6)
-    return bool(excess[best] / spread >= _SHARP_DEPTH)
+    best = int(values.argmax())
+    if best in (0, len(values) - 1):
+        return None
+    before, peak, after = values[best - 1 : best + 2]
+    curvature = before - 2 * peak + after
+    if -curvature < max(_CLEAR_CURVATURE * peak, _CLEAR_NOISES * np.sqrt(6) * noise):
+        return None
+    return float(best + 0.5 * (before - after) / curvature)
 
 
 def _nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
