@@ -15,6 +15,7 @@ import numpy as np
 
 from linumpy.device import Array, namespace
 from linumpy.geometry.interface import difference_weights, extend_downwards
+from linumpy.geometry.smoothing import gaussian_matrix
 
 CELL_UM = 160.0
 """Wanted side of a cell."""
@@ -265,25 +266,25 @@ def smooth_filled(values: np.ndarray, used: np.ndarray, sigma: float) -> np.ndar
     float64 of the same shape; 0 where nothing is used at all.
     """
     known = np.where(used, values, 0).astype(np.float64)
-    out = np.zeros(values.shape)
-    for _ in range(_PASSES):
-        out += _averaged(np.where(used, known - out, 0), used, sigma)
-    return out
-
-
-def _averaged(values: np.ndarray, used: np.ndarray, sigma: float) -> np.ndarray:
-    from scipy.ndimage import gaussian_filter
-
-    share = used.astype(np.float64)
-    out = np.zeros(values.shape)
     widths = [sigma]
     while widths[-1] < max(values.shape) / 2:
         widths.append(2 * widths[-1])
-    for width in reversed(widths):
-        near = gaussian_filter(share, width, mode="constant")
-        total = gaussian_filter(values, width, mode="constant")
-        out = (total + _EMPTY_SHARE * out) / (near + _EMPTY_SHARE)
+    share = used.astype(np.float64)
+    # The widest first; what it lacks the narrower ones find.
+    near = [(width, _smoothed(share, width) + _EMPTY_SHARE) for width in reversed(widths)]
+    out = np.zeros(values.shape)
+    for _ in range(_PASSES):
+        left = np.where(used, known - out, 0)
+        average = np.zeros(values.shape)
+        for width, weight in near:
+            average = (_smoothed(left, width) + _EMPTY_SHARE * average) / weight
+        out += average
     return out
+
+
+def _smoothed(values: np.ndarray, sigma: float) -> np.ndarray:
+    n1, n2 = values.shape
+    return np.asarray(gaussian_matrix(n1, sigma) @ values @ gaussian_matrix(n2, sigma).T)
 
 
 def sample_surface(

@@ -19,13 +19,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace, ndimage_of, to_host
+from linumpy.device import Array, is_device_array, like, namespace, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.resample import apply_axis_weights
 from linumpy.intensity.compensate_attenuation_methods import (
     KLETT_EXPONENT,
+    box_sums,
     cut_at_noise,
     depth_resolved,
+    gaussian,
     tail_liu,
     tail_smith,
 )
@@ -100,26 +102,51 @@ def bin_power(array: Array, valid: Array | None, size: int) -> tuple[Array, Arra
     -------
     Sums (float32) and counts (uint16), each (z, bins along axis 1, bins along axis 2).
     """
-    xp = namespace(array)
+    if is_device_array(array):
+        return bin_power_at_once(array, valid, size)
     n_planes, n_rows, n_columns = array.shape
     shape = (n_planes, -(-n_rows // size), -(-n_columns // size))
-    total, count = xp.empty(shape, np.float32), xp.empty(shape, np.uint16)
-    ones = _bin_sums(xp.ones((1, n_rows, n_columns), np.uint16), size)
-    pieces = row_blocks(n_planes, 4 * n_rows * n_columns) if xp is np else [slice(0, n_planes)]
-    for planes in pieces:
+    total, count = np.empty(shape, np.float32), np.empty(shape, np.uint16)
+    ones = _bin_sums(np.ones((1, n_rows, n_columns), np.uint16), size)
+    for planes in row_blocks(n_planes, 4 * n_rows * n_columns):
         part = array[planes]
         total[planes] = _bin_sums(part * part, size)
         known = None if valid is None else valid[planes]
-        if known is None or (xp is np and known.all()):
+        if known is None or known.all():
             count[planes] = ones
         else:
             count[planes] = _bin_sums((known > 0).astype(np.uint16), size)
     return total, count
 
 
-def _bin_sums(values: Array, size: int) -> Array:
-    """Sum neighbours along the last two axes, by slices that lie far apart."""
+def bin_power_at_once(array: Array, valid: Array | None, size: int) -> tuple[Array, Array]:
+    """Do what `bin_power` does in few steps over all of the block, which is what a GPU is fast at.
+
+    Sums have another order than those of `bin_power`.
+    """
+    xp = namespace(array)
+    known = xp.ones((1, *array.shape[1:]), bool) if valid is None else valid > 0
+    count = _bin_at_once(known, size, np.uint16)
+    if len(count) < len(array):
+        count = xp.ascontiguousarray(xp.broadcast_to(count, (len(array), *count.shape[1:])))
+    return _bin_at_once(array * array, size, np.float32), count
+
+
+def _bin_at_once(values: Array, size: int, dtype: type) -> Array:
+    """Sum over bins as over axes of their own; those that are cut are filled up with zeros."""
     xp = namespace(values)
+    n, *sides = values.shape
+    bins = [-(-side // size) for side in sides]
+    whole = tuple(number * size for number in bins)
+    if whole != tuple(sides):
+        filled = xp.zeros((n, *whole), values.dtype)
+        filled[:, : sides[0], : sides[1]] = values
+        values = filled
+    return values.reshape(n, bins[0], size, bins[1], size).sum(axis=(2, 4), dtype=dtype)
+
+
+def _bin_sums(values: np.ndarray, size: int) -> np.ndarray:
+    """Sum neighbours along the last two axes, by slices that lie far apart."""
     for axis in (1, 2):
         n = values.shape[axis]
         cut = [slice(None)] * 3
@@ -128,7 +155,7 @@ def _bin_sums(values: Array, size: int) -> Array:
             cut[axis] = slice(first, None, size)
             part = values[tuple(cut)]
             if out is None:
-                out = xp.array(part)
+                out = np.array(part)
             else:
                 cut[axis] = slice(0, part.shape[axis])
                 out[tuple(cut)] += part
@@ -159,16 +186,16 @@ def estimate_attenuation(
         µ of what is not tissue.
     """
     xp = namespace(total)
-    planes = total.shape[0]
     axial_mm = voxel_um[0] / 1000
     width = 2 * ((2 * params.radius_px + 1) // (2 * bin_px)) + 1
-    weight = _box_sums(count.astype(np.float32), width)
+    number = count.astype(np.float32)
+    weight = box_sums(number, width)
     known = weight >= 0.5
-    power = _box_sums(total, width) / xp.maximum(weight, 1)
-    own = 2 * count.astype(np.float32) >= bin_px**2
+    power = box_sums(total, width) / xp.maximum(weight, 1)
+    own = 2 * number >= bin_px**2
     # Below a bin's first voxel; a neighbour's face may lie higher.
     imaged = known & (xp.cumsum(own, axis=0, dtype=np.int32) > 0)
-    tissue = imaged & _tissue(total, count, params.mask_sigma_px / bin_px)
+    tissue = imaged & _tissue(total, number, params.mask_sigma_px / bin_px)
     noise = _noise_power(power, imaged & ~tissue, noise_amplitude, params.method)
     noise_by_plane = like(noise, power)
     power = xp.maximum(power - noise_by_plane[:, None, None], np.float32(0))
@@ -186,8 +213,8 @@ def estimate_attenuation(
         tail = tail_liu(power, tissue, n_fit, axial_mm, region)
     mu = depth_resolved(power, tissue, tail, axial_mm) / exponent
     mu = xp.where(imaged & ~tissue, np.float32(agarose_mu_per_mm), mu)
-    medians = [float(xp.median(mu[z][tissue[z]])) if bool(tissue[z].any()) else 0.0
-               for z in range(planes)]  # fmt: skip
+    medians = median_by_plane(mu, tissue)
+    n_tissue = int(tissue.sum())
     return Attenuation(
         slice_id=slice_id,
         method=params.method,
@@ -198,19 +225,43 @@ def estimate_attenuation(
         mu_per_mm=mu.astype(np.float16),
         tissue_depth_px=to_host(tissue.sum(axis=0)).astype(np.uint16),
         mu_by_plane=medians,
-        tissue_mu_per_mm=float(xp.median(mu[tissue])) if bool(tissue.any()) else 0.0,
-        tissue_fraction=float(tissue.sum() / max(int(imaged.sum()), 1)),
+        tissue_mu_per_mm=float(xp.median(mu[tissue])) if n_tissue else 0.0,
+        tissue_fraction=n_tissue / max(int(imaged.sum()), 1),
     )
 
 
-def _box_sums(values: Array, width: int) -> Array:
-    """Sum over a lateral box, as far as there is anything."""
-    if width == 1:
-        return values
-    ndimage = ndimage_of(values)
-    for axis in (1, 2):
-        values = ndimage.uniform_filter1d(values, width, axis=axis, mode="constant")
-    return values * np.float32(width * width)
+def median_by_plane(values: Array, chosen: Array) -> list[float]:
+    """Return the median of what is chosen of each plane, 0 where that is nothing.
+
+    Parameters
+    ----------
+    values
+        float32 (z, axis 1, axis 2), NumPy or CuPy.
+    chosen
+        Boolean of the same shape.
+    """
+    if is_device_array(values):
+        return median_by_plane_at_once(values, chosen)
+    return [
+        float(np.median(plane[mask])) if mask.any() else 0.0
+        for plane, mask in zip(values, chosen, strict=True)
+    ]
+
+
+def median_by_plane_at_once(values: Array, chosen: Array) -> list[float]:
+    """Do what `median_by_plane` does, to the bit, for all planes together.
+
+    One plane after the other a GPU would wait for the host several times a plane.
+    """
+    xp = namespace(values)
+    planes = len(values)
+    count = chosen.reshape(planes, -1).sum(axis=1)
+    ordered = xp.sort(xp.where(chosen, values, np.float32(np.inf)).reshape(planes, -1), axis=1)
+    middle = xp.maximum(xp.stack([count - 1, count], axis=1) // 2, 0)
+    middle = xp.minimum(middle, ordered.shape[1] - 1)
+    pairs = to_host(xp.take_along_axis(ordered, middle, axis=1))
+    means = (pairs[:, 0] + pairs[:, 1]) * np.float32(0.5)
+    return [float(m) for m in np.where(to_host(count) > 0, means, np.float32(0))]
 
 
 def _tissue(total: Array, count: Array, sigma: float) -> Array:
@@ -220,11 +271,8 @@ def _tissue(total: Array, count: Array, sigma: float) -> Array:
     is clearly brighter than agarose is tissue: a limit halfway would lose what lies deep, or in
     tiles with less light.
     """
-    xp, ndimage = namespace(total), ndimage_of(total)
-    sums, weight = (
-        ndimage.gaussian_filter(part.astype(np.float32), (1, sigma, sigma), mode="constant")
-        for part in (total, count)
-    )
+    xp = namespace(total)
+    sums, weight = (gaussian(part, (1, sigma, sigma)) for part in (total, count))
     amplitude = xp.sqrt(sums / xp.maximum(weight, 1e-6))
     known = count > 0
     # Depths count from each A-line's first voxel: faces may be tilted.

@@ -28,9 +28,13 @@ slice's median.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from linumpy.device import Array, namespace, ndimage_of
+from linumpy.device import Array, is_device_array, namespace, ndimage_of
+from linumpy.geometry.resample import apply_axis_weights
+from linumpy.geometry.smoothing import box_matrix, gaussian_matrix
 
 MAX_MU_PER_MM = 50.0
 KLETT_EXPONENT = 0.6
@@ -146,7 +150,8 @@ def tail_liu(
         return xp.zeros(power.shape[1:], np.float32)
     if lateral_width > 1:
         weight = xp.where(fitted, count, np.float32(0))
-        mu = _box(mu * weight, lateral_width) / xp.maximum(_box(weight, lateral_width), 1e-6)
+        near, share = (_box_means(part[None], lateral_width)[0] for part in (mu * weight, weight))
+        mu = near / xp.maximum(share, 1e-6)
     mu = xp.clip(xp.where(fitted, mu, typical), typical / _SLOPE_BOUND, typical * _SLOPE_BOUND)
     # The line at the last voxel, not its power: that is one sample of speckle.
     last_plane = xp.where(used, planes, np.float32(0)).max(axis=0)
@@ -173,12 +178,60 @@ def cut_at_noise(power: Array, tissue: Array, noise: Array, snr_threshold_db: fl
     return tissue & (planes <= deepest)
 
 
-def _box(plane: Array, width: int) -> Array:
-    """Average a map over a box; beyond its borders there is nothing."""
-    ndimage = ndimage_of(plane)
-    for axis in (0, 1):
-        plane = ndimage.uniform_filter1d(plane, width, axis=axis, mode="constant")
-    return plane
+def box_sums(values: Array, width: int) -> Array:
+    """Sum over a lateral box, as far as there is anything.
+
+    Parameters
+    ----------
+    values
+        float32 (z, axis 1, axis 2), NumPy or CuPy.
+    width
+        Side of the box, an odd number.
+    """
+    if width == 1:
+        return values
+    if is_device_array(values):
+        return box_sums_by_matrices(values, width)
+    return _box_means(values, width) * np.float32(width * width)
+
+
+def _box_means(values: Array, width: int) -> Array:
+    if is_device_array(values):
+        return box_sums_by_matrices(values, width) * np.float32(1 / width**2)
+    ndimage = ndimage_of(values)
+    for axis in (1, 2):
+        values = ndimage.uniform_filter1d(values, width, axis=axis, mode="constant")
+    return values
+
+
+def box_sums_by_matrices(values: Array, width: int) -> Array:
+    """Do what `box_sums` does by the kernel that resamples tiles.
+
+    That one is loaded already; CuPy's filters take longer to be imported than all else takes.
+    """
+    sides = values.shape[1:]
+    return apply_axis_weights(values, [None, *(box_matrix(n, width) for n in sides)])
+
+
+def gaussian(values: Array, sigmas: Sequence[float]) -> Array:
+    """Smooth by a Gaussian of these sigmas, in voxels; beyond the borders there is nothing.
+
+    Parameters
+    ----------
+    values
+        float32 of three axes, NumPy or CuPy.
+    """
+    if is_device_array(values):
+        return gaussian_by_matrices(values, sigmas)
+    return ndimage_of(values).gaussian_filter(values, sigmas, mode="constant")
+
+
+def gaussian_by_matrices(values: Array, sigmas: Sequence[float]) -> Array:
+    """Do what `gaussian` does by the kernel that resamples tiles."""
+    pairs = zip(values.shape, sigmas, strict=True)
+    return apply_axis_weights(
+        values, [gaussian_matrix(n, sigma) if sigma > 0 else None for n, sigma in pairs]
+    )
 
 
 def _rank_from_below(tissue: Array) -> Array:

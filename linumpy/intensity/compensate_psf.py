@@ -20,12 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from linumpy.device import Array, like, namespace
 from linumpy.geometry.banded import row_blocks
-from linumpy.intensity.compensate_psf_profile import AxialProfile, measure_profile
+
+if TYPE_CHECKING:
+    from linumpy.intensity.compensate_psf_profile import AxialProfile
 
 MIN_RESPONSE = 0.05
 """Least power response that is made up for: noise is raised by 13 dB at most."""
@@ -171,6 +174,8 @@ def compensate_psf_model_free(
     """
     from scipy.ndimage import gaussian_filter1d
 
+    from linumpy.intensity.compensate_psf_profile import measure_profile
+
     found = measure_profile(cells, voxel_um[0])
     smooth = gaussian_filter1d(found.log_power, _PROFILE_SIGMA, mode="nearest")
     # Above the face and below what was seen the gain stays what it is at the ends.
@@ -211,6 +216,9 @@ def compensate_psf_from_model(
     InputError
         When too few cells show a face with something below it.
     """
+    # Only who learns needs it.
+    from linumpy.intensity.compensate_psf_profile import measure_profile
+
     found = measure_profile(cells, voxel_um[0], slices)
     depth = (np.arange(found.n_planes) + 0.5) * voxel_um[0]
     focus, rayleigh, mu, level = _fit_confocal(

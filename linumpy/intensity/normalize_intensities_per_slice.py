@@ -8,6 +8,7 @@ import numpy as np
 
 from linumpy.device import Array, is_device_array
 from linumpy.geometry.banded import row_blocks
+from linumpy.geometry.smoothing import smooth_map
 from linumpy.intensity.quantiles import histogram_quantile, otsu_threshold
 
 _SCALE_QUANTILE = 0.9
@@ -80,11 +81,9 @@ def find_agarose(mean_map: np.ndarray, sigma_px: float) -> AgaroseMask:
     sigma_px
         Gaussian smoothing.
     """
-    from scipy.ndimage import gaussian_filter
-
     data = np.isfinite(mean_map) & (mean_map > 0)
-    smooth = gaussian_filter(np.where(data, mean_map, 0), sigma_px)
-    share = gaussian_filter(data.astype(np.float32), sigma_px)
+    smooth = smooth_map(np.where(data, mean_map, 0), sigma_px)
+    share = smooth_map(data.astype(np.float32), sigma_px)
     smooth = np.where(data, smooth / np.maximum(share, 1e-6), 0)
     if not data.any():
         return AgaroseMask(0.0, 0.0, data)

@@ -137,8 +137,9 @@ def reconstruct_slice(
     ):
         source = open_source(slice_input, params.resample.assume_unit)
 
-        # What telling agarose from tissue needs, imported while the tiles are read.
-        begin_import("scipy.ndimage")
+        if params.attenuation.enabled and not device.is_gpu:
+            # On a GPU nothing needs it, and who imports keeps the thread that reads waiting.
+            begin_import("scipy.ndimage")
 
         def correct() -> tuple[GridInfo, Aip, RegisterTiles]:
             aip, register = Aip(), RegisterTiles()

@@ -10,13 +10,20 @@ from linumpy.device import to_host
 from linumpy.intensity.compensate_attenuation import (
     attenuation_gain,
     bin_power,
+    bin_power_at_once,
     bin_size,
     compensate_attenuation,
     estimate_attenuation,
+    median_by_plane,
+    median_by_plane_at_once,
 )
 from linumpy.intensity.compensate_attenuation_methods import (
+    box_sums,
+    box_sums_by_matrices,
     cut_at_noise,
     depth_resolved,
+    gaussian,
+    gaussian_by_matrices,
     tail_liu,
     tail_smith,
 )
@@ -272,3 +279,44 @@ def test_the_gain_of_a_block_is_that_of_the_slice(xp, rng):
 
 def test_bins_are_powers_of_two():
     assert [bin_size(um) for um in (200, 40, 20, 10, 5, 2.6, 0.1)] == [1, 1, 2, 4, 8, 16, 64]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("size", [1, 4, 8])
+def test_bins_at_once_are_those_of_slices(xp, rng, size, masked):
+    block = rng.normal(size=(6, 37, 24)).astype(np.float32)
+    valid = (rng.uniform(size=block.shape) > 0.3).astype(np.uint8) if masked else None
+    total, count = bin_power(block, valid, size)
+    given = (xp.asarray(block), None if valid is None else xp.asarray(valid), size)
+    at_once = bin_power_at_once(*given)
+    assert at_once[0].dtype == np.float32 and at_once[1].dtype == np.uint16
+    np.testing.assert_allclose(to_host(at_once[0]), total, rtol=1e-6)
+    np.testing.assert_array_equal(to_host(at_once[1]), count)
+
+
+def test_medians_of_all_planes_at_once(xp, rng):
+    values = rng.normal(size=(9, 13, 11)).astype(np.float32)
+    chosen = rng.uniform(size=values.shape) > 0.4
+    chosen[0] = False
+    chosen[1] = np.arange(143).reshape(13, 11) == 7
+    chosen[2], chosen[3] = True, np.arange(143).reshape(13, 11) < 2
+    expected = [float(np.median(v[c])) if c.any() else 0.0
+                for v, c in zip(values, chosen, strict=True)]  # fmt: skip
+    assert expected[1] == float(values[1].ravel()[7]) and expected[0] == 0
+    given = xp.asarray(values), xp.asarray(chosen)
+    assert median_by_plane_at_once(*given) == expected
+    assert median_by_plane(*given) == expected
+
+
+def test_filters_by_matrices_are_those_of_scipy(xp, rng):
+    values = rng.normal(size=(12, 20, 31)).astype(np.float32)
+    given = xp.asarray(values)
+    for width in (1, 3, 11):
+        expected = box_sums(values, width)
+        scale = float(np.abs(expected).max())
+        for found in (box_sums_by_matrices(given, width), box_sums(given, width)):
+            np.testing.assert_allclose(to_host(found), expected, rtol=0, atol=1e-6 * scale)
+    for sigmas in ((1, 0.5, 0.5), (1, 0, 0), (2, 3, 1.5)):
+        expected = gaussian(values, sigmas)
+        for found in (gaussian_by_matrices(given, sigmas), gaussian(given, sigmas)):
+            np.testing.assert_allclose(to_host(found), expected, rtol=0, atol=1e-6)
