@@ -479,19 +479,26 @@ def _nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
 
 
 def _depth_scores(first: Array, second: Array) -> np.ndarray:
-    """Return the correlation of `second` with as many planes of `first`, from each of its planes.
+    """Return the correlation of `second` with the planes of `first` from each on.
 
-    The products of all planes are fetched from a device together.
+    Near the end of `first` the last planes of `second` meet nothing and do not count, as long as
+    `_MIN_PLANES` do. The products of all planes are fetched from a device together.
     """
     xp = namespace(first)
-    n, n_scores = len(second), len(first) - len(second) + 1
-    sums = [_plane_products(first[k : k + n_scores], second[k]) for k in range(n)]
+    n, n_scores = len(second), len(first) - min(_MIN_PLANES, len(second)) + 1
+    met = [min(n_scores, len(first) - k) for k in range(n)]
+    sums = [_plane_products(first[k : k + met[k]], second[k]) for k in range(n)]
     squares = [_plane_products(plane[None], plane) for stack in (first, second) for plane in stack]
     found = to_host(xp.concatenate([*sums, *squares])).astype(np.float64)
-    product = found[: n * n_scores].reshape(n, n_scores).sum(axis=0)
-    energy = found[n * n_scores :]
-    around = np.convolve(energy[: len(first)], np.ones(n), "valid")
-    return np.asarray(product / (np.sqrt(energy[len(first) :].sum()) * np.sqrt(around) + 1e-12))
+    energy, energies = np.split(found[sum(met) :], [len(first)])
+    product, ours, theirs = np.zeros((3, n_scores))
+    start = 0
+    for k, count in enumerate(met):
+        product[:count] += found[start : start + count]
+        ours[:count] += energy[k : k + count]
+        theirs[:count] += energies[k]
+        start += count
+    return np.asarray(product / (np.sqrt(ours) * np.sqrt(theirs) + 1e-12))
 
 
 def _plane_products(planes: Array, plane: Array) -> Array:
