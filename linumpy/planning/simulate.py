@@ -1,0 +1,312 @@
+"""The pipeline's tasks on a machine, simulated event by event: how long, and waiting for what.
+
+Tasks need others, hold cores, memory and a share of a GPU while they run, and move bytes over a
+file system that all share. Nextflow hands tasks over one after the other and looks for finished
+ones at intervals. The simulation has no chance in it: the same tasks give the same times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from linumpy.errors import LinumpyError
+from linumpy.planning.task import (
+    BANDWIDTH,
+    CHAIN,
+    DEVICES,
+    NEXTFLOW,
+    REASONS,
+    Machine,
+    Simulation,
+    Span,
+    Task,
+)
+
+_EPSILON_S = 1e-9
+_EPSILON_SHARE = 1e-9
+
+
+def simulate(tasks: Sequence[Task], machine: Machine) -> Simulation:
+    """Run tasks on a machine.
+
+    Raises
+    ------
+    LinumpyError
+        When a task needs one that is not there, tasks need each other in a circle, or one asks for
+        more than the machine has.
+    """
+    _check(tasks, machine)
+    return _Run(tasks, machine).finish()
+
+
+def critical_path_s(tasks: Sequence[Task], machine: Machine) -> float:
+    """Return the length of the longest chain of tasks, each as fast as alone: no run is shorter."""
+    done: dict[str, float] = {}
+    for task in _in_order(tasks):
+        start = max((done[name] for name in task.needs), default=0.0)
+        done[task.name] = start + machine.alone_s(task)
+    return max(done.values(), default=0.0)
+
+
+def _check(tasks: Sequence[Task], machine: Machine) -> None:
+    for task in _in_order(tasks):
+        room = math.inf if machine.memory_bytes is None else machine.memory_bytes
+        if task.cores > machine.cores or task.memory_bytes > room or task.gpu > machine.gpus:
+            raise LinumpyError(
+                f"task {task.name}: asks for {task.cores} cores, {task.memory_bytes} bytes and "
+                f"{task.gpu:g} of a GPU; the machine has {machine.cores}, {room} and "
+                f"{machine.gpus}"
+            )
+        if task.gpu > 1:
+            raise LinumpyError(f"task {task.name}: holds {task.gpu:g} GPUs, expected at most one")
+
+
+def _in_order(tasks: Sequence[Task]) -> list[Task]:
+    """Return tasks so that each comes after those it needs."""
+    by_name = {task.name: task for task in tasks}
+    if len(by_name) < len(tasks):
+        raise LinumpyError("two tasks have one name; expected one task a name")
+    waiting = {task.name: len(task.needs) for task in tasks}
+    users = _users(tasks, by_name)
+    ready = [task for task in tasks if not task.needs]
+    ordered: list[Task] = []
+    while ready:
+        task = ready.pop(0)
+        ordered.append(task)
+        for user in users.get(task.name, ()):
+            waiting[user.name] -= 1
+            if not waiting[user.name]:
+                ready.append(user)
+    if len(ordered) < len(tasks):
+        circle = next(name for name, count in waiting.items() if count)
+        raise LinumpyError(f"task {circle}: needs itself, through others")
+    return ordered
+
+
+def _users(tasks: Iterable[Task], known: Mapping[str, Task]) -> dict[str, list[Task]]:
+    users: dict[str, list[Task]] = {}
+    for task in tasks:
+        for name in task.needs:
+            if name not in known:
+                raise LinumpyError(f"task {task.name}: needs {name}, which is no task")
+            users.setdefault(name, []).append(task)
+    return users
+
+
+@dataclass
+class _Running:
+    """A task under way: when its parts end, and what it has yet to move."""
+
+    task: Task
+    ready_s: float
+    start_s: float
+    device: int | None
+    left_bytes: float
+    moves_from_s: float
+    computed_s: float
+
+    def is_moving(self, now: float) -> bool:
+        return self.left_bytes > 0 and now >= self.moves_from_s - _EPSILON_S
+
+    def is_done(self, now: float) -> bool:
+        return self.left_bytes <= 0 and now >= self.computed_s - _EPSILON_S
+
+
+class _Run:
+    """The state of a simulation."""
+
+    def __init__(self, tasks: Sequence[Task], machine: Machine) -> None:
+        self.machine = machine
+        self.users = _users(tasks, {task.name: task for task in tasks})
+        self.needed = {task.name: len(task.needs) for task in tasks}
+        self.now = 0.0
+        self.left = len(tasks)
+        # In this order tasks go through: ready, handed over, running, ended, seen.
+        self.ready: list[tuple[Task, float]] = [(task, 0.0) for task in tasks if not task.needs]
+        self.handing: tuple[Task, float, float] | None = None
+        self.queued: list[tuple[Task, float, float]] = []
+        self.running: list[_Running] = []
+        self.ended: list[tuple[Span, _Running]] = []
+        self.spans: list[Span] = []
+        self.in_flight: dict[str, int] = {}
+        self.handed = 0
+        self.cores, self.memory = machine.cores, machine.memory_bytes
+        self.devices = [1.0] * machine.gpus
+        self.waited_s = dict.fromkeys(REASONS, 0.0)
+
+    def finish(self) -> Simulation:
+        """Go from event to event until all is done."""
+        while self.left:
+            self._settle()
+            if not self.left:
+                break
+            then = self._next_event()
+            self._advance(then)
+        spans = sorted(self.spans, key=lambda span: (span.start_s, span.task.name))
+        return Simulation(self.now, tuple(spans), self.waited_s)
+
+    # Everything that happens at one time
+
+    def _settle(self) -> None:
+        """Let happen what can happen now, until nothing more does."""
+        while self._end() or self._see() or self._hand_over() or self._start():
+            pass
+
+    def _end(self) -> bool:
+        done = [r for r in self.running if r.is_done(self.now)]
+        for running in done:
+            self.running.remove(running)
+            seen = self._next_look()
+            span = Span(running.task, running.ready_s, running.start_s, self.now, seen)
+            self.ended.append((span, running))
+            if self.machine.queue_size is not None:
+                self._free(running)
+        return bool(done)
+
+    def _next_look(self) -> float:
+        poll = self.machine.poll_s
+        return math.ceil(self.now / poll - 1e-9) * poll if poll else self.now
+
+    def _see(self) -> bool:
+        seen = [item for item in self.ended if item[0].seen_s <= self.now + _EPSILON_S]
+        for item in seen:
+            self.ended.remove(item)
+            span, running = item
+            if self.machine.queue_size is None:
+                self._free(running)
+            self.spans.append(span)
+            self.left -= 1
+            self.handed -= 1
+            self.in_flight[span.task.process] -= 1
+            for user in self.users.get(span.task.name, ()):
+                self.needed[user.name] -= 1
+                if not self.needed[user.name]:
+                    self.ready.append((user, self.now))
+        return bool(seen)
+
+    def _hand_over(self) -> bool:
+        if self.handing is not None:
+            task, ready_s, until = self.handing
+            if until > self.now + _EPSILON_S:
+                return False
+            self.handing = None
+            self.queued.append((task, ready_s, self.now + self.machine.queue_s))
+            return True
+        for item in self.ready:
+            task, ready_s = item
+            if self._may_hand_over(task):
+                self.ready.remove(item)
+                self.handed += 1
+                self.in_flight[task.process] = self.in_flight.get(task.process, 0) + 1
+                self.handing = (task, ready_s, self.now + self.machine.submit_s)
+                return True
+        return False
+
+    def _may_hand_over(self, task: Task) -> bool:
+        if self._has_all_forks(task):
+            return False
+        if self.machine.queue_size is not None:
+            return self.handed < self.machine.queue_size
+        # One after the other: what was handed over before has its room by now.
+        return not self.queued and self._device_for(task) is not _NO_ROOM
+
+    def _has_all_forks(self, task: Task) -> bool:
+        limit = self.machine.max_forks.get(task.process)
+        return limit is not None and self.in_flight.get(task.process, 0) >= limit
+
+    def _start(self) -> bool:
+        for item in self.queued:
+            task, ready_s, earliest = item
+            device = self._device_for(task)
+            if earliest > self.now + _EPSILON_S or device is _NO_ROOM:
+                continue
+            self.queued.remove(item)
+            self._take(task, device)
+            begun = self.now + task.start_s
+            self.running.append(
+                _Running(
+                    task, ready_s, self.now, device, task.moved_bytes, begun, begun + task.compute_s
+                )
+            )
+            return True
+        return False
+
+    def _device_for(self, task: Task) -> int | None:
+        """Return the GPU with the most room for a task, None if it needs none, or no room."""
+        fits = task.cores <= self.cores and (
+            self.memory is None or task.memory_bytes <= self.memory
+        )
+        if not fits:
+            return _NO_ROOM
+        if not task.gpu:
+            return None
+        best = max(range(len(self.devices)), key=lambda n: (self.devices[n], -n))
+        return best if self.devices[best] >= task.gpu - _EPSILON_SHARE else _NO_ROOM
+
+    def _take(self, task: Task, device: int | None, sign: int = 1) -> None:
+        self.cores -= sign * task.cores
+        if self.memory is not None:
+            self.memory -= sign * task.memory_bytes
+        if device is not None:
+            self.devices[device] -= sign * task.gpu
+
+    def _free(self, running: _Running) -> None:
+        self._take(running.task, running.device, -1)
+
+    # From one event to the next
+
+    def _rate(self) -> float:
+        """Return the bytes a second that each moving task gets."""
+        moving = sum(r.is_moving(self.now) for r in self.running)
+        return min(self.machine.task_bandwidth, self.machine.bandwidth / max(moving, 1))
+
+    def _next_event(self) -> float:
+        rate = self._rate()
+        times = [span.seen_s for span, _ in self.ended]
+        times += [earliest for _, _, earliest in self.queued if earliest > self.now + _EPSILON_S]
+        if self.handing is not None:
+            times.append(self.handing[2])
+        for r in self.running:
+            if r.is_moving(self.now):
+                times.append(self.now + r.left_bytes / rate)
+            elif r.left_bytes > 0:
+                times.append(r.moves_from_s)
+            if r.computed_s > self.now + _EPSILON_S:
+                times.append(r.computed_s)
+        return max(self.now, min(times))
+
+    def _advance(self, then: float) -> None:
+        rate, seconds = self._rate(), then - self.now
+        self.waited_s[self._reason(rate)] += seconds
+        for r in self.running:
+            if not r.is_moving(self.now):
+                continue
+            if self.now + r.left_bytes / rate <= then + _EPSILON_S:
+                r.left_bytes = 0.0
+            else:
+                r.left_bytes -= rate * seconds
+        self.now = then
+
+    def _reason(self, rate: float) -> str:
+        """Return what keeps the run from being further, as things stand."""
+        starved = any(
+            r.is_moving(self.now) and r.computed_s <= self.now + _EPSILON_S for r in self.running
+        )
+        if starved and rate < self.machine.task_bandwidth:
+            return BANDWIDTH
+        ready = [task for task, _ in self.ready]
+        waiting = [*ready, *(task for task, _, _ in self.queued)]
+        held = [self._device_for(task) is _NO_ROOM for task in waiting]
+        forked = [self._has_all_forks(task) for task in ready]
+        if waiting and all(h or f for h, f in zip_longest(held, forked, fillvalue=False)):
+            # Room that is only free once an end is seen is Nextflow's to give.
+            return DEVICES if self.running else NEXTFLOW
+        if self.running and not waiting and self.handing is None:
+            return CHAIN
+        return NEXTFLOW
+
+
+_NO_ROOM = -1

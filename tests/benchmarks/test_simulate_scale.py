@@ -1,0 +1,51 @@
+import json
+
+import pytest
+
+
+@pytest.fixture
+def scale(module):
+    return module("simulate_scale")
+
+
+def test_the_made_up_acquisition_is_as_large_as_asked(scale):
+    found = scale.acquisition(7, 4.0)
+    assert len(found.slices) == 7
+    assert found.grid_bytes == 7 * 4 * 2**30
+    assert found.input_bytes == pytest.approx(1.1 * found.grid_bytes, rel=2e-3)
+
+
+def test_more_gpus_never_take_longer_and_never_less_than_the_chain(scale):
+    tasks = scale.make_tasks(scale.acquisition(24, 1.0), grids=True)
+    rows = scale.scale(tasks, [scale.machine(n, 1e10, batch=False) for n in (1, 2, 4, 8)])
+    seconds = [row.seconds for row in rows]
+    assert seconds == sorted(seconds, reverse=True)
+    assert rows[0].speed_up == rows[0].efficiency == 1
+    for row in rows:
+        assert row.critical_s <= row.seconds
+        assert row.speed_up <= row.gpus * 1.01
+        assert sum(row.waited_s.values()) == pytest.approx(row.seconds)
+
+
+def test_a_limit_that_is_gone_costs_nothing(scale):
+    tasks = scale.make_tasks(scale.acquisition(24, 1.0), grids=False)
+    where = scale.machine(8, 1e9, batch=True)
+    runs = scale.without(tasks, where)
+    whole = runs["as it is"].seconds
+    assert runs["a quarter of the bandwidth"].seconds > whole
+    for name in ("no waiting for Nextflow and the queue", "steps on all slices in half the time"):
+        assert runs[name].seconds <= whole - 5, name
+    handed = runs["tasks handed over ten times as fast"].waited_s["nextflow"]
+    assert handed < runs["as it is"].waited_s["nextflow"]
+
+
+def test_the_command_writes_tables_a_record_and_a_picture(scale, tmp_path, capsys):
+    out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
+    options = ["--slices", "6", "--size", "1", "--gpus", "1", "8"]
+    scale.main([*options, "--output", str(out), "--picture", str(picture)])
+    said = capsys.readouterr().out
+    assert "SLURM, from raw tiles: 7 GB in 17 tasks" in said
+    record = json.loads(out.read_text())
+    assert [row["gpus"] for row in record["scenarios"]["one machine, from raw tiles"]] == [1, 8]
+    assert record["without"].keys() == {"1", "8"}
+    assert picture.read_bytes().startswith(b"\x89PNG")
