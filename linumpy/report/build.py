@@ -20,17 +20,18 @@ from linumpy.report.findings import SEVERITIES, find_issues
 from linumpy.report.intensity_figures import axial_figure, bias_figure, seam_figure
 from linumpy.report.labels import counted, label
 from linumpy.report.links import atlas_links, picture_links
-from linumpy.report.model_figures import field_figure, time_figure
+from linumpy.report.model_figures import field_figure
+from linumpy.report.run_section import (
+    SECTION,
+    WALL,
+    make_environment,
+    marked,
+    render_section,
+    wall_label,
+)
 from linumpy.report.slice_figures import overlap_figure, projection, shift_figure
 from linumpy.report.tile_figures import confidence_figure, stage_axes_figure, tile_figure
-from linumpy.report.timing import (
-    by_stage,
-    duration_label,
-    find_trace,
-    read_trace,
-    tasks_of,
-    wall_time_s,
-)
+from linumpy.report.timing import Task, find_trace, read_trace, tasks_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,18 +56,14 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
     InputError
         When the folder is missing, or a file in it cannot be understood.
     """
-    import jinja2
+    from markupsafe import Markup
 
     run = Run(run_path)
     known = read_info(run, info)
     slices = slice_records(run)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    tasks = _tasks(run, known)
+    record = {**known.record, "params": known.params, "versions": known.versions}
+    environment = make_environment()
     environment.filters["number"] = _number
     findings = find_issues(run, slices)
     return environment.get_template(TEMPLATE).render(
@@ -86,8 +83,8 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
         links=picture_links(run.path),
         shifts=_shift_section(run),
         overlap=_overlap_section(run),
-        times=_time_section(run, known),
-        parameters={name: _value_text(v) for name, v in sorted(known.params.items())},
+        wall=Markup(marked(WALL, wall_label(record, tasks))),
+        run=Markup(marked(SECTION, render_section(record, tasks))),
     )
 
 
@@ -303,30 +300,10 @@ def _overlap_section(run: Run) -> str | None:
     return _plot(overlap_figure(run.stack, run.table("z_matches.csv")))
 
 
-def _time_section(run: Run, info: RunInfo) -> dict[str, Any] | None:
-    trace = find_trace(run.path / "pipeline_info")
-    tasks = tasks_of(info.tasks) if trace is None else read_trace(trace)
-    if not tasks:
-        return None
-    stages, wall = by_stage(tasks), wall_time_s(tasks)
-    return {
-        "wall": None if wall is None else duration_label(wall),
-        "total": duration_label(sum(stage.total_s for stage in stages)),
-        "picture": _plot(time_figure(stages)),
-        "memory": any(stage.peak_bytes for stage in stages),
-        "rows": [
-            {
-                "process": stage.process,
-                "tasks": stage.tasks,
-                "cached": stage.cached,
-                "failed": stage.failed,
-                "total": duration_label(stage.total_s),
-                "longest": duration_label(stage.longest_s),
-                "memory": "" if stage.peak_bytes is None else f"{stage.peak_bytes / 2**20:.0f} MB",
-            }
-            for stage in stages
-        ],
-    }
+def _tasks(run: Run, info: RunInfo) -> list[Task]:
+    """Return the tasks that are known: of the record, of a trace alone, or of the workflow."""
+    trace = None if "trace" in info.record else find_trace(run.path / "pipeline_info")
+    return tasks_of(info.record.get("tasks", ())) if trace is None else read_trace(trace)
 
 
 def _count(n: int, word: str) -> str:
@@ -336,10 +313,6 @@ def _count(n: int, word: str) -> str:
 def _number(value: float | None, digits: int = 1) -> str:
     """Write a number for a table, a dash when there is none."""
     return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _value_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _plot(figure: Figure, colours: int | None = _PLOT_COLOURS) -> str:

@@ -15,6 +15,7 @@ from linumpy import __version__
 from linumpy.errors import InputError
 from linumpy.io.models import read_json
 from linumpy.quality.run import PRIOR_ONLY, Run, numbered
+from linumpy.records.launches import page_record
 
 PACKAGES = ("numpy", "scipy", "zarr", "numcodecs", "cupy-cuda12x", "cupy-cuda13x")
 _FALSE = ("", "false", "0", "no", "n", "f")
@@ -104,10 +105,9 @@ class RunInfo:
     """What only the workflow knows of a run."""
 
     subject: str
-    command_line: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    tasks: Sequence[Mapping[str, Any]] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_info(source: str | None) -> dict[str, Any]:
@@ -132,17 +132,18 @@ def load_info(source: str | None) -> dict[str, Any]:
 
 
 def read_info(run: Run, given: Mapping[str, Any] | None) -> RunInfo:
-    """Gather subject, command line, parameters, versions and tasks.
+    """Gather subject, parameters and versions, and all else that is recorded.
 
     Parameters
     ----------
     given
         Object with any of ``subject, command_line, params, versions, nextflow`` (its version)
-        and ``tasks`` (``process, tag, seconds`` each); what it lacks is taken from
-        ``pipeline_info/run.json`` of the run.
+        and ``tasks`` (``process, tag, seconds`` each); what it lacks is taken from the record of
+        the run (`linumpy.records.launches`), or from ``pipeline_info/run.json``.
     """
     path = run.path / "pipeline_info" / "run.json"
-    record = {**(read_json(path) if path.exists() else {}), **(given or {})}
+    told = read_json(path) if path.exists() else page_record(run.path) or {}
+    record = {**told, **(given or {})}
     subject = record.get("subject")
     if not subject and run.brain_path is not None:
         subject = run.brain_path.name.removesuffix(".ome.zarr")
@@ -151,15 +152,17 @@ def read_info(run: Run, given: Mapping[str, Any] | None) -> RunInfo:
         "Python": sys.version.split()[0],
         **{name: found for name in PACKAGES if (found := _version(name)) is not None},
     }
+    if "environment_of" in record:
+        # Told by those who did the work, not by who makes the report.
+        versions = {}
     if record.get("nextflow"):
         versions["Nextflow"] = str(record["nextflow"])
     versions.update({str(k): str(v) for k, v in (record.get("versions") or {}).items()})
     return RunInfo(
         subject=str(subject or run.path.resolve().name),
-        command_line=record.get("command_line"),
         params=record.get("params") or {},
         versions=versions,
-        tasks=record.get("tasks") or (),
+        record=record,
     )
 
 
