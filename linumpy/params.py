@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from linumpy.cli import make_parser
 from linumpy.errors import InputError
+from linumpy.io.remote import as_path
 
 P = TypeVar("P")
 
@@ -73,7 +74,7 @@ def make_stage_parser(
         As in `add_arguments`.
     """
     parser = make_parser(description, gpu=True)
-    parser.add_argument("input", type=Path, help=source)
+    parser.add_argument("input", type=as_path, help=source)
     parser.add_argument("output", type=Path, help=result)
     if kinds:
         add_arguments(parser, *kinds, short=short)

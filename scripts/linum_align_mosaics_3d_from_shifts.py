@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -17,10 +18,10 @@ def build_parser() -> argparse.ArgumentParser:
         ),
         gpu=True,
     )
-    parser.add_argument("input", type=Path, help="slice volume to move (*.ome.zarr)")
+    parser.add_argument("input", type=as_path, help="slice volume to move (*.ome.zarr)")
     parser.add_argument("output", type=Path, help="moved volume to write")
     parser.add_argument("--registration", type=Path, required=True, help="register_slices.json")
-    parser.add_argument("--slices", type=Path, required=True, help="folder of all slices")
+    parser.add_argument("--slices", type=as_path, required=True, help="folder of all slices")
     return parser
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, add_assume_unit, read_params
 from linumpy.stage_params.atlas import AlignParams
 
@@ -21,10 +22,10 @@ def build_parser() -> argparse.ArgumentParser:
         ),
         gpu=True,
     )
-    parser.add_argument("input", type=Path, help="brain (*.ome.zarr)")
+    parser.add_argument("input", type=as_path, help="brain (*.ome.zarr)")
     parser.add_argument("output", type=Path, help="aligned brain to write (*.ome.zarr)")
     parser.add_argument(
-        "--atlas", type=Path, required=True, help="atlas: .nii, .nii.gz, .nrrd or .ome.zarr"
+        "--atlas", type=as_path, required=True, help="atlas: .nii, .nii.gz, .nrrd or .ome.zarr"
     )
     parser.add_argument("--output_model", type=Path, help="JSON file for what was found")
     parser.add_argument(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.quality import QualityParams
 
@@ -18,7 +19,7 @@ leaves out already stays out, and is not looked at."""
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(DESCRIPTION, gpu=True)
-    parser.add_argument("slices", type=Path, help="folder of normalised slice_z*.ome.zarr")
+    parser.add_argument("slices", type=as_path, help="folder of normalised slice_z*.ome.zarr")
     parser.add_argument("--output", type=Path, required=True, help="JSON file for the scores")
     parser.add_argument(
         "--shifts", type=Path, help="shifts_xy.csv, for slices without stage positions"

@@ -4,9 +4,9 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.atlas import AlignParams
 
@@ -17,7 +17,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Read an atlas, and say what it holds.\n\n"
         "Fails where linum_align_to_ras.py would, on the atlas or on its parameters."
     )
-    parser.add_argument("input", type=Path, help="atlas: .nii, .nii.gz, .nrrd or .ome.zarr")
+    parser.add_argument("input", type=as_path, help="atlas: .nii, .nii.gz, .nrrd or .ome.zarr")
     add_arguments(parser, AlignParams)
     return parser
 

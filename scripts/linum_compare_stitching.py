@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 
 DESCRIPTION = """Compare seams at the stage's positions with seams at registered ones.
 
@@ -22,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("output", type=Path, help="JSON file to write")
     parser.add_argument("--picture", type=Path, help="PNG of the errors of all slices")
     parser.add_argument(
-        "--grid", type=Path, help="corrected mosaic grid of a slice, for --seam_picture"
+        "--grid", type=as_path, help="corrected mosaic grid of a slice, for --seam_picture"
     )
     parser.add_argument("--seam_picture", type=Path, help="PNG of one seam, both ways")
     return parser

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_assume_unit
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser("Convert a NIfTI volume to NRRD: the same voxels at the same places.")
-    parser.add_argument("input", type=Path, help="NIfTI volume (.nii, .nii.gz)")
+    parser.add_argument("input", type=as_path, help="NIfTI volume (.nii, .nii.gz)")
     parser.add_argument("output", type=Path, help=".nrrd to write")
     add_assume_unit(parser)
     return parser

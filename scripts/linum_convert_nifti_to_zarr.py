@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_assume_unit
 
 
@@ -16,7 +17,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Axis 2 (x) runs to the right, axis 1 (y) to anterior and depth (z) to superior, as the\n"
         "file's affine says, in micrometres."
     )
-    parser.add_argument("input", type=Path, help="NIfTI volume (.nii, .nii.gz)")
+    parser.add_argument("input", type=as_path, help="NIfTI volume (.nii, .nii.gz)")
     parser.add_argument("output", type=Path, help="OME-Zarr to write")
     parser.add_argument(
         "--pyramid_resolutions",

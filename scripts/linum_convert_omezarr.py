@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -14,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Convert an OME-Zarr image between versions 0.4 and 0.5 of the format.\n\n"
         "Levels, labels, transforms and attributes are kept."
     )
-    parser.add_argument("input", type=Path, help="OME-Zarr image")
+    parser.add_argument("input", type=as_path, help="OME-Zarr image")
     parser.add_argument("output", type=Path, help="OME-Zarr image to write")
     parser.add_argument("--to", required=True, choices=("0.4", "0.5"), help="version to write")
     return parser

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_assume_unit
 
 
@@ -17,7 +18,7 @@ def build_parser() -> argparse.ArgumentParser:
         "is resampled from the nearest finer level. NIfTI axes are (axis 2, axis 1, depth), in\n"
         "millimetres of the volume's own coordinates."
     )
-    parser.add_argument("input", type=Path, help="OME-Zarr volume")
+    parser.add_argument("input", type=as_path, help="OME-Zarr volume")
     parser.add_argument("output", type=Path, help=".nii or .nii.gz to write")
     parser.add_argument(
         "-r",

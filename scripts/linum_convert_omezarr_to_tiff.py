@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_assume_unit
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser("Write a level of an OME-Zarr volume as OME-TIFF, plane by plane.")
-    parser.add_argument("input", type=Path, help="OME-Zarr volume")
+    parser.add_argument("input", type=as_path, help="OME-Zarr volume")
     parser.add_argument("output", type=Path, help=".tif or .tiff to write")
     parser.add_argument("--level", type=int, default=0, help="level to write, 0 is the finest")
     add_assume_unit(parser)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser("Make an OME-Zarr volume of a bare Zarr array (z, axis 1, axis 2).")
-    parser.add_argument("input", type=Path, help="Zarr array, version 2 or 3")
+    parser.add_argument("input", type=as_path, help="Zarr array, version 2 or 3")
     parser.add_argument("output", type=Path, help="OME-Zarr to write")
     parser.add_argument(
         "-r",

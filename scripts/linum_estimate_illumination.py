@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.flat import CropTilesParams, FlatParams, ProjectParams
@@ -22,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
         ),
         gpu=True,
     )
-    parser.add_argument("grids", type=Path, nargs="*", help="mosaic grids (*.ome.zarr)")
+    parser.add_argument("grids", type=as_path, nargs="*", help="mosaic grids (*.ome.zarr)")
     parser.add_argument("--output", type=Path, required=True, help="folder for the model")
     add_raw_arguments(parser, several=True)
     add_arguments(parser, ResampleParams, ProjectParams, CropTilesParams, LearnParams)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import ExportManualParams
 
@@ -18,7 +19,7 @@ put them as ITK transforms; manual_align_metadata.json says how they are meant."
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(DESCRIPTION)
-    parser.add_argument("slices", type=Path, help="folder of slice_z*.ome.zarr")
+    parser.add_argument("slices", type=as_path, help="folder of slice_z*.ome.zarr")
     parser.add_argument("shifts", type=Path, help="shifts_xy.csv")
     parser.add_argument("registration", type=Path, help="register_slices.json")
     parser.add_argument("output", type=Path, help="folder to write")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_assume_unit
 
 
@@ -14,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "Copy levels of an OME-Zarr pyramid, with their labels, into an image of their own."
     )
-    parser.add_argument("input", type=Path, help="OME-Zarr image")
+    parser.add_argument("input", type=as_path, help="OME-Zarr image")
     parser.add_argument("output", type=Path, nargs="?", help="OME-Zarr image to write")
     parser.add_argument(
         "-l", "--levels", metavar="N,N", help="numbers of the levels, 0 is the finest"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import InterpolateParams
 
@@ -20,8 +21,8 @@ With --finalise, manifests are merged into a slice configuration instead."""
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(DESCRIPTION, gpu=True)
-    parser.add_argument("before", type=Path, nargs="?", help="slice volume above the gap")
-    parser.add_argument("after", type=Path, nargs="?", help="slice volume below the gap")
+    parser.add_argument("before", type=as_path, nargs="?", help="slice volume above the gap")
+    parser.add_argument("after", type=as_path, nargs="?", help="slice volume below the gap")
     parser.add_argument("output", type=Path, nargs="?", help="slice volume to write")
     parser.add_argument("--registration", type=Path, help="register_slices.json")
     parser.add_argument("--id", type=int, help="id of the missing slice")

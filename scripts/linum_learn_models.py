@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.intensity import PsfParams
@@ -19,8 +20,9 @@ def build_parser() -> argparse.ArgumentParser:
         "slices.\n\nTiles come from mosaic grids, or, with --from_root_directory, as the "
         "microscope wrote them.",
         gpu=True,
+        gpus=True,
     )
-    parser.add_argument("grids", type=Path, nargs="*", help="mosaic grids (*.ome.zarr)")
+    parser.add_argument("grids", type=as_path, nargs="*", help="mosaic grids (*.ome.zarr)")
     parser.add_argument("--output", type=Path, required=True, help="folder for the models")
     add_raw_arguments(parser, several=True)
     add_arguments(parser, ResampleParams, FocalParams, IlluminationParams, PsfParams, LearnParams)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.slices import SliceParams
@@ -21,8 +22,9 @@ def build_parser() -> argparse.ArgumentParser:
             "with --from_root_directory and -z, as the microscope wrote them."
         ),
         gpu=True,
+        gpus=True,
     )
-    parser.add_argument("input", type=Path, nargs="?", help="mosaic grid (*.ome.zarr)")
+    parser.add_argument("input", type=as_path, nargs="?", help="mosaic grid (*.ome.zarr)")
     parser.add_argument("output", type=Path, help="slice volume to write (*.ome.zarr)")
     parser.add_argument(
         "--models", type=Path, required=True, help="folder of linum_learn_models.py"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.flat import FlatParams
@@ -22,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
         ),
         gpu=True,
     )
-    parser.add_argument("input", type=Path, nargs="?", help="mosaic grid (*.ome.zarr)")
+    parser.add_argument("input", type=as_path, nargs="?", help="mosaic grid (*.ome.zarr)")
     parser.add_argument("output", type=Path, help="picture to write, slice_2d_zNN.ome.zarr")
     parser.add_argument(
         "--models", type=Path, help="folder of linum_estimate_illumination.py, unless that is off"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import RefineManualParams
 
@@ -18,7 +19,7 @@ contradict it. With --refine_manual_transforms the best match near each is taken
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(DESCRIPTION, gpu=True)
-    parser.add_argument("slices", type=Path, help="folder of slice_z*.ome.zarr")
+    parser.add_argument("slices", type=as_path, help="folder of slice_z*.ome.zarr")
     parser.add_argument("shifts", type=Path, help="shifts_xy.csv")
     parser.add_argument("registration", type=Path, help="register_slices.json to read")
     parser.add_argument("output", type=Path, help="register_slices.json to write")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.brain import RegisterParams
 
@@ -21,8 +22,8 @@ def build_parser() -> argparse.ArgumentParser:
         ),
         gpu=True,
     )
-    parser.add_argument("fixed", type=Path, help="slice volume (*.ome.zarr)")
-    parser.add_argument("moving", type=Path, help="slice volume of a later slice")
+    parser.add_argument("fixed", type=as_path, help="slice volume (*.ome.zarr)")
+    parser.add_argument("moving", type=as_path, help="slice volume of a later slice")
     parser.add_argument("output", type=Path, help="folder to write to")
     parser.add_argument(
         "--shifts", type=Path, help="shifts_xy.csv, for slices without positions of their own"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_assume_unit
 
 
@@ -15,7 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Put the axes of a NIfTI volume in the order right, anterior, superior.\n\n"
         "Voxels are moved, not interpolated; each keeps its value and its place in the world."
     )
-    parser.add_argument("input", type=Path, help="NIfTI volume (.nii, .nii.gz)")
+    parser.add_argument("input", type=as_path, help="NIfTI volume (.nii, .nii.gz)")
     parser.add_argument("output", type=Path, help=".nii or .nii.gz to write")
     add_assume_unit(parser)
     return parser

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_assume_unit
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser("Resample a NIfTI volume to another voxel size, anti-aliased and linear.")
-    parser.add_argument("input", type=Path, help="NIfTI volume (.nii, .nii.gz)")
+    parser.add_argument("input", type=as_path, help="NIfTI volume (.nii, .nii.gz)")
     parser.add_argument("output", type=Path, help=".nii or .nii.gz to write")
     parser.add_argument(
         "-r",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -14,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Picture the three central planes of an OME-Zarr volume, to scale, with a scale bar.\n\n"
         "Only the pyramid level that fits the picture is read."
     )
-    parser.add_argument("input", type=Path, help="OME-Zarr volume")
+    parser.add_argument("input", type=as_path, help="OME-Zarr volume")
     parser.add_argument("output", type=Path, help="PNG to write")
     parser.add_argument("--cmap", default="gray", help="matplotlib colour map")
     parser.add_argument(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.flat import Stack2dParams
 
@@ -19,7 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
         ),
         gpu=True,
     )
-    parser.add_argument("slices", type=Path, help="folder of slice_2d_z*.ome.zarr")
+    parser.add_argument("slices", type=as_path, help="folder of slice_2d_z*.ome.zarr")
     parser.add_argument("output", type=Path, help="volume to write (*.ome.zarr)")
     parser.add_argument(
         "--xy_shifts",

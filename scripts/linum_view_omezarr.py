@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.io.remote import as_path, is_remote
 from linumpy.params import add_assume_unit
 
 
@@ -14,9 +15,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser = make_parser(
         "Look at an OME-Zarr volume in napari, or with --neuroglancer in a browser.\n\n"
         "For a browser the volume is served to this computer alone, until the command is stopped;\n"
-        "the links that it prints open neuroglancer and vizarr, which read it from there."
+        "the links that it prints open neuroglancer and vizarr, which read it from there. One on\n"
+        "a web server is read where it is."
     )
-    parser.add_argument("input", type=Path, help="OME-Zarr volume")
+    parser.add_argument("input", type=as_path, help="OME-Zarr volume")
     parser.add_argument(
         "--neuroglancer", action="store_true", help="serve the volume and print links to it"
     )
@@ -37,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     import json
     import shlex
+    from urllib.parse import unquote
 
     from linumpy.errors import InputError
     from linumpy.io.atomic import write_text
@@ -48,33 +51,43 @@ def main(argv: Sequence[str] | None = None) -> None:
         serve,
         state_page,
         viewer_links,
+        web_address,
     )
 
     if not (args.neuroglancer or args.state):
         open_in_napari(args.input, assume_unit=args.assume_unit)
         return
     image = open_image(args.input, assume_unit=args.assume_unit)
-    name = args.input.resolve().name
+    remote = is_remote(args.input)
+    name = unquote(args.input.name) if remote else args.input.resolve().name
 
     def state_at(port: int) -> dict[str, object]:
-        return neuroglancer_state(
-            name, image, base_url=f"http://localhost:{port}", limits=contrast_limits(image)
-        )
+        base_url = web_address(args.input) if remote else f"http://localhost:{port}"
+        return neuroglancer_state(name, image, base_url=base_url, limits=contrast_limits(image))
+
+    def show_links(port: int) -> None:
+        for viewer, link in viewer_links(state_at(port)).items():
+            print(f"{viewer}: {link}\n")
 
     if args.state is not None:
         state = state_at(args.port)
         if args.state.suffix == ".json":
             text = json.dumps(state, indent=1) + "\n"
         elif args.state.suffix == ".html":
-            words = ("linum_view_omezarr.py", str(args.input.resolve()), "--neuroglancer")
-            text = state_page(name, state, shlex.join((*words, "--port", str(args.port))))
+            command = None
+            if not remote:
+                words = ("linum_view_omezarr.py", str(args.input.resolve()), "--neuroglancer")
+                command = shlex.join((*words, "--port", str(args.port)))
+            text = state_page(name, state, command)
         else:
             raise InputError(f"{args.state}: expected a name that ends in .json or .html")
         write_text(args.state, text, overwrite=args.overwrite)
         return
+    if remote:
+        show_links(args.port)
+        return
     with serve(args.input, args.port) as server:
-        for viewer, link in viewer_links(state_at(server.server_port)).items():
-            print(f"{viewer}: {link}\n")
+        show_links(server.server_port)
         print("Serving until stopped by Ctrl-C.", flush=True)
         server.serve_forever()
 

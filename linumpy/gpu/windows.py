@@ -21,6 +21,7 @@ from linumpy.gpu.objects import stored_object
 from linumpy.gpu.requests import box_of, kept_axes
 from linumpy.gpu.session import Session, session
 from linumpy.gpu.zarr_io import array_parts, codecs_of, read_zarr_to_gpu, selection_items, spec_of
+from linumpy.io.remote import is_remote
 
 Window = tuple[slice, ...]
 
@@ -49,6 +50,8 @@ def read_windows(array: Any, windows: Sequence[Window]) -> list[Any]:
     """
     import cupy
 
+    if is_remote(str(array.store_path)):
+        return [read_zarr_to_gpu(array, window) for window in windows]
     spec = spec_of(array)
     try:
         layout = layout_of(codecs_of(array), spec)

@@ -17,6 +17,7 @@ from typing import Any
 from linumpy.errors import DeviceError, DeviceMemoryError, InputError
 from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
 from linumpy.gpu.session import Session, session
+from linumpy.io.remote import is_remote, storage
 
 CODECS = {
     "zstd": "linumpy.gpu.codecs.NvcompZstdCodec",
@@ -128,7 +129,7 @@ def read_zarr_to_gpu(
         batches. ``host`` decodes with the CPU's cores and copies through pinned memory. ``zarr`` is
         Zarr itself with its GPU buffers. ``auto`` takes the fastest of the first three for this
         format, chunk size and machine; when it fails for a reason that is not the data's, the next
-        is tried with a warning that names the cause.
+        is tried with a warning that names the cause. Arrays on object stores are its ``host``.
     stream
         The CuPy stream in whose order memory is taken; None for the current one. The array is
         complete when the call returns.
@@ -176,7 +177,9 @@ def open_array(array_or_path: Any) -> Any:
 
     if isinstance(array_or_path, zarr.Array):
         return array_or_path
-    if isinstance(array_or_path, str | Path) and not Path(array_or_path).exists():
+    if isinstance(array_or_path, str | Path):
+        array_or_path = storage(array_or_path)
+    if isinstance(array_or_path, Path) and not array_or_path.exists():
         raise InputError(f"{array_or_path}: no such Zarr array")
     try:
         return zarr.open_array(array_or_path, mode="r")
@@ -187,6 +190,8 @@ def open_array(array_or_path: Any) -> Any:
 def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
     from linumpy.gpu.layout import UnsupportedLayout
 
+    if backend in ("auto", "host") and is_remote(str(array.store_path)):
+        return _read_by_host(array, selection, out)
     causes = []
     try:
         return _read_by_core(array, selection, backend, out)
@@ -207,6 +212,21 @@ def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
         stacklevel=3,
     )
     return _read_by_zarr(array, selection, out, ReadRecord("zarr", causes=causes))
+
+
+def _read_by_host(array: Any, selection: Any, out: Any) -> Any:
+    """Read from an object store: many requests at a time, decoded on the host, then copied."""
+    import numpy as np
+
+    from linumpy.io.zarr_io import read_zarr
+
+    data = read_zarr(array, selection)
+    result = _output(out, data.shape, data.dtype.newbyteorder("="), array)
+    result.set(np.ascontiguousarray(data, result.dtype))
+    _last.record = ReadRecord(
+        "host", causes=[f"{array.store_path}: on an object store, which the device cannot read"]
+    )
+    return result
 
 
 def _read_by_core(array: Any, selection: Any, backend: str, out: Any) -> Any:

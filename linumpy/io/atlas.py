@@ -26,6 +26,7 @@ from linumpy.geometry.orientation import (
     reorient_affine,
 )
 from linumpy.io.atomic import atomic_path
+from linumpy.io.remote import as_path, local_file, storage
 
 UNITS_UM = {
     "nanometer": 1e-3, "nm": 1e-3,
@@ -96,7 +97,7 @@ def read_atlas(path: Path | str, *, orientation: str = "", unit: str = "") -> At
         orientation, sheared axes, or holds nothing but one value. Names the file, and the
         parameter that helps.
     """
-    path = Path(path)
+    path = as_path(path)
     code = parse_orientation(orientation, "--atlas_orientation") if orientation else ""
     if unit and unit.lower() not in UNITS_UM:
         raise InputError(f"--atlas_unit {unit!r}: expected one of {', '.join(UNITS_UM)}")
@@ -106,9 +107,9 @@ def read_atlas(path: Path | str, *, orientation: str = "", unit: str = "") -> At
     if path.is_dir():
         data, to_ras = _read_omezarr(path, code, unit)
     elif name.endswith((".nii", ".nii.gz")):
-        data, to_ras = _read_nifti(path, code, unit)
+        data, to_ras = _read_nifti(local_file(path), code, unit)
     elif name.endswith((".nrrd", ".nhdr")):
-        data, to_ras = _read_nrrd(path, code, unit)
+        data, to_ras = _read_nrrd(local_file(path), code, unit)
     else:
         raise InputError(
             f"{path}: expected an atlas as .nii, .nii.gz, .nrrd, .nhdr or a folder .ome.zarr"
@@ -338,7 +339,7 @@ def _read_omezarr(path: Path, code: str, unit: str) -> tuple[Any, np.ndarray]:
     # OME-Zarr spells its units out; the names here have short forms too.
     names = {um: name for name, um in reversed(MICROMETRES_PER_UNIT.items())}
     image = open_image(path, assume_unit=names[UNITS_UM[unit.lower()]] if unit else None)
-    attributes: dict[str, Any] = dict(zarr.open_group(path, mode="r").attrs)
+    attributes: dict[str, Any] = dict(zarr.open_group(storage(path), mode="r").attrs)
     if code:
         return image.array, _by_letters(code, image.voxel_um)
     code = image.attributes.get("orientation") or _anatomical(attributes)

@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import OutputExistsError
+from linumpy.io.remote import refuse_remote
 from linumpy.timeline import span
 
 _FSYNC_THREADS = 16
 
 
 def refuse_existing(path: Path | str, overwrite: bool) -> Path:
-    """Return `path`, or raise `OutputExistsError` when it exists and may not be replaced."""
+    """Return `path`, or raise `OutputExistsError` when it exists and may not be replaced.
+
+    Raises
+    ------
+    InputError
+        When `path` is on an object store or a web server.
+    """
+    refuse_remote(path)
     path = Path(path)
     if not overwrite and (path.exists() or path.is_symlink()):
         raise OutputExistsError(f"{path}: exists already; give --overwrite to replace it")

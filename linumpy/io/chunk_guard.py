@@ -208,7 +208,7 @@ def check_chunk(
             _check_bytes(file, 0, nbytes, plan, str(path), verify)
             return
         index = _read_index(file, nbytes, plan, path)
-        places = {place: tuple(index[place].tolist()) for place in _wanted(plan, selection)}
+        places = {place: tuple(index[place].tolist()) for place in wanted_chunks(plan, selection)}
         present = {place: part for place, part in places.items() if part[0] != int(_MISSING)}
         _prefetch(file, list(present.values()))
         for place, (start, length) in present.items():
@@ -308,7 +308,7 @@ def _read_index(file: int, nbytes: int, plan: ShardPlan, path: Path) -> np.ndarr
     return index
 
 
-def _wanted(plan: ShardPlan, selection: Sequence[Any] | None) -> Iterable[tuple[int, ...]]:
+def wanted_chunks(plan: ShardPlan, selection: Sequence[Any] | None) -> Iterable[tuple[int, ...]]:
     """Return the places of the inner chunks in the box around the selection."""
     if selection is None:
         return np.ndindex(*plan.chunks_a_shard)

@@ -21,6 +21,7 @@ import numpy as np
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path
 from linumpy.io.convert import native, unit_um
+from linumpy.io.remote import local_file
 
 ENDINGS = (".nii", ".nii.gz")
 SLAB_BYTES = 128 * 2**20
@@ -110,7 +111,7 @@ def open_nifti(
     """
     import nibabel
 
-    path = Path(path)
+    path = local_file(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:

@@ -18,6 +18,7 @@ from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.omezarr import Image, Triple
+from linumpy.io.remote import RemotePath, as_path, storage
 from linumpy.io.zarr_io import zarr_context
 
 VERSIONS = ("0.4", "0.5")
@@ -60,7 +61,7 @@ def convert_omezarr(
     output = refuse_existing(output, overwrite)
     source = open_group(path)
     with atomic_path(output, overwrite=overwrite, directory=True) as partial:
-        copy_image(source, partial, version, Path(path))
+        copy_image(source, partial, version, as_path(path))
 
 
 def open_group(path: Path | str) -> Any:
@@ -73,12 +74,12 @@ def open_group(path: Path | str) -> Any:
     """
     import zarr
 
-    path = Path(path)
-    if not path.is_dir():
+    path = as_path(path)
+    if not isinstance(path, RemotePath) and not path.is_dir():
         raise InputError(f"{path}: no such OME-Zarr folder")
     with zarr_context():
         try:
-            group = zarr.open_group(path, mode="r")
+            group = zarr.open_group(storage(path), mode="r")
         except (FileNotFoundError, ValueError, KeyError) as error:
             raise InputError(f"{path}: not a Zarr group ({error})") from error
     ngff, _ = split_attributes(dict(group.attrs))
@@ -313,7 +314,7 @@ def extract_pyramid_levels(
         raise InputError("--levels: expected at least one level")
     source = open_group(path)
     with atomic_path(output, overwrite=overwrite, directory=True) as partial:
-        copy_image(source, partial, "0.5", Path(path), chosen)
+        copy_image(source, partial, "0.5", as_path(path), chosen)
 
 
 def list_levels(image: Image) -> list[str]:
@@ -362,12 +363,12 @@ def convert_zarr_to_omezarr(
     import zarr
 
     output = refuse_existing(output, overwrite)
-    path = Path(path)
-    if not path.is_dir():
+    path = as_path(path)
+    if not isinstance(path, RemotePath) and not path.is_dir():
         raise InputError(f"{path}: no such Zarr array")
     with zarr_context():
         try:
-            array: Any = zarr.open_array(path, mode="r")
+            array: Any = zarr.open_array(storage(path), mode="r")
         except Exception as error:
             raise InputError(f"{path}: not a Zarr array ({error})") from error
     if array.ndim not in (2, 3) or min(array.shape) < 1:

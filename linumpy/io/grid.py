@@ -19,6 +19,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.io.omezarr import ImageSpec, ImageWriter, Shape, Triple, create_image, open_image
+from linumpy.io.remote import require
 
 NOMINAL_OVERLAP_FRACTION = 0.2
 
@@ -319,6 +320,9 @@ def open_grid(path: Path | str, *, assume_unit: str | None = None) -> Grid:
             f"{image.path}: array of shape {tuple(array.shape)}, "
             f"but its tiles make {info.shape} (axes z, 1, 2)"
         )
+    if array.shards is not None and tuple(array.shards) == info.tile_shape_px:
+        # A tile with nothing to remark about it holds more than zeros, and so has a shard.
+        require(array, [(0, t.ix, t.iy) for t in info.tiles if t.present and not t.flags])
     return Grid(image.path, info, array, image.valid)
 
 

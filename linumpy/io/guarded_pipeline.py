@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from zarr.abc.store import Store
@@ -16,6 +16,7 @@ from zarrs import ZarrsCodecPipeline
 
 from linumpy.errors import InputError
 from linumpy.io.chunk_guard import ChunkPlan, ShardPlan, check_chunk, plan_chunks
+from linumpy.io.remote_store import RemoteStore
 
 Item = tuple[Any, Any, Any, Any, bool]
 """What zarr hands over for a chunk: its key, its spec, the selection in it and in the whole,
@@ -26,14 +27,19 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
     """Zarrs' pipeline behind `linumpy.io.chunk_guard`, for arrays in local folders.
 
     Where zarrs or the guard do not know a codec, zarr's own codecs do the work; so do they for
-    other stores. Zarrs does not compare the crc32c of a chunk that is wanted in part, nor of any
-    in a shard that is: the guard does. Arrays in Fortran order or of foreign byte order, which
-    zarrs refuses, are decoded aside and copied.
+    other stores, but for object stores: `linumpy.io.remote_pipeline` brings their chunks here.
+    Zarrs does not compare the crc32c of a chunk that is wanted in part, nor of any in a shard that
+    is: the guard does. Arrays in Fortran order or of foreign byte order, which zarrs refuses, are
+    decoded aside and copied.
     """
 
     @classmethod
-    def from_array_metadata_and_store(cls, array_metadata: Any, store: Store) -> Self:
+    def from_array_metadata_and_store(cls, array_metadata: Any, store: Store) -> Any:
         """Build the pipeline of one array; NotImplementedError sends zarr to its own."""
+        if isinstance(store, RemoteStore):
+            from linumpy.io.remote_pipeline import RemoteCodecPipeline
+
+            return RemoteCodecPipeline.from_array_metadata_and_store(array_metadata, store)
         if not isinstance(store, LocalStore):
             raise NotImplementedError("only local folders can be checked before they are decoded")
         return super().from_array_metadata_and_store(array_metadata, store)

@@ -16,6 +16,7 @@ from typing import Any
 from linumpy import __version__
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path
+from linumpy.io.remote import RemotePath, as_path, storage
 from linumpy.io.zarr_io import zarr_context
 
 AXES = ("z", "y", "x")
@@ -227,7 +228,7 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
     Parameters
     ----------
     path
-        The image's folder.
+        The image's folder; ``s3://``, ``https://`` and ``http://`` are read too.
     assume_unit
         Unit to take where the metadata has none, such as ``micrometer``; None or empty for none.
 
@@ -239,13 +240,13 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
     """
     import zarr
 
-    path = Path(path)
-    if not path.is_dir():
+    path = as_path(path)
+    if not isinstance(path, RemotePath) and not path.is_dir():
         raise InputError(f"{path}: no such OME-Zarr folder")
     # Arrays keep the pipeline that they are opened with: this one decodes on all cores.
     with zarr_context():
         try:
-            group = zarr.open_group(path, mode="r")
+            group = zarr.open_group(storage(path), mode="r")
         except (FileNotFoundError, ValueError, KeyError) as error:
             raise InputError(f"{path}: not a Zarr group ({error})") from error
         attributes: dict[str, Any] = dict(group.attrs)

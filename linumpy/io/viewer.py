@@ -95,10 +95,31 @@ def viewer_links(state: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def state_page(name: str, state: dict[str, Any], command: str) -> str:
-    """Return an HTML page with links to a volume, its state, and how to serve it."""
+def web_address(path: Path) -> str:
+    """Return the address of the folder above a volume that a web server hands out already.
+
+    Raises
+    ------
+    InputError
+        When browsers cannot read it there.
+    """
+    if not re.match("https?://", str(path)):
+        raise InputError(f"{path}: a browser reads https:// and http:// only; give such an address")
+    return str(path.parent)
+
+
+def state_page(name: str, state: dict[str, Any], command: str | None) -> str:
+    """Return an HTML page with links to a volume, its state, and how to serve it if it needs to."""
     from html import escape
 
+    serving = (
+        ""
+        if command is None
+        else f"""<p>Serve the volume on this computer, and leave that running:</p>
+<pre>{escape(command)}</pre>
+<p>Then open it in</p>
+"""
+    )
     links = "\n".join(
         f'<li><a href="{escape(link)}">{escape(viewer)}</a></li>'
         for viewer, link in viewer_links(state).items()
@@ -110,10 +131,7 @@ def state_page(name: str, state: dict[str, Any], command: str) -> str:
 pre {{ background: #f2f2f2; padding: 1rem; overflow: auto }}</style></head>
 <body>
 <h1>{escape(name)}</h1>
-<p>Serve the volume on this computer, and leave that running:</p>
-<pre>{escape(command)}</pre>
-<p>Then open it in</p>
-<ul>
+{serving}<ul>
 {links}
 </ul>
 <p>State for neuroglancer:</p>

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from linumpy.device import CPU, Array, Device, locate
 from linumpy.device import device as on_device
 from linumpy.errors import InputError
+from linumpy.io.remote import storage
 
 _STEP_LIMIT = 8
 
@@ -69,8 +69,8 @@ def zarr_context(device: Device = CPU) -> Iterator[None]:
 def uses_all_cores(array: Any) -> bool:
     """Whether a zarr array was opened so that all cores decode it.
 
-    False for arrays opened outside `zarr_context`, those in other stores than local folders, and
-    codecs that zarrs does not know.
+    False for arrays opened outside `zarr_context`, those in other stores than local folders and
+    object stores, and codecs that zarrs does not know.
     """
     return bool(getattr(array.async_array.codec_pipeline, "uses_zarrs", False))
 
@@ -87,7 +87,7 @@ def read_zarr(
     Parameters
     ----------
     array_or_path
-        A zarr array, however opened, or the folder of one.
+        A zarr array, however opened, or the folder of one, which may be remote.
     selection
         What basic indexing of NumPy takes: integers, slices of any step, an ellipsis, or a tuple
         of them. None for everything.
@@ -157,7 +157,7 @@ def _opened(array_or_path: Any) -> Any:
             zarr.AsyncArray(array_or_path.metadata, array_or_path.async_array.store_path)
         )
     try:
-        found = zarr.open(Path(array_or_path), mode="r")
+        found = zarr.open(storage(array_or_path), mode="r")
     except FileNotFoundError as error:
         raise InputError(f"{array_or_path}: no Zarr array") from error
     if not isinstance(found, zarr.Array):

@@ -144,10 +144,11 @@ def _valid_level(image: Image, level: int) -> Any | None:
         return None
     import zarr
 
+    from linumpy.io.remote import storage
     from linumpy.io.zarr_io import zarr_context
 
     with zarr_context():
-        group = zarr.open_group(image.path, mode="r")
+        group = zarr.open_group(storage(image.path), mode="r")
         name = f"labels/valid/{level}"
         return group.get(name)
 
