@@ -59,6 +59,8 @@ class Measured:
         Its time line, as `linumpy.timeline` writes it; empty for other programs.
     said
         Standard output.
+    left_s
+        When its own work was all done, as its time line says; None for other programs.
     """
 
     seconds: float
@@ -67,6 +69,7 @@ class Measured:
     device_nbytes: int | None = None
     spans: list[Span] = field(default_factory=list)
     said: str = ""
+    left_s: float | None = None
 
 
 def run(command: Sequence[object], environment: dict[str, str], *, on_gpu: bool) -> Measured:
@@ -97,14 +100,15 @@ def run(command: Sequence[object], environment: dict[str, str], *, on_gpu: bool)
         if process.returncode:
             lines = complained.read_text().strip().splitlines()[-3:]
             raise Failed(f"exit status {process.returncode}: {' | '.join(lines)}")
-        spans = json.loads(timeline.read_text())["spans"] if timeline.exists() else []
+        noted = json.loads(timeline.read_text()) if timeline.exists() else {}
         return Measured(
             seconds,
             usage.ru_utime + usage.ru_stime,
             host.peak_nbytes,
             None if device is None else device.grown_nbytes(),
-            spans,
+            noted.get("spans", []),
             said.read_text(),
+            noted.get("stop_s"),
         )
 
 
@@ -231,6 +235,32 @@ def innermost(spans: Iterable[Span]) -> list[Interval]:
             within.append(span)
             at = span["start_s"]
     return [interval for interval in found if interval[2] > interval[1]]
+
+
+def phases(measured: Measured) -> dict[str, float]:
+    """Return what a process was at, one after the other, in seconds.
+
+    Returns
+    -------
+    ``start``: until a tile was first touched, beside which ``lease`` is the wait for a GPU and
+    ``cuda`` until CUDA ran. ``work``: until its last result was handed to the system. ``finish``:
+    until that was on the disk, its thread pools had ended, and it left. ``exit``: until the system
+    had taken it apart, device memory and page-locked memory included. Empty without a time line.
+    """
+    work = [s for s in measured.spans if s["step"] not in ("start", "finish")]
+    if not work or measured.left_s is None:
+        return {}
+    begun, done = min(s["start_s"] for s in work), max(s["stop_s"] for s in work)
+    found = {"start": begun}
+    for name, thread in (("lease", "start-lease"), ("cuda", "start-cuda")):
+        own = [s["stop_s"] for s in measured.spans if s["thread"] == thread]
+        found[name] = max(own, default=0.0)
+    return {
+        **found,
+        "work": done - begun,
+        "finish": measured.left_s - done,
+        "exit": measured.seconds - measured.left_s,
+    }
 
 
 def where_time_went(measured: Measured) -> dict[str, dict[str, float]]:

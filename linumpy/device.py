@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -35,13 +35,25 @@ class Device:
         ``cpu`` or ``cuda``.
     index
         Which of the visible GPUs; None for the one that is current in CuPy.
+    count
+        Of GPUs that work together, from the first visible one on. The slice engine divides tiles
+        among them; all else is done by the first.
     """
 
     kind: str
     index: int | None = None
+    count: int = 1
 
     def __str__(self) -> str:
+        if self.count > 1:
+            return f"{self.kind} x {self.count}"
         return self.kind if self.index is None else f"{self.kind}:{self.index}"
+
+    def each(self) -> tuple[Device, ...]:
+        """Return the single devices."""
+        if self.count == 1:
+            return (self,)
+        return tuple(Device(self.kind, number) for number in range(self.count))
 
     @property
     def is_gpu(self) -> bool:
@@ -58,25 +70,36 @@ def resolve(use_gpu: bool, gpu_memory_bytes: int | None = None) -> Device:
     Parameters
     ----------
     use_gpu
-        Whether the user asked for a GPU. With several visible GPUs the first is used: which ones
-        are visible is decided outside (``CUDA_VISIBLE_DEVICES``).
+        Whether the user asked for a GPU. Of those that are visible (``CUDA_VISIBLE_DEVICES``) the
+        process has what it leased: what its command line asked for (`linumpy.start_up.begin_cuda`),
+        else its memory's share of one (`linumpy.gpu.lease`).
     gpu_memory_bytes
         Most device memory to take, so that several processes can share a GPU; None for all that is
-        free. CuPy's pool gives unused memory back before it takes more than this.
+        free, or for the process's share. CuPy's pool gives unused memory back before it takes
+        more than this.
 
     Raises
     ------
     DeviceError
-        When a GPU is asked for and cannot be used. There is no fallback.
+        When a GPU is asked for and cannot be used, or none was free in time. There is no fallback.
     """
     if not use_gpu:
         return CPU
-    _visible_gpus("--use_gpu")
-    if gpu_memory_bytes is not None:
+    from linumpy.gpu import lease
+
+    held = lease.hold(lease.Ask(memory_bytes=gpu_memory_bytes))
+    count = held.ask.count
+    found = _visible_gpus("--use_gpu")
+    if found < count:
+        raise DeviceError(f"--gpu_count {count}: {found} GPUs are visible")
+    limit = held.memory_limit() if gpu_memory_bytes is None else gpu_memory_bytes
+    if limit is not None:
         import cupy
 
-        cupy.get_default_memory_pool().set_limit(size=gpu_memory_bytes)
-    return Device("cuda")
+        for number in range(count):
+            with cupy.cuda.Device(number if count > 1 else None):
+                cupy.get_default_memory_pool().set_limit(size=limit)
+    return Device("cuda", count=count)
 
 
 def free_gpu_bytes() -> int:
@@ -90,6 +113,23 @@ def free_gpu_bytes() -> int:
     free = int(cupy.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes())
     limit = int(pool.get_limit())
     return min(free, max(0, limit - int(pool.used_bytes()))) if limit else free
+
+
+_batch_share = 1.0
+
+
+def set_batch_share(share: float) -> None:
+    """Have this process take so much of its usual batches on a GPU, 1 being all of them.
+
+    A task that ran out of device memory is tried again like this. Results do not depend on it.
+    """
+    global _batch_share
+    _batch_share = share
+
+
+def batch_share() -> float:
+    """Return the share of the usual batches, and of what rests on the device, to be taken."""
+    return _batch_share
 
 
 def locate(where: Device) -> Device:
@@ -265,13 +305,39 @@ def to_host(array: Array) -> np.ndarray:
 
 
 def to_device(array: Array, device: Device) -> Array:
-    """Return `array` on `device`, copied only if it is not there yet."""
+    """Return `array` on `device`, copied only if it is not there yet.
+
+    What made an array on another GPU must be over; the copy is, when this returns.
+    """
     if device.is_gpu:
         import cupy
 
         with _on(device):
+            if is_device_array(array) and array.device != cupy.cuda.Device():
+                # Only contiguous memory is copied between devices.
+                with array.device:
+                    array = cupy.ascontiguousarray(array)
+                    cupy.cuda.get_current_stream().synchronize()
+                copy = cupy.asarray(array)
+                cupy.cuda.get_current_stream().synchronize()
+                return copy
             return cupy.asarray(array)
     return to_host(array)
+
+
+def with_arrays_on(value: Any, device: Device) -> Any:
+    """Return an array, or a tuple or dataclass with arrays in it, on a device.
+
+    Arrays on the host stay there.
+    """
+    if is_device_array(value):
+        return to_device(value, device)
+    if isinstance(value, tuple):
+        return tuple(with_arrays_on(part, device) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in fields(value)}
+        return replace(value, **{name: with_arrays_on(p, device) for name, p in parts.items()})
+    return value
 
 
 def like(array: Array, reference: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import free_gpu_bytes
+from linumpy.device import batch_share, free_gpu_bytes
 from linumpy.errors import DeviceMemoryError
 from linumpy.gpu.blosc import blosc_codec
 from linumpy.gpu.decode import Placement, ReadRecord, read_on_device, read_plan
@@ -129,7 +129,8 @@ def _read_on_cores(plan: ReadPlan, layout: ChunkLayout, out: Any, record: ReadRe
     stream = cupy.cuda.Stream(non_blocking=True)
     room = max(16, -(-layout.chunk_nbytes // 16) * 16)
     # Two batches are held at once.
-    batch_nbytes = min(max(HOST_BATCH_NBYTES, n_threads() * room), free_gpu_bytes() // 4)
+    usual = min(max(HOST_BATCH_NBYTES, n_threads() * room), free_gpu_bytes() // 4)
+    batch_nbytes = int(batch_share() * usual)
     # What the caller queued on its stream may still use the memory that copies go to.
     placement.caller.synchronize()
     kept: list[Any] = []

@@ -8,23 +8,14 @@ import os
 import platform
 import re
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from linumpy.gpu.fetch import n_threads
-
-PACKAGES = {
-    "numpy": ("numpy",),
-    "zarr": ("zarr",),
-    "zarrs": ("zarrs",),
-    "numcodecs": ("numcodecs",),
-    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
-    "kvikio": ("kvikio-cu13", "kvikio-cu12", "kvikio"),
-    "nvcomp": ("nvidia-libnvcomp-cu13", "nvidia-libnvcomp-cu12"),
-}
+from linumpy.gpu.info import cuda_version, driver_version
+from linumpy.gpu.info import describe_versions as describe_versions
 
 
 def describe_machine(folder: Path, use_gpu: bool) -> dict[str, Any]:
@@ -44,32 +35,11 @@ def describe_machine(folder: Path, use_gpu: bool) -> dict[str, Any]:
         machine |= {
             "gpu": properties["name"].decode(),
             "gpu_memory_nbytes": int(properties["totalGlobalMem"]),
-            "driver": _first(r"Kernel Module.*?\s(\d+\.\d+[.\d]*)", "/proc/driver/nvidia/version"),
-            "cuda_driver": _version(cupy.cuda.runtime.driverGetVersion()),
-            "cuda_runtime": _version(cupy.cuda.runtime.runtimeGetVersion()),
+            "driver": driver_version(),
+            "cuda_driver": cuda_version(cupy.cuda.runtime.driverGetVersion()),
+            "cuda_runtime": cuda_version(cupy.cuda.runtime.runtimeGetVersion()),
         }
     return machine
-
-
-def describe_versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that do the work; None if not installed."""
-    from linumpy import __version__
-
-    versions: dict[str, str | None] = {"linumpy": __version__, "python": platform.python_version()}
-    for name, candidates in PACKAGES.items():
-        versions[name] = next(filter(None, map(_installed, candidates)), None)
-    return versions
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _first(pattern: str, path: str) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import free_gpu_bytes
+from linumpy.device import batch_share, free_gpu_bytes
 from linumpy.errors import DeviceMemoryError, InputError
 from linumpy.gpu import kernels
 from linumpy.gpu.fetch import make_fetch, plan_runs
@@ -222,11 +222,12 @@ class _Read:
 
     def run(self, batch_nbytes: int) -> None:
         """Read everything, with batches that take half of the free memory at most."""
-        batch_nbytes = min(
+        usual = min(
             batch_nbytes,
             max(TINY_NBYTES, BATCH_CHUNKS * self.layout.chunk_nbytes),
             free_gpu_bytes() // (2 * MEMORY_FACTOR * IN_FLIGHT),
         )
+        batch_nbytes = int(batch_share() * usual)
         work = [_Batch(self, rows) for rows in batches(self.plan, self.layout, batch_nbytes)]
         in_flight: deque[_Batch] = deque()
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -89,7 +90,9 @@ class KvikioFetch:
 
     def __init__(self) -> None:
         self._files: dict[str, Any] = {}
-        _configure_kvikio()
+        # Threads that set its number of threads at once wait for each other for ever.
+        with _configuring:
+            _configure_kvikio()
 
     def start(self, runs: Sequence[Run], staging: Any) -> Callable[[], None]:
         """Start reading runs into `staging` (uint8, on the device); call the result to wait."""
@@ -194,8 +197,6 @@ class _ThreadBuffers:
     """A pinned buffer and a stream for each thread."""
 
     def __init__(self) -> None:
-        import threading
-
         self._local = threading.local()
 
     def get(self) -> tuple[np.ndarray, Any]:
@@ -227,6 +228,9 @@ def _check_length(run: Run, got: int, expected: int | None = None) -> None:
         raise InputError(
             f"{run.stored.name}: {got} bytes read at {run.offset}, expected {wanted}: cut short"
         )
+
+
+_configuring = threading.Lock()
 
 
 @functools.cache

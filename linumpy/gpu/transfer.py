@@ -44,7 +44,7 @@ def upload(host: np.ndarray, caller: Any, stream: Any) -> Any:
 
 
 class _Pieces:
-    """Two page-locked buffers that a thread's copies go through in turn.
+    """Two page-locked buffers that a thread's copies of a device go through in turn.
 
     The driver copies ordinary memory under a lock, slowly, and holds up every other thread; page-
     locked memory it copies at full speed on the side, but making much of it takes long.
@@ -58,9 +58,14 @@ class _Pieces:
 
 
 def _pieces() -> _Pieces:
-    if not hasattr(_local, "pieces"):
-        _local.pieces = _Pieces()
-    return _local.pieces
+    import cupy
+
+    # Events are of one device.
+    device = cupy.cuda.Device().id
+    by_device: dict[int, _Pieces] = _local.__dict__.setdefault("pieces", {})
+    if device not in by_device:
+        by_device[device] = _Pieces()
+    return by_device[device]
 
 
 def pinned_piece(nbytes: int) -> np.ndarray | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.device import Array, namespace
+from linumpy.device import Array, like, namespace
 from linumpy.intensity.compensate_attenuation import (
     Attenuation,
     attenuation_gain,
@@ -86,5 +86,7 @@ class CompensateAttenuation(Stage):
         """Brighten a block."""
         assert self.model is not None
         window = self._layout.window(tile.key)
-        data = compensate_attenuation(tile.data, self._gain, window, self.model.bin_px)
+        # Several GPUs apply what the first solved.
+        gain = like(self._gain, tile.data)
+        data = compensate_attenuation(tile.data, gain, window, self.model.bin_px)
         return Tile(tile.key, data, tile.valid)

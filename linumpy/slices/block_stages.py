@@ -118,26 +118,33 @@ class StitchedSource(Source):
 
     def read(self, key: Key) -> Tile:
         """Blend one block from its tiles, on the engine's device."""
+        return self._blend(key, self._device)
+
+    def _blend(self, key: Key, device: Device) -> Tile:
         window = self.layout.window(key)
         numbers = tiles_in_block(self._offset_px, self._tile_shape, window)
+        # Of several GPUs the one that blends gets copies of the others' tiles.
+        where = None if device.index is None else device
 
         def placed() -> list[tuple[Array, Array | None, Sequence[float]]]:
             out = []
             for n in numbers:
                 if self._keys[n] in self._dim:
                     continue
-                tile = self._store.get(self._keys[n])
-                valid = None if tile.valid is None else to_device(tile.valid, self._device)
-                out.append((to_device(tile.data, self._device), valid, self._offset_px[n]))
+                tile = self._store.get(self._keys[n], where)
+                valid = None if tile.valid is None else to_device(tile.valid, device)
+                out.append((to_device(tile.data, device), valid, self._offset_px[n]))
             return out
 
-        depth = to_device(np.empty((self.layout.shape[0], 0, 0), np.float32), self._device)
+        depth = to_device(np.empty((self.layout.shape[0], 0, 0), np.float32), device)
         data, valid = stitch_3d_refined(placed(), self._weights, window, depth)
         return Tile(key, data, valid)
 
     def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
         """Blend blocks one after the other, in the order of the current stream."""
-        return [on_device(self.read(key), device) for key in keys]
+        if not device.is_gpu:
+            return [on_device(self.read(key), device) for key in keys]
+        return [self._blend(key, device) for key in keys]
 
 
 class Crop3dMosaicBelowInterface(Stage):

@@ -8,27 +8,27 @@ A chain with k models to learn is k + 1 passes, of which only the first reads th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from linumpy.cli import logger, progress
-from linumpy.device import CPU, Device, default_workers, free_gpu_bytes, to_device
+from linumpy.device import (
+    CPU,
+    Device,
+    batch_share,
+    default_workers,
+    free_gpu_bytes,
+    to_device,
+)
+from linumpy.host_memory import free_host_bytes
 from linumpy.io import host_pool
+from linumpy.slices.gpu_sweep import Result, on_each_gpu, sweep_on_gpu
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES, TileStore
 from linumpy.slices.tile import Key, Tile
 from linumpy.stream import stream
 from linumpy.timeline import span
-
-GROUP_NBYTES = 1 << 31
-"""Most bytes of the tiles that a GPU reads at once: two thousand chunks of a megabyte."""
-
-GROUPS_IN_MEMORY = 16
-"""A group's share of device memory: two are decoded, computed or encoded at a time, each of which
-takes several times a group's bytes."""
 
 STORE_SHARE = 0.5
 """Share of device memory for tiles that wait between passes."""
@@ -53,8 +53,12 @@ class Source:
         """Return one tile, wherever it lies; called from several threads."""
         raise NotImplementedError
 
+    def home(self, key: Key) -> Device | None:
+        """Return the device that a tile lies on; None when it is on none."""
+        return None
+
     def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
-        """Return tiles on a device; complete on return."""
+        """Return tiles on a device, which is CuPy's current one; complete on return."""
         with ThreadPoolExecutor(default_workers(CPU), "linumpy-read") as pool:
             tiles = list(pool.map(self.read, keys))
         return [on_device(tile, device) for tile in tiles]
@@ -67,11 +71,11 @@ class Sink:
         """Learn the geometry of the tiles that will come; called once, before the first."""
 
     def write(self, tile: Tile) -> None:
-        """Take one tile; called from one thread at a time."""
+        """Take one tile; called from one thread at a time, or from one a GPU."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Finish what `write` may have put off; called once, after the last tile."""
+        """Finish what `write` may have put off; called after the last tile, on each GPU once."""
 
 
 def on_device(tile: Tile, device: Device) -> Tile:
@@ -141,9 +145,9 @@ def run(
     sinks
         Where finished tiles go.
     device
-        Where to compute.
+        Where to compute; several GPUs have the tiles divided among them, with the same results.
     budget_bytes
-        Memory for tiles that wait between passes, on the device and for what a GPU has no room for
+        Memory for tiles that wait between passes, on each device and for what a GPU has no room for
         once more on the host; see `make_store` for None.
     keep
         A store to put the finished tiles in as well, for what follows.
@@ -186,8 +190,8 @@ def run(
             _sweep(current, pending, waiting, outputs, device, label)
             for sink in sinks:
                 with span("write", label):
-                    sink.flush()
-            _solve(waiting)
+                    on_each_gpu(device, sink.flush)
+            _solve(waiting, device)
     finally:
         for store in stores:
             store.close()
@@ -246,16 +250,23 @@ class StoreSource(Source):
         """Return one tile from wherever it rests."""
         return self._store.take(key) if self.is_last else self._store.get(key)
 
+    def home(self, key: Key) -> Device | None:
+        """Return the device that a tile came on."""
+        return self._store.home(key)
+
     def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
         """Return tiles from wherever they rest."""
-        return [on_device(self._store.get(key), device) for key in keys]
+        where = None if device.index is None else device
+        return [on_device(self._store.get(key, where), device) for key in keys]
 
 
 def resting_bytes(device: Device, budget_bytes: int | None = None) -> int:
     """Return how many bytes of tiles may wait on a device between two passes."""
     if budget_bytes is not None:
         return budget_bytes
-    return int(STORE_SHARE * free_gpu_bytes()) if device.is_gpu else DEFAULT_BUDGET_BYTES
+    if not device.is_gpu:
+        return DEFAULT_BUDGET_BYTES
+    return int(batch_share() * STORE_SHARE * free_gpu_bytes())
 
 
 def make_store(
@@ -274,7 +285,7 @@ def make_store(
         return TileStore(on_device, fetch=fetch)
     on_host = budget_bytes
     if on_host is None:
-        on_host = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+        on_host = free_host_bytes() // 4
     return TileStore(on_host, gpu_budget_bytes=on_device, fetch=fetch)
 
 
@@ -291,7 +302,7 @@ def _pass(
     label = " → ".join(s.name for s in (*applies, *learners))
     if isinstance(source, StoreSource) and not applies:
         _sweep(source, applies, learners, [], device, label)
-        _solve(learners)
+        _solve(learners, device)
         return source
     # The host can read unchanged tiles again; a GPU would decode one tile alone far too slowly.
     again = None if applies or device.is_gpu else source.read
@@ -300,20 +311,11 @@ def _pass(
         source.is_last = True
     stores.append(store)
     _sweep(source, applies, learners, [store.put], device, label)
-    _solve(learners)
+    _solve(learners, device)
     if len(stores) > 1:
         # The tiles of the pass before are not needed again.
         stores.pop(0).close()
     return StoreSource(store, source.keys(), layout)
-
-
-@dataclass(frozen=True)
-class _Result:
-    """What became of a tile; the tile itself only if somebody wants it."""
-
-    key: Key
-    tile: Tile | None
-    measurements: list[Any]
 
 
 def _sweep(
@@ -326,45 +328,45 @@ def _sweep(
 ) -> None:
     """Pass over all tiles."""
 
-    def process(tile: Tile) -> _Result:
+    def process(tile: Tile) -> Result:
         for stage in applies:
             tile = stage.apply(tile)
         measurements = [stage.measure(tile) for stage in learners]
-        return _Result(tile.key, tile if outputs else None, measurements)
+        return Result(tile.key, tile if outputs else None, measurements)
 
-    def gather(result: _Result) -> None:
+    def gather(result: Result) -> None:
         for stage, measurement in zip(learners, result.measurements, strict=True):
             stage.gather(result.key, measurement)
 
-    def emit(result: _Result) -> None:
+    def emit(result: Result) -> None:
         for output in outputs:
             assert result.tile is not None
             output(result.tile)
 
     total = len(source.keys())
     logger.debug("%s: %d tiles", label, total)
-    sweep = _sweep_on_gpu if device.is_gpu else _sweep_on_host
+    sweep = sweep_on_gpu if device.is_gpu else _sweep_on_host
     for _ in progress(sweep(source, process, gather, emit, device), total, label):
         pass
 
 
 def _sweep_on_host(
     source: Source,
-    process: Callable[[Tile], _Result],
-    gather: Callable[[_Result], None],
-    emit: Callable[[_Result], None],
+    process: Callable[[Tile], Result],
+    gather: Callable[[Result], None],
+    emit: Callable[[Result], None],
     device: Device,
 ) -> Iterator[Key]:
     """Pass over all tiles, each in a thread of its own; yields their keys."""
     workers = default_workers(device)
 
-    def work(key: Key) -> _Result:
+    def work(key: Key) -> Result:
         with span("read", key):
             tile = source.read(key)
         with span("compute", key):
             return process(on_device(tile, device))
 
-    def write(key: Key, result: _Result) -> None:
+    def write(key: Key, result: Result) -> None:
         with span("write", key):
             emit(result)
 
@@ -389,54 +391,12 @@ def _sweep_on_host(
             del result
 
 
-def _sweep_on_gpu(
-    source: Source,
-    process: Callable[[Tile], _Result],
-    gather: Callable[[_Result], None],
-    emit: Callable[[_Result], None],
-    device: Device,
-) -> Iterator[Key]:
-    """Pass over all tiles in groups: one is read, one computed and one written at a time.
-
-    Reading, computing and writing have a stream each. A group is handed on when its stream is
-    through, so that no memory is reused before its last user is.
-    """
-    import cupy
-
-    keys = list(source.keys())
-    room = min(GROUP_NBYTES, free_gpu_bytes() // GROUPS_IN_MEMORY)
-    size = max(1, room // source.layout.tile_nbytes)
-    groups = [tuple(keys[first : first + size]) for first in range(0, len(keys), size)]
-    streams = {step: cupy.cuda.Stream(non_blocking=True) for step in ("read", "compute", "write")}
-
-    def read(group: tuple[Key, ...]) -> list[Tile]:
-        with span("read", group[0]), streams["read"] as now:
-            tiles = source.read_many(group, device)
-            now.synchronize()
-        return tiles
-
-    def compute(group: tuple[Key, ...], tiles: list[Tile]) -> list[_Result]:
-        with span("compute", group[0]), streams["compute"] as now:
-            results = [process(tile) for tile in tiles]
-            now.synchronize()
-        return results
-
-    def write(group: tuple[Key, ...], results: list[_Result]) -> None:
-        with span("write", group[0]), streams["write"]:
-            for result in results:
-                emit(result)
-
-    for group, results in stream(groups, read, compute, write, depth=1, readers=1):
-        with span("gather", group[0]), streams["compute"] as now:
-            for result in results:
-                gather(result)
-            now.synchronize()
-        yield from group
-        # So that their memory is free while the next group is computed.
-        del result, results
-
-
-def _solve(learners: Sequence[Stage]) -> None:
+def _solve(learners: Sequence[Stage], device: Device) -> None:
     for stage in learners:
         with span("solve", stage.name):
             stage.model = stage.solve()
+    if device.is_gpu:
+        import cupy
+
+        # Models may lie on the device, and other streams will use them.
+        cupy.cuda.get_current_stream().synchronize()

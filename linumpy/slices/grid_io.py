@@ -10,7 +10,14 @@ from typing import Any, Self
 import numpy as np
 
 from linumpy.cli import logger
-from linumpy.device import Array, Device, free_gpu_bytes, is_device_array, namespace
+from linumpy.device import (
+    Array,
+    Device,
+    batch_share,
+    free_gpu_bytes,
+    is_device_array,
+    namespace,
+)
 from linumpy.errors import InputError
 from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import Grid, GridInfo, create_grid, masks_on_gpu, open_grid
@@ -84,14 +91,14 @@ class GridSource(Source):
 class _Sink(Sink):
     """A context manager whose output is created by `begin` and appears when the block ends.
 
-    Tiles on a GPU are gathered until they are worth encoding.
+    Tiles on a GPU are gathered there until they are worth encoding.
     """
 
     def __init__(self, path: Path | str, *, overwrite: bool) -> None:
         self._path = refuse_existing(path, overwrite)
         self._overwrite = overwrite
         self._output = ExitStack()
-        self._gathered: list[Tile] = []
+        self._gathered: dict[int, list[Tile]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -105,16 +112,20 @@ class _Sink(Sink):
         if not is_device_array(tile.data):
             self.write_on_host(tile)
             return
-        self._gathered.append(tile)
-        room = min(ENCODE_NBYTES, free_gpu_bytes() // ENCODE_SHARE)
-        if sum(t.nbytes for t in self._gathered) >= room:
+        gathered = self._gathered.setdefault(tile.data.device.id, [])
+        gathered.append(tile)
+        room = int(batch_share() * min(ENCODE_NBYTES, free_gpu_bytes() // ENCODE_SHARE))
+        if sum(t.nbytes for t in gathered) >= room:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write what was gathered on the current GPU."""
         if self._gathered:
-            tiles, self._gathered = self._gathered, []
-            self.write_on_gpu(tiles)
+            import cupy
+
+            tiles = self._gathered.pop(cupy.cuda.Device().id, [])
+            if tiles:
+                self.write_on_gpu(tiles)
 
     def write_on_host(self, tile: Tile) -> None:
         """Write one tile of NumPy arrays."""

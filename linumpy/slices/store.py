@@ -33,7 +33,7 @@ class TileStore:
     budget_bytes
         Bytes of tiles to keep in host memory; what is beyond goes to a scratch folder.
     gpu_budget_bytes
-        Bytes to keep in the memory of a GPU of the tiles that came on it; what is beyond goes to
+        Bytes to keep in the memory of each GPU of the tiles that came on it; what is beyond goes to
         the host, within `budget_bytes`. The least recently used go first. As many as
         `budget_bytes` when None.
     fetch
@@ -44,8 +44,8 @@ class TileStore:
 
     Notes
     -----
-    Threads may share a store. A tile comes back read-only, bit for bit as it was, on the device
-    that it was on. Use it as a context manager: leaving removes the scratch folder.
+    Threads may share a store. A tile comes back read-only, bit for bit as it was. Use it as a
+    context manager: leaving removes the scratch folder.
     """
 
     def __init__(
@@ -80,8 +80,21 @@ class TileStore:
         """Keep a tile; one of the same key is replaced."""
         self._tiles[tile.key] = self._rest(tile)
 
-    def get(self, key: Key) -> Tile:
+    def home(self, key: Key) -> Device | None:
+        """Return the device that a tile came on; None when it was never put."""
+        resting = self._tiles.get(key)
+        return None if resting is None else resting.home
+
+    def get(self, key: Key, where: Device | None = None) -> Tile:
         """Return a tile, from memory, from scratch or from the source.
+
+        Parameters
+        ----------
+        key
+            Which one.
+        where
+            Device to return it on, with its index; the one that it came on when None. Other
+            devices' tiles are copied there once, as far as the budget there allows.
 
         Raises
         ------
@@ -94,7 +107,7 @@ class TileStore:
                 raise KeyError(key)
             resting = self._rest(self._fetch(key))
             self._tiles[key] = resting
-        with device(resting.home):
+        with device(where or resting.home):
             valid = None if resting.valid is None else resting.valid.get_array()
             return Tile(key, resting.data.get_array(), valid)
 

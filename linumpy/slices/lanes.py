@@ -1,0 +1,178 @@
+"""Several workers on the tiles of one pass, each with a GPU of its own; results in tile order."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from linumpy.errors import DeviceStuckError
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+MOST_WAIT_S = 900.0
+"""How long a lane may take for its next group of results; a group takes seconds."""
+
+_POLL_S = 0.1
+
+
+def divide(keys: Sequence[K], homes: Sequence[int | None], size: int, n_lanes: int) -> dict[K, int]:
+    """Return which lane each tile goes through.
+
+    Parameters
+    ----------
+    keys
+        All tiles, in order.
+    homes
+        The lane that has each already; None where it is all the same.
+    size
+        Most tiles that a lane takes at once. Lanes take turns, each with tiles that follow each
+        other, and all about as often.
+    n_lanes
+        Number of lanes.
+
+    Notes
+    -----
+    Depends on geometry alone, as all else that decides how a slice is computed.
+    """
+    total = len(keys)
+    rounds = -(-total // (n_lanes * size))
+    if rounds == 1:
+        turn = [n * n_lanes // total for n in range(total)]
+    else:
+        turn = [n // -(-total // (rounds * n_lanes)) for n in range(total)]
+    return {
+        key: (turn[n] if home is None else home) % n_lanes
+        for n, (key, home) in enumerate(zip(keys, homes, strict=True))
+    }
+
+
+class _Lane(Generic[K, R]):
+    """A thread that makes groups of results; one group waits, while the next is made."""
+
+    def __init__(
+        self, work: Callable[[], Iterator[list[R]]], number: int, most_wait_s: float
+    ) -> None:
+        self._work = work
+        self._number = number
+        self._most_wait_s = most_wait_s
+        self._done: queue.Queue[list[R] | BaseException] = queue.Queue(1)
+        self._stop = threading.Event()
+        name = f"linumpy-lane_{number}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.held: deque[R] = deque()
+        self.gathered: list[R] = []
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def next(self, key: object) -> R:
+        """Return the next result, that of `key`, which is kept in `gathered` as well."""
+        if not self.held:
+            try:
+                found = self._done.get(timeout=self._most_wait_s)
+            except queue.Empty:
+                raise DeviceStuckError(
+                    f"GPU {self._number} of those that work together (counted from 0) gave no "
+                    f"tile {key} within {self._most_wait_s / 60:g} min"
+                ) from None
+            if isinstance(found, BaseException):
+                raise found
+            self.held.extend(found)
+        result = self.held.popleft()
+        self.gathered.append(result)
+        return result
+
+    def stop(self) -> None:
+        """Have the thread end; what it has made is lost."""
+        self._stop.set()
+
+    def join(self) -> None:
+        """Wait for the thread's end."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            made = self._work()
+            try:
+                for results in made:
+                    if not self._put(results):
+                        return
+                    del results
+            finally:
+                # Ends what runs ahead, before the thread ends.
+                close = getattr(made, "close", None)
+                if close is not None:
+                    close()
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, item: list[R] | BaseException) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._done.put(item, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+
+def in_lanes(
+    keys: Sequence[K],
+    owner: Mapping[K, int],
+    work: Callable[[int, list[K]], Iterator[list[R]]],
+    settle: Callable[[], None],
+    most_wait_s: float = MOST_WAIT_S,
+) -> Iterator[tuple[K, R]]:
+    """Let each lane work on its tiles, and yield ``(key, result)`` in the order of all tiles.
+
+    Parameters
+    ----------
+    keys
+        All tiles, in order.
+    owner
+        From `divide`.
+    work
+        Makes the results of a lane's tiles, in order, in groups; runs in the lane's own thread.
+    settle
+        Called before the results of a group, all of them yielded, are dropped.
+    most_wait_s
+        How long to wait at most for a lane's next group, in seconds.
+
+    Raises
+    ------
+    DeviceStuckError
+        When a lane gave nothing for so long; names it. No lane is waited for then.
+    Exception
+        The first error of a lane, in the order of tiles. The others are stopped then.
+    """
+    shares: dict[int, list[K]] = {}
+    for key in keys:
+        shares.setdefault(owner[key], []).append(key)
+
+    def begin(number: int, share: list[K]) -> _Lane[K, R]:
+        return _Lane(lambda: work(number, share), number, most_wait_s)
+
+    lanes = {number: begin(number, share) for number, share in shares.items()}
+    for lane in lanes.values():
+        lane.start()
+    stuck = False
+    try:
+        for key in keys:
+            lane = lanes[owner[key]]
+            yield key, lane.next(key)
+            if not lane.held:
+                settle()
+                lane.gathered.clear()
+    except DeviceStuckError:
+        stuck = True
+        raise
+    finally:
+        for lane in lanes.values():
+            lane.stop()
+        for lane in lanes.values():
+            if not stuck:
+                lane.join()
