@@ -4,7 +4,9 @@
 
 include { help_text; param_problems; read_schema; stage_params } from './modules/local/params'
 include { find_input; is_used; manual_transforms } from './modules/local/input'
-include { check_space; claim_output; in_order; placed; tell_result } from './modules/local/output'
+include { all_slices; check_space; claim_output; in_order; placed; tell_result } from './modules/local/output'
+include { show_plan } from './modules/local/plan'
+include { begin_record; end_record } from './modules/local/records'
 
 include { create_mosaic_grid_3d } from './modules/create_mosaic_grid_3d'
 include { estimate_xy_shift_from_metadata } from './modules/estimate_xy_shift_from_metadata'
@@ -32,12 +34,19 @@ workflow {
         error(problems.join('\n'))
     }
     def source = find_input(params)
-    def lock = claim_output(params, source.subject)
-    check_space(params, source)
+    // A preview writes nothing, so it needs no folder to itself.
+    def lock = workflow.preview ? null : claim_output(params, source.subject)
+    if (workflow.preview) {
+        show_plan(params, schema)
+    }
+    else {
+        check_space(params, source)
+    }
 
     def manual = params.manual_transforms_dir
         ? manual_transforms(params.manual_transforms_dir, source.slices.collect { slice -> slice[0] })
         : null
+    def record = lock ? begin_record(params, source.subject, schema) : null
 
     prepare(source, schema)
     if (params.mode == '2.5d') {
@@ -53,8 +62,11 @@ workflow {
     describe(prepare.out.files.mix(made.files), prepare.out.times.mix(made.times), schema)
 
     workflow.onComplete {
-        lock.release()
-        tell_result(source.subject)
+        if (lock) {
+            end_record(record)
+            lock.release()
+            tell_result(source.subject)
+        }
     }
 }
 
@@ -167,12 +179,7 @@ workflow learn {
     schema
 
     main:
-    ordered = slices.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
-        .map { rows ->
-            def grids = rows.collect { row -> row[1] }.findAll { grid -> grid }
-            [rows.collect { row -> row[0] }, grids, rows ? rows[0][2] : [], rows.collect { row -> row[3] }]
-        }
-    learn_models(ordered, stage_params('learn_models', params, schema))
+    learn_models(all_slices(slices), stage_params('learn_models', params, schema))
 
     emit:
     models = learn_models.out.models.collect().ifEmpty([]) // none where both corrections are off

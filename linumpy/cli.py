@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from linumpy import __version__
-from linumpy.errors import LinumpyError
+from linumpy.errors import DeviceStuckError
+from linumpy.exit_status import exit_status, message
+from linumpy.gpu.lease import DEFAULT_WAIT_S, Ask
+from linumpy.io.remote import refuse_remote_arguments
 from linumpy.start_up import begin_cuda, leave
 
 T = TypeVar("T")
@@ -49,7 +52,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def make_parser(
-    description: str, *, gpu: bool = False, overwrite: bool = True
+    description: str, *, gpu: bool = False, gpus: bool = False, overwrite: bool = True
 ) -> argparse.ArgumentParser:
     """Return a parser with the options that all scripts share.
 
@@ -58,7 +61,9 @@ def make_parser(
     description
         First lines of ``--help``.
     gpu
-        Add ``--use_gpu/--no-use_gpu`` (default: no) and ``--gpu_memory``.
+        Add ``--use_gpu/--no-use_gpu`` (default: no), and how much of a GPU to take and when.
+    gpus
+        Add ``--gpu_count`` as well.
     overwrite
         Add ``-f/--overwrite``; without it an existing output is an error.
     """
@@ -78,15 +83,74 @@ def make_parser(
         )
         parser.add_argument(
             "--gpu_memory",
-            type=_parse_bytes,
+            type=parse_bytes,
             metavar="SIZE",
             help="most device memory to take, such as 8GB, so that processes can share a GPU; "
             "all that is free by default",
         )
+        parser.add_argument(
+            "--gpu_batch",
+            type=_parse_share,
+            default=1.0,
+            metavar="SHARE",
+            help="share of the usual batches on the GPU, such as 0.5 where its memory ran out; "
+            "the results are the same",
+        )
+        parser.add_argument(
+            "--gpu_tasks",
+            type=_parse_count,
+            metavar="N",
+            help="take such a share of a GPU that N tasks fit on it; without it the share of "
+            "--gpu_memory, else all of one",
+        )
+        parser.add_argument(
+            "--gpu_wait",
+            type=_parse_minutes,
+            default=DEFAULT_WAIT_S / 60,
+            metavar="MINUTES",
+            help="wait so long at most where other tasks hold the GPUs",
+        )
+    if gpus:
+        parser.add_argument(
+            "--gpu_count",
+            type=_parse_count,
+            default=1,
+            metavar="N",
+            help="GPUs to work on together; the results are the same",
+        )
     return parser
 
 
-def _parse_bytes(text: str) -> int:
+def _parse_count(text: str) -> int:
+    """Read a whole number of 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of 1 or more")
+    return int(text)
+
+
+def _parse_minutes(text: str) -> float:
+    """Read a time, 0 for none."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected minutes, 0 or more")
+    return number
+
+
+def _parse_share(text: str) -> float:
+    """Read a number above 0 and up to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0, to 1")
+    return number
+
+
+def parse_bytes(text: str) -> int:
     """Read a size such as ``8GB``, ``512 MiB`` or ``1e9``."""
     match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) *([kMGT]i?)?B?", text.strip())
     try:
@@ -109,20 +173,32 @@ def configure_logging(verbose: bool) -> None:
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line, start logging, and begin to start the GPU if one is asked for."""
     args = parser.parse_args(argv)
+    refuse_remote_arguments(args)
     configure_logging(args.verbose)
     if getattr(args, "use_gpu", False):
-        begin_cuda()
+        begin_cuda(
+            Ask(
+                args.gpu_tasks,
+                args.gpu_memory,
+                getattr(args, "gpu_count", 1),
+                60 * args.gpu_wait,
+            )
+        )
+        if args.gpu_batch < 1:
+            from linumpy.device import set_batch_share
+
+            set_batch_share(args.gpu_batch)
     return args
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a script's main function and turn expected errors into one line and exit status 1."""
+    """Run a script's main function and turn expected errors into one line and an exit status.
+
+    Statuses are those of `linumpy.exit_status`; a bug keeps its traceback.
+    """
     name = Path(sys.argv[0]).name
     try:
         main()
-    except LinumpyError as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
-        sys.exit(1)
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -130,6 +206,19 @@ def run(main: Callable[[], None]) -> None:
         # The reader of our standard output went away (`linum_x.py | head`): not our error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except Exception as error:
+        status = exit_status(error)
+        if status is None:
+            raise
+        print(f"{name}: error: {message(error, status)}", file=sys.stderr)
+        logger.debug("where it happened", exc_info=error)
+        if isinstance(error, DeviceStuckError):
+            # Python's own way out waits for all threads.
+            leave(status)
+        sys.exit(status)
+    from linumpy.records.environment import note_environment
+
+    note_environment()
     leave()
 
 

@@ -1,7 +1,7 @@
 """Errors that a user can act on.
 
 Their messages name the file, tile, row or parameter and say what was expected; scripts print
-them as one line and end with exit status 1.
+them as one line and end with a status of `linumpy.exit_status`.
 """
 
 
@@ -23,3 +23,7 @@ class DeviceError(LinumpyError):
 
 class DeviceMemoryError(DeviceError):
     """The device's memory does not hold what must be held at once."""
+
+
+class DeviceStuckError(DeviceError):
+    """A thread that works on a device does not go on, and so will never end."""

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process aip_png {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(grid)
@@ -17,7 +18,7 @@ process aip_png {
 
     script:
     """
-    linum_aip_png.py ${grid} aips/aip_z${slice_id}.png ${gpu_flags(params)}
+    linum_aip_png.py ${grid} aips/aip_z${slice_id}.png ${gpu_flags(params, task)}
     """
 
     stub:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process align_mosaics_3d_from_shifts {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(slice_in)
@@ -22,7 +23,7 @@ process align_mosaics_3d_from_shifts {
     linum_align_mosaics_3d_from_shifts.py ${slice_in} aligned/slice_z${slice_id}.ome.zarr \\
         --registration ${registration} \\
         --slices all \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process align_to_ras {
     tag "${subject}"
     label 'brain'
+    label 'gpu'
 
     input:
     val subject
@@ -34,7 +35,7 @@ process align_to_ras {
         --output_model models/align_to_ras.json \\
         --output_transform ${subject}_ras_transform.tfm \\
         --params - \\
-        ${gpu_flags(params)} ${flags}
+        ${gpu_flags(params, task)} ${flags}
     """
 
     stub:

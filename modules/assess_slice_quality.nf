@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process assess_slice_quality {
     tag 'all slices'
     label 'brain'
+    label 'gpu'
 
     input:
     path slices, stageAs: 'slices/*'
@@ -27,7 +28,7 @@ process assess_slice_quality {
         --slice_config_in in/slice_config.csv \\
         --slice_config_out slice_config.csv \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process compensate_attenuation_inplace {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(slice_in)
@@ -22,7 +23,7 @@ process compensate_attenuation_inplace {
     linum_compensate_attenuation_inplace.py ${slice_in} attenuation_z${slice_id}.ome.zarr \\
         --output_model models/z${slice_id}/compensate_attenuation.json \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

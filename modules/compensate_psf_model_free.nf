@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process compensate_psf_model_free {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(slice_in)
@@ -22,7 +23,7 @@ process compensate_psf_model_free {
     linum_compensate_psf_model_free.py ${slice_in} axial_z${slice_id}.ome.zarr \\
         --models learned \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

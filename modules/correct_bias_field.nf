@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process correct_bias_field {
     tag "${subject}"
     label 'brain'
+    label 'gpu'
 
     input:
     val subject
@@ -27,7 +28,7 @@ process correct_bias_field {
         --output_model models/correct_bias_field.json \\
         --preview previews/${subject}.png \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -9,6 +9,7 @@ include { acquisition_flags; gpu_flags } from './local/params'
 process create_mosaic_grid_3d {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(raw, stageAs: 'raw'), val(digest)
@@ -24,7 +25,7 @@ process create_mosaic_grid_3d {
         -z ${slice_id} \\
         --resolution -1 \\
         ${acquisition_flags(params)} \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

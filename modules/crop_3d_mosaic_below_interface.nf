@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process crop_3d_mosaic_below_interface {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(slice_in)
@@ -22,7 +23,7 @@ process crop_3d_mosaic_below_interface {
     linum_crop_3d_mosaic_below_interface.py ${slice_in} cropped_z${slice_id}.ome.zarr \\
         --output_model models/z${slice_id}/crop_3d_mosaic_below_interface.json \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

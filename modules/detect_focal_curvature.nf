@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process detect_focal_curvature {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(grid)
@@ -22,7 +23,7 @@ process detect_focal_curvature {
     linum_detect_focal_curvature.py ${grid} focal_z${slice_id}.ome.zarr \\
         --models learned \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

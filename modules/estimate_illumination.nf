@@ -9,6 +9,7 @@ include { acquisition_flags; gpu_flags } from './local/params'
 process estimate_illumination {
     tag 'all slices'
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_ids), path(grids, stageAs: 'grids/*'), path(raw, stageAs: 'raw'), val(digests)
@@ -24,7 +25,7 @@ process estimate_illumination {
     linum_estimate_illumination.py ${tiles} \\
         --output models \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process fix_illumination_3d {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(grid)
@@ -22,7 +23,7 @@ process fix_illumination_3d {
     linum_fix_illumination_3d.py ${grid} illumination_z${slice_id}.ome.zarr \\
         --models learned \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process interpolate_missing_slice {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(before, stageAs: 'before/*'), path(after, stageAs: 'after/*')
@@ -32,7 +33,7 @@ process interpolate_missing_slice {
         --preview diagnostics/slice_z${slice_id}_interpolated.png \\
         --manifest_entry diagnostics/slice_z${slice_id}_manifest.csv \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

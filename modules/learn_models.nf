@@ -10,6 +10,7 @@ include { acquisition_flags; gpu_flags } from './local/params'
 process learn_models {
     tag 'all slices'
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_ids), path(grids, stageAs: 'grids/*'), path(raw, stageAs: 'raw'), val(digests)
@@ -25,7 +26,7 @@ process learn_models {
     linum_learn_models.py ${tiles} \\
         --output models \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process normalize_intensities_per_slice {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(slice_in)
@@ -22,7 +23,7 @@ process normalize_intensities_per_slice {
     linum_normalize_intensities_per_slice.py ${slice_in} slices/slice_z${slice_id}.ome.zarr \\
         --output_model models/z${slice_id}/normalize_intensities_per_slice.json \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

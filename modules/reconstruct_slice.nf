@@ -11,6 +11,7 @@ include { acquisition_flags; gpu_flags } from './local/params'
 process reconstruct_slice {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(grid), path(raw, stageAs: 'raw'), val(digest)
@@ -33,7 +34,7 @@ process reconstruct_slice {
         --aip aips/aip_z${slice_id}.png \\
         --preview previews/slice_z${slice_id}.png \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process refine_manual_transforms {
     tag 'all slices'
     label 'brain'
+    label 'gpu'
 
     input:
     path slices, stageAs: 'slices/*'
@@ -28,7 +29,7 @@ process refine_manual_transforms {
         --manual_transforms_dir manual_transforms \\
         --slice_config slice_config.csv \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process register_slices {
     tag 'all slices'
     label 'brain'
+    label 'gpu'
 
     input:
     path slices, stageAs: 'slices/*'
@@ -24,7 +25,7 @@ process register_slices {
     linum_register_slices.py slices shifts_xy.csv models/register_slices.json \\
         --slice_config slice_config.csv \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

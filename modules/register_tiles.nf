@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process register_tiles {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(grid)
@@ -18,7 +19,7 @@ process register_tiles {
 
     script:
     """
-    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json ${gpu_flags(params)}
+    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json ${gpu_flags(params, task)}
     """
 
     stub:

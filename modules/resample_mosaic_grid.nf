@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process resample_mosaic_grid {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(grid), val(digest)
@@ -20,7 +21,7 @@ process resample_mosaic_grid {
     """
     linum_resample_mosaic_grid.py ${grid} resampled_z${slice_id}.ome.zarr \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -5,6 +5,7 @@ include { gpu_flags } from './local/params'
 process stack_motor_only {
     tag "${subject}"
     label 'brain'
+    label 'gpu'
 
     input:
     val subject
@@ -24,7 +25,7 @@ process stack_motor_only {
         --slice_config slice_config.csv \\
         --preview diagnostics/${subject}_motor_only.png \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

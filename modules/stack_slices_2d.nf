@@ -5,6 +5,7 @@ include { gpu_flags } from './local/params'
 process stack_slices_2d {
     tag "${subject}"
     label 'brain'
+    label 'gpu'
 
     input:
     val subject
@@ -27,7 +28,7 @@ process stack_slices_2d {
         --output_model models/register_slices.json \\
         --preview previews/${subject}_2d.png \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process stack_slices_motor {
     tag "${subject}"
     label 'brain'
+    label 'gpu'
 
     input:
     val subject
@@ -35,7 +36,7 @@ process stack_slices_motor {
         --z_matches z_matches.csv \\
         --preview previews/${subject}.png \\
         --params - \\
-        ${gpu_flags(params)} ${lateral}
+        ${gpu_flags(params, task)} ${lateral}
     """
 
     stub:

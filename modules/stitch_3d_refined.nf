@@ -7,6 +7,7 @@ include { gpu_flags } from './local/params'
 process stitch_3d_refined {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(grid), path(positions)
@@ -21,7 +22,7 @@ process stitch_3d_refined {
     linum_stitch_3d_refined.py ${grid} stitched_z${slice_id}.ome.zarr \\
         --positions ${positions} \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

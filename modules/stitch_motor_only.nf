@@ -5,6 +5,7 @@ include { gpu_flags } from './local/params'
 process stitch_motor_only {
     tag "z${slice_id}"
     label 'slice'
+    label 'gpu'
 
     input:
     tuple val(slice_id), path(grid)
@@ -18,7 +19,7 @@ process stitch_motor_only {
     """
     linum_stitch_motor_only.py ${grid} diagnostics/stitch_motor_only_z${slice_id}.ome.zarr \\
         --params - \\
-        ${gpu_flags(params)}
+        ${gpu_flags(params, task)}
     """
 
     stub:

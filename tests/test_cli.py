@@ -105,6 +105,25 @@ def test_sizes_are_read(text, nbytes):
     assert args.gpu_memory == nbytes
 
 
+def test_shares_of_gpus_are_read(capsys):
+    parser = make_parser("Test.", gpu=True, gpus=True)
+    args = parser.parse_args([])
+    assert (args.gpu_tasks, args.gpu_count, args.gpu_wait) == (None, 1, 720)
+    args = parser.parse_args(["--gpu_tasks", "6", "--gpu_count=2", "--gpu_wait", "0.5"])
+    assert (args.gpu_tasks, args.gpu_count, args.gpu_wait) == (6, 2, 0.5)
+    assert not hasattr(make_parser("Test.", gpu=True).parse_args([]), "gpu_count")
+    for flag in (
+        "--gpu_tasks=0",
+        "--gpu_tasks=1.5",
+        "--gpu_count=-1",
+        "--gpu_wait=-1",
+        "--gpu_wait=x",
+    ):
+        with pytest.raises(SystemExit):
+            parser.parse_args([flag])
+        assert "expected" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0GB", "8 gigabytes", "nan", "1e999GB"])
 def test_what_is_no_size_is_refused(text, capsys):
     with pytest.raises(SystemExit):

@@ -41,6 +41,7 @@ def test_no_usable_gpu_is_an_error_not_a_fallback(monkeypatch):
     Fake.cuda.runtime.getDeviceCount = staticmethod(count)
     monkeypatch.setitem(sys.modules, "cupy", Fake)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("LINUMPY_LEASED_GPUS", "7")
     with pytest.raises(DeviceError, match=r"cudaErrorNoDevice.*CUDA_VISIBLE_DEVICES='7'"):
         policy.resolve(True)
     Fake.cuda.runtime.getDeviceCount = staticmethod(lambda: 0)

@@ -1,7 +1,7 @@
 // Looks at a run from other sides. Nothing here changes the brain.
 
 include { stage_params } from '../modules/local/params'
-include { placed } from '../modules/local/output'
+include { items; placed; places } from '../modules/local/output'
 
 include { analyze_shifts } from '../modules/analyze_shifts'
 include { analyze_registration_transforms } from '../modules/analyze_registration_transforms'
@@ -30,14 +30,11 @@ workflow diagnose {
         times = times.mix(analyze_shifts.out.time)
     }
     if (params.diagnostic_mode) {
-        sorted = tile_models.toSortedList { a, b -> a[0] <=> b[0] }
-        places = sorted.map { rows -> rows.collect { row -> row[0] } }
-        items = sorted.map { rows -> rows.collect { row -> row[1] } }
         analyze_registration_transforms(
             registration, stage_params('analyze_registration_transforms', params, schema)
         )
-        analyze_acquisition_rotation(places, items)
-        compare_stitching(places, items)
+        analyze_acquisition_rotation(places(tile_models), items(tile_models))
+        compare_stitching(places(tile_models), items(tile_models))
         stitch_motor_only(grids, stage_params('stitch_motor_only', params, schema))
         stack_motor_only(
             subject, volumes, shifts, config, stage_params('stack_motor_only', params, schema)

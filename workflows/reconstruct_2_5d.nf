@@ -1,7 +1,7 @@
 // Slices to one stack of pictures: a projection along depth for each, stitched and aligned.
 
 include { stage_params } from '../modules/local/params'
-include { in_order; placed } from '../modules/local/output'
+include { all_slices; in_order; placed } from '../modules/local/output'
 
 include { estimate_illumination } from '../modules/estimate_illumination'
 include { reconstruct_slice_2d } from '../modules/reconstruct_slice_2d'
@@ -20,12 +20,7 @@ workflow reconstruct_2_5d {
     models = channel.value([])
     learned = channel.empty()
     if (params.fix_illum_enabled) {
-        ordered = slices.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
-            .map { rows ->
-                def grids = rows.collect { row -> row[1] }.findAll { grid -> grid }
-                [rows.collect { row -> row[0] }, grids, rows ? rows[0][2] : [], rows.collect { row -> row[3] }]
-            }
-        estimate_illumination(ordered, stage_params('estimate_illumination', params, schema))
+        estimate_illumination(all_slices(slices), stage_params('estimate_illumination', params, schema))
         models = estimate_illumination.out.models.collect()
         learned = estimate_illumination.out.models
         times = estimate_illumination.out.time

@@ -4,7 +4,7 @@
 // whether raw tiles go straight to the slices, as nobody keeps or needs grids of them, and slices,
 // each a list [slice_id, path, digest]. A slice id is text of two digits or more.
 def find_input(given) {
-    def root = file(given.input.toString())
+    def root = input_folder(given.input.toString())
     if (!root.isDirectory()) {
         error("--input ${given.input}: no such folder; expected raw tiles (tile_x00_y00_z00) or mosaic grids")
     }
@@ -32,6 +32,22 @@ def find_input(given) {
         digest: slices.collect { slice -> slice[2] }.join(' ').sha256(),
         slices: chosen(slices, given.slices),
     ]
+}
+
+// The input's folder, which may be on an object store: Nextflow then lists it, and brings each task
+// what it works on.
+def input_folder(text) {
+    try {
+        return file(text)
+    }
+    catch (IllegalStateException problem) {
+        error("--input ${text}: this Nextflow cannot read it (${problem.message}); copy the folder here, or see docs/cloud.md")
+    }
+}
+
+// The path without links, where there can be any.
+def unlinked(path) {
+    path.fileSystem.provider().scheme == 'file' ? path.toRealPath() : path
 }
 
 // The table named by a parameter, else the one beside the grids, else null.
@@ -83,7 +99,7 @@ def with_digest(option, text) {
 
 // The folders that this run itself writes to, should they lie within the input.
 def own_folders(given) {
-    [workflow.workDir, file(given.output.toString())].findAll { path -> path.exists() }*.toRealPath()
+    [workflow.workDir, file(given.output.toString())].findAll { path -> path.exists() }.collect { path -> unlinked(path) }
 }
 
 // Mosaic grids in the folder, or in its folder mosaic_grids.
@@ -100,7 +116,7 @@ def find_tiles(folder, skipped) {
         if (tile_id(path) != null) {
             return [path]
         }
-        def closed = path.name.startsWith('.') || path.name.endsWith('.zarr') || path.toRealPath() in skipped
+        def closed = path.name.startsWith('.') || path.name.endsWith('.zarr') || unlinked(path) in skipped
         closed ? [] : find_tiles(path, skipped)
     }
 }
@@ -185,7 +201,7 @@ def chosen(slices, text) {
 // A part sub-… of the path, else the last folder whose name says more than what kind it is.
 def subject_of(root) {
     def kinds = ['mosaic-grids', 'mosaics', 'mosaic_grids', 'input', 'data', 'raw']
-    def names = root.toRealPath().toList()*.toString()
+    def names = unlinked(root).toList()*.toString()
     def name = names.find { part -> part ==~ /sub-\w+/ } ?: names.reverse().find { part -> !(part in kinds) } ?: 'brain'
     name.replaceAll('[^A-Za-z0-9._-]+', '_').replaceAll('^[^A-Za-z0-9]+', '') ?: 'brain'
 }

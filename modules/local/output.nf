@@ -40,6 +40,11 @@ def check_space(given, source) {
     def published = given.keep_mosaic_grids && given.publish_mode == 'copy' ? grids : 0
     def worked = grids + (given.fused ? 0.5 : 3)
     def output = java.nio.file.Files.getFileStore(file(given.output.toString()))
+    if (workflow.workDir.fileSystem.provider().scheme != 'file') {
+        // A bucket is never full.
+        enough_space("--output ${given.output}", output, published * source.bytes)
+        return
+    }
     workflow.workDir.mkdirs()
     def work = java.nio.file.Files.getFileStore(workflow.workDir)
     def shared = output == work
@@ -66,6 +71,24 @@ def placed(path) {
 def in_order(slices) {
     slices.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
         .map { rows -> rows.collect { row -> row[1] } }
+}
+
+// All slices as one input: [ids, grids, raw, digests], first slice first.
+def all_slices(slices) {
+    slices.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
+        .map { rows ->
+            def grids = rows.collect { row -> row[1] }.findAll { grid -> grid }
+            [rows.collect { row -> row[0] }, grids, rows ? rows[0][2] : [], rows.collect { row -> row[3] }]
+        }
+}
+
+// The places of [place, file] as one list, and the files in the same order.
+def places(files) {
+    files.toSortedList { a, b -> a[0] <=> b[0] }.map { rows -> rows.collect { row -> row[0] } }
+}
+
+def items(files) {
+    files.toSortedList { a, b -> a[0] <=> b[0] }.map { rows -> rows.collect { row -> row[1] } }
 }
 
 // Shell lines that lay out files, staged under their numbers, like the output folder.

@@ -103,11 +103,17 @@ def stage_params(process_name, given, schema) {
 }
 
 // The flags of scripts that compute on voxels. The schema's pattern lets no more through than a size.
-def gpu_flags(given) {
+// A task that is tried again takes half the batches on the device, whatever stopped it before.
+def gpu_flags(given, task) {
     if (!given.use_gpu) {
         return '--no-use_gpu'
     }
-    given.gpu_memory == null ? '--use_gpu' : "--use_gpu --gpu_memory ${given.gpu_memory}"
+    [
+        '--use_gpu',
+        given.gpu_memory == null ? '' : "--gpu_memory ${given.gpu_memory}",
+        "--gpu_tasks ${task.ext.gpu_tasks}",
+        task.attempt > 1 ? "--gpu_batch ${0.5 ** (task.attempt - 1)}" : '',
+    ].findAll { flag -> flag }.join(' ')
 }
 
 // The flags of scripts that read raw tiles.

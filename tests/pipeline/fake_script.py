@@ -2,13 +2,20 @@
 """Stands in for any linum_*.py: notes how it was called and makes what it was to write.
 
 FAKE_LOG names the folder for the notes. FAKE_FAIL, such as "reconstruct_slice z01", makes the
-call fail whose script and arguments hold these words.
+call fail whose script and arguments hold these words. FAKE_ONCE, such as "learn_models 102 aip
+vanish", has scripts' first calls end with a status, or ends the whole task, wrapper and all, as a
+node does that fails. FAKE_SECONDS is how long calls for a GPU take.
 """
 
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
+
+# A report, as far as it matters to what tells it how the run ended.
+PAGE = "<!--linumpy:wall--><!--/linumpy:wall--><!--linumpy:run--><!--/linumpy:run-->"
 
 name = Path(sys.argv[0]).stem.removeprefix("linum_")
 arguments = sys.argv[1:]
@@ -16,12 +23,33 @@ text = sys.stdin.read() if "-" in arguments else ""
 
 log = Path(os.environ["FAKE_LOG"])
 log.mkdir(parents=True, exist_ok=True)
-note = {"script": name, "arguments": arguments, "stdin": text}
-(log / f"{name}.{os.getpid()}.json").write_text(json.dumps(note), encoding="utf-8")
+told = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SLURM_JOB_ID", "SLURM_MEM_PER_NODE", "TMPDIR")
+note = {
+    "script": name,
+    "arguments": arguments,
+    "stdin": text,
+    "environment": {key: os.environ[key] for key in told if key in os.environ},
+    "folder": str(Path.cwd()),
+    "began": time.time(),
+}
+place = log / f"{name}.{os.getpid()}.json"
+place.write_text(json.dumps(note), encoding="utf-8")
 
 words = os.environ.get("FAKE_FAIL", "").split()
 if words and words[0] == name and all(w in " ".join(arguments) for w in words[1:]):
     sys.exit(f"linum_{name}.py: error: tile (1, 2) cannot be read")
+
+words = os.environ.get("FAKE_ONCE", "").split()
+once = dict(zip(words[::2], words[1::2], strict=True))
+if name in once and len(list(log.glob(f"{name}.*.json"))) == 1:
+    if once[name] == "vanish":
+        os.killpg(0, signal.SIGKILL)
+    sys.exit(int(once[name]))
+
+if "--use_gpu" in arguments:
+    time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+note["ended"] = time.time()
+place.write_text(json.dumps(note), encoding="utf-8")
 
 made = [Path(a) for a in arguments if Path(a).suffix in {".zarr", ".json", ".csv", ".png", ".html"}]
 for flag, stems in {
@@ -43,4 +71,5 @@ for path in made:
     if path.suffix == ".zarr":
         path.mkdir(exist_ok=True)
     elif not path.exists():
-        path.write_text("slice_id,use\n" if path.suffix == ".csv" else "{}", encoding="utf-8")
+        text = {".csv": "slice_id,use\n", ".html": PAGE}.get(path.suffix, "{}")
+        path.write_text(text, encoding="utf-8")

@@ -101,12 +101,12 @@ def flat_config(launch: Launch) -> dict[str, str]:
 
 
 def forks(config: dict[str, str]) -> dict[str, str]:
-    """Return maxForks by process name."""
+    """Return maxForks by process name, or by label."""
     found = {}
     for key, value in config.items():
-        match = re.fullmatch(r"process\.'withName:(.+)'\.maxForks", key)
+        match = re.fullmatch(r"process\.'with(?:Name|Label):(.+)'\.maxForks", key)
         if match:
-            found.update(dict.fromkeys(match[1].split("|"), value))
+            found[match[1]] = value
     return found
 
 
@@ -122,7 +122,7 @@ def test_config_has_the_defaults_of_the_schema(launcher: Launcher) -> None:
         assert given[name] == text, name
     assert set(forks(config).values()) == {"null"}
     # A profile may change what tasks ask for.
-    assert config["process.'withLabel:slice'.memory"] == "'2 GB'"
+    assert config["process.'withLabel:slice'.memory"] == "{ 2.GB * task.attempt }"
 
 
 def test_gpu_profile_bounds_the_tasks_on_a_gpu(launcher: Launcher) -> None:
@@ -130,18 +130,23 @@ def test_gpu_profile_bounds_the_tasks_on_a_gpu(launcher: Launcher) -> None:
     assert launch.status == 0, launch.text
     config = flat_config(launch)
     assert config["params.use_gpu"] == "true"
-    found = forks(config)
-    assert found.pop("detect_focal_curvature") == "4"
-    assert found.pop("resample_mosaic_grid") == "6"
-    assert set(found.values()) == {"1"}
-    modules = {path.stem for path in (REPOSITORY / "modules").glob("*.nf")}
-    capable = {
-        name
-        for name in modules
-        if "gpu_flags(params)"
-        in (REPOSITORY / "modules" / f"{name}.nf").read_text(encoding="utf-8")
+    assert forks(config) == {
+        "gpu": "1",
+        "detect_focal_curvature": "4",
+        "resample_mosaic_grid": "6",
     }
-    assert set(forks(config)) == capable
+    # Each task takes such a share of a GPU.
+    shares = {k: v for k, v in config.items() if k.endswith(".gpu_tasks")}
+    assert shares == {
+        "process.'withLabel:gpu'.ext.gpu_tasks": "1",
+        "process.'withName:detect_focal_curvature'.ext.gpu_tasks": "4",
+        "process.'withName:resample_mosaic_grid'.ext.gpu_tasks": "6",
+    }
+    # Who is told of the GPU has the label, and the other way round.
+    texts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "modules").glob("*.nf")]
+    told = ["gpu_flags(params, task)" in text for text in texts]
+    assert told == ["label 'gpu'" in text for text in texts]
+    assert sum(told) == 27
 
 
 def test_help_shows_every_parameter(launcher: Launcher) -> None:

@@ -109,8 +109,19 @@ def test_brain_has_the_size_of_the_block(runs: Runs) -> None:
 
 def test_report_shows_the_run(runs: Runs) -> None:
     page = (runs.output / "report.html").read_text(encoding="utf-8")
-    for word in ("reconstruct_slice", "crop_interface_out_depth", "24.10"):
+    for word in ("reconstruct_slice", "crop_interface_out_depth", "24.10", "Table of tasks (18)"):
         assert word in page, word
+
+
+def test_tasks_note_what_they_ran_with(runs: Runs) -> None:
+    (path,) = (runs.output / "pipeline_info").glob("run_*.json")
+    record = read_model(path)
+    assert record["environment_of"] == "tasks"
+    assert record["versions"]["numpy"] == np.__version__
+    assert record["gpus"] == []
+    (machine,) = record["machines"]
+    assert machine["tasks"] == len(record["tasks"]) == 18
+    assert all(task["peak_rss_nbytes"] for task in record["tasks"])
 
 
 def test_resume_reruns_nothing_and_changes_nothing(runs: Runs) -> None:
@@ -118,7 +129,13 @@ def test_resume_reruns_nothing_and_changes_nothing(runs: Runs) -> None:
     launch = runs.run("-resume")
     assert launch.status == 0, launch.text
     assert set(read_trace(runs.output).values()) == {"CACHED"}
-    assert digests(runs.output) == before
+    after = digests(runs.output)
+    # Both tell of the launch itself.
+    for name in ("report.html", "ro-crate-metadata.json"):
+        assert after.pop(name) != before.pop(name)
+    assert after == before
+    page = (runs.output / "report.html").read_text(encoding="utf-8")
+    assert "18 of them cached from an earlier launch" in page
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +178,7 @@ def test_raw_tiles_straight_to_slices_make_the_same_files(runs: Runs) -> None:
     assert not any(name.startswith("create_mosaic") for name in read_trace(output))
     made, kept = digests(output), digests(runs.output)
     for found in (made, kept):
-        del found["report.html"], found["accuracy.json"]
+        del found["report.html"], found["accuracy.json"], found["ro-crate-metadata.json"]
     assert made == {name: d for name, d in kept.items() if not name.startswith("mosaic_grids")}
     figures, rated = (read_model(o / "accuracy.json") for o in (output, runs.output))
     unmeasured = {name for name, figure in figures.items() if figure["value"] is None}

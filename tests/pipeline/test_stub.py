@@ -36,6 +36,7 @@ PUBLISHED = {
     "raw_tiles.ome.zarr",
     "raw_tiles.nii.gz",
     "report.html",
+    "ro-crate-metadata.json",
     "accuracy.json",
     "shifts_xy.csv",
     "shifts_xy_clean.csv",
@@ -118,7 +119,7 @@ def test_every_process_runs_once_a_slice(stubs: Stubs) -> None:
 def test_output_has_its_layout(stubs: Stubs) -> None:
     assert files_of(stubs.output) == PUBLISHED
     records = {path.name.split("_")[0] for path in (stubs.output / "pipeline_info").iterdir()}
-    assert records == {"trace", "report", "timeline", "dag"}
+    assert records == {"trace", "report", "timeline", "dag", "run", "main.nf"}
     assert f"Brain:  {stubs.output}/raw_tiles.ome.zarr" in stubs.first.text
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rocrate.rocrate import ROCrate
 
-from .conftest import Launch, Launcher, make_raw, read_trace
+from linumpy.exit_status import DEVICE_MEMORY
+
+from .conftest import REPOSITORY, Launch, Launcher, make_raw, read_trace
 from .test_params import PROPERTIES
 
 CPU_ONLY = {
@@ -44,7 +48,10 @@ def calls(log: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 class Failed:
-    """A GPU run in which one slice fails, and the same run resumed once that is mended."""
+    """A GPU run in which one slice fails, and the same run resumed once that is mended.
+
+    Another task runs out of device memory the first time that it is tried.
+    """
 
     def __init__(self, launcher: Launcher) -> None:
         self.folder = launcher.folder
@@ -55,12 +62,14 @@ class Failed:
             *("--stage_to_array=-y,+x", "--gpu_memory", "8GB", *flags(SET)),
         ]
 
-        def run(name: str, *more: str, fail: str = "") -> Launch:
+        def run(name: str, *more: str, fail: str = "", once: str = "") -> Launch:
             log = str(self.folder / name)
-            return launcher.run(*arguments, *more, FAKE_LOG=log, FAKE_FAIL=fail)
+            return launcher.run(*arguments, *more, FAKE_LOG=log, FAKE_FAIL=fail, FAKE_ONCE=once)
 
-        self.failed = run("failed", fail="reconstruct_slice slice_z01")
+        out_of_memory = f"learn_models {DEVICE_MEMORY}"
+        self.failed = run("failed", fail="reconstruct_slice slice_z01", once=out_of_memory)
         self.states = read_trace(self.output)
+        self.crate = ROCrate(str(self.output))
         self.left = {str(p.relative_to(self.output)) for p in self.output.rglob("*")}
         self.resumed = run("resumed", "-resume")
 
@@ -78,6 +87,16 @@ def test_failed_task_fails_the_run_and_names_slice_and_tile(failed: Failed) -> N
     assert "slices/slice_z01.ome.zarr" not in failed.left
     assert not any(name.startswith(("raw.ome.zarr", "report.html")) for name in failed.left)
     assert "register_slices" not in calls(failed.folder / "failed")
+
+
+def test_only_what_ran_out_of_memory_is_tried_again_with_less(failed: Failed) -> None:
+    notes = calls(failed.folder / "failed")
+    first, second = sorted(notes["learn_models"], key=lambda note: note["began"])
+    assert second["arguments"] == [*first["arguments"], "--gpu_batch", "0.5"]
+    assert "status (102) -- Execution is retried" in failed.failed.text
+    assert failed.failed.text.count("Execution is retried") == 1
+    wrong = [note for note in notes["reconstruct_slice"] if "01.ome" in note["arguments"][1]]
+    assert len(wrong) == 1
 
 
 def test_resume_runs_only_what_failed_and_what_follows(failed: Failed) -> None:
@@ -101,6 +120,64 @@ def test_resume_runs_only_what_failed_and_what_follows(failed: Failed) -> None:
     assert len(states) == 15
 
 
+def test_both_launches_are_on_record(failed: Failed) -> None:
+    info = failed.output / "pipeline_info"
+    first, second = (json.loads(path.read_text()) for path in sorted(info.glob("run_*.json")))
+    assert (first["status"], second["status"]) == ("failed", "completed")
+    assert (first["resumed"], second["resumed"]) == (False, True)
+    assert first["session"] == second["session"]
+    (wrong,) = first["failed_tasks"]
+    assert wrong == {"process": "reconstruct_slice", "tag": "z01", "exit": 1, "attempt": 1}
+    assert "tile (1, 2) cannot be read" in first["error"]
+    for record, launch in ((first, "failed"), (second, "resumed")):
+        told = {(t["process"], t["tag"]) for t in record["tasks"] if t["status"] != "CACHED"}
+        # The fakes note how often they were called.
+        assert sum(len(n) for n in calls(failed.folder / launch).values()) == sum(
+            t["status"] != "CACHED" for t in record["tasks"]
+        )
+        assert ("reconstruct_slice", "z01") in told
+        assert record["command_line"].startswith("linum_nextflow.py -c ")
+        assert record["params"]["resolution"] == 20.0
+        assert record["profile"] == "gpu"
+        assert record["versions"]["nextflow"] == "24.10.0"
+        assert record["wall_s"] > max(t["duration_s"] for t in record["tasks"])
+    attempts = [(t["attempt"], t["exit"]) for t in first["tasks"] if t["process"] == "learn_models"]
+    assert attempts == [(1, DEVICE_MEMORY), (2, 0)]
+    cached = [t for t in second["tasks"] if t["status"] == "CACHED"]
+    assert {"learn_models", "create_mosaic_grid_3d"} <= {t["process"] for t in cached}
+
+
+def test_the_record_names_the_sources(failed: Failed) -> None:
+    git = ["git", "-C", str(REPOSITORY)]
+    done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    record = json.loads(next((failed.output / "pipeline_info").glob("run_*.json")).read_text())
+    # Without a repository there is no revision; with one, somebody may commit meanwhile.
+    known = subprocess.run(
+        [*git, "cat-file", "-e", str(record["revision"]["commit"])], capture_output=True
+    )
+    assert (done.returncode == 0) is (known.returncode == 0)
+    assert record["revision"]["modified"] in ((True, False) if done.returncode == 0 else (None,))
+
+
+def test_a_failed_run_leaves_a_crate_without_results(failed: Failed) -> None:
+    (action,) = failed.crate.get_by_type("CreateAction")
+    assert action["actionStatus"].endswith("/FailedActionStatus")
+    assert action["error"].startswith("reconstruct_slice (z01): linum_reconstruct_slice.py: error:")
+    assert "result" not in action.properties()
+    (action,) = ROCrate(str(failed.output)).get_by_type("CreateAction")
+    assert action["actionStatus"].endswith("/CompletedActionStatus")
+    results = {entity.id for entity in action["result"]}
+    assert {f"{failed.folder.name}.ome.zarr/", "report.html", "slice_config.csv"} <= results
+    assert str(failed.folder) not in (failed.output / "ro-crate-metadata.json").read_text()
+
+
+def test_the_report_tells_how_the_run_ended(failed: Failed) -> None:
+    page = (failed.output / "report.html").read_text(encoding="utf-8")
+    assert "of them cached from an earlier launch" in page
+    assert "Table of tasks (15)" in page
+    assert "<dt>Wall time</dt>" in page
+
+
 def test_gpu_reaches_every_capable_process(failed: Failed) -> None:
     notes = calls(failed.folder / "failed") | calls(failed.folder / "resumed")
     assert len(notes) == 13
@@ -110,6 +187,8 @@ def test_gpu_reaches_every_capable_process(failed: Failed) -> None:
             assert "--no-use_gpu" not in note["arguments"]
             limited = "--gpu_memory 8GB" in " ".join(note["arguments"])
             assert limited is (script not in CPU_ONLY), script
+            alone = "--gpu_tasks 1" in " ".join(note["arguments"])
+            assert alone is (script not in CPU_ONLY), script
 
 
 def test_acquisition_parameters_reach_the_grid(failed: Failed) -> None:

@@ -1,0 +1,63 @@
+"""How much memory this process may still take: a job has less than its machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+_LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+
+
+def free_host_bytes(
+    environment: Mapping[str, str] = os.environ,
+    *,
+    proc: Path = Path("/proc/self/cgroup"),
+    groups: Path = Path("/sys/fs/cgroup"),
+) -> int:
+    """Return how many bytes the process can take before the machine, or its job's limit, is full.
+
+    Limits are those of the control groups that the process is in (containers, and most batch
+    systems), and what SLURM was asked for, should it only watch over that.
+
+    Parameters
+    ----------
+    environment
+        Of the process; ``SLURM_MEM_PER_NODE`` is in MiB.
+    proc
+        The file that names the process's groups.
+    groups
+        Where the groups' files are.
+    """
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = [free, *_left_in_groups(proc, groups)]
+    asked = environment.get("SLURM_MEM_PER_NODE", "")
+    # 0 asks for all that a node has.
+    if asked.isdigit() and int(asked) > 0:
+        found.append(int(asked) << 20)
+    return max(0, min(found))
+
+
+def _left_in_groups(proc: Path, groups: Path) -> list[int]:
+    """Return what each limited group above the process has left."""
+    left: list[int] = []
+    with suppress(OSError):
+        for line in proc.read_text(encoding="ascii").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            folder = groups / controllers / path.lstrip("/") if controllers else groups / path[1:]
+            while groups in (folder, *folder.parents):
+                left += _left(folder)
+                folder = folder.parent
+    return left
+
+
+def _left(folder: Path) -> list[int]:
+    """Return what a group has left, as a list of one; of none where it has no limit."""
+    for limit, usage in _LIMITS:
+        # "max" is no number, and says that there is none.
+        with suppress(OSError, ValueError):
+            return [int((folder / limit).read_text()) - int((folder / usage).read_text())]
+    return []

@@ -1,0 +1,55 @@
+"""How much memory is left, of the machine's and of the job's."""
+
+import os
+
+import pytest
+
+from linumpy.host_memory import free_host_bytes
+
+MACHINE = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+MIB = 1 << 20
+
+
+def group(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in files.items():
+        (folder / f"memory.{name}").write_text(f"{value}\n")
+
+
+def left(tmp_path, cgroup, environment=None):
+    proc = tmp_path / "cgroup"
+    proc.write_text(cgroup)
+    return free_host_bytes(environment or {}, proc=proc, groups=tmp_path / "groups")
+
+
+def test_without_limits_it_is_what_the_machine_has(tmp_path):
+    assert left(tmp_path, "0::/\n") == pytest.approx(MACHINE, rel=0.5)
+    nowhere = tmp_path / "nowhere"
+    assert free_host_bytes({}, proc=nowhere, groups=nowhere) > MIB
+
+
+def test_the_tightest_group_above_counts(tmp_path):
+    groups = tmp_path / "groups"
+    group(groups / "system/job_7/step_0", max="max", current=5 * MIB)
+    group(groups / "system/job_7", max=90 * MIB, current=40 * MIB)
+    group(groups / "system", max=400 * MIB, current=320 * MIB)
+    assert left(tmp_path, "0::/system/job_7/step_0\n") == 50 * MIB
+    group(groups / "system", max=400 * MIB, current=380 * MIB)
+    assert left(tmp_path, "0::/system/job_7/step_0\n") == 20 * MIB
+    group(groups / "system", max=300 * MIB, current=380 * MIB)
+    assert left(tmp_path, "0::/system/job_7/step_0\n") == 0
+
+
+def test_groups_of_the_first_version_are_read(tmp_path):
+    group(tmp_path / "groups/memory/job", limit_in_bytes=64 * MIB, usage_in_bytes=4 * MIB)
+    text = "9:cpu,cpuacct:/job\n4:memory:/job\n0::/other\n"
+    assert left(tmp_path, text) == 60 * MIB
+    # Inside a container the group's path is not there, but its root is the group.
+    group(tmp_path / "groups/memory", limit_in_bytes=32 * MIB, usage_in_bytes=MIB)
+    assert left(tmp_path, "4:memory:/far/away\n") == 31 * MIB
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("512", 512 * MIB), ("0", None), ("", None)])
+def test_what_slurm_was_asked_for_is_kept_to(tmp_path, asked, expected):
+    found = left(tmp_path, "0::/\n", {"SLURM_MEM_PER_NODE": asked})
+    assert found == expected if expected else found > 512 * MIB
