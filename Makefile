@@ -1,5 +1,7 @@
 # make demo: a small simulated acquisition through the whole pipeline, held against its truth.
 # make test: all checks and tests that need no GPU and no root.
+# make test-slurm: the pipeline through a SLURM of its own on this machine; Debian, as root.
+# make test-containers: the CPU image made from nothing, and the pipeline in it; Debian, as root.
 # Both make the environment (.venv) first. PYTHON chooses the interpreter (3.11 or newer),
 # SEED the acquisition that the demo simulates.
 
@@ -8,8 +10,9 @@ SEED ?= $(shell date +%j%H%M)
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
+VALIDATOR := $(VENV)/rocrate
 
-.PHONY: help demo test check format env clean
+.PHONY: help demo test test-slurm test-containers check format env clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -21,6 +24,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(wildcard scripts/*.py)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable '.[nextflow,demo,test]'
+	touch $@
+
+# RO-Crate's validator does not go together with the rest.
+$(VALIDATOR)/.installed: tests/records/roc-validator.txt $(VENV)/.installed
+	test -x $(VALIDATOR)/bin/python || $(PYTHON) -m venv $(VALIDATOR)
+	$(VALIDATOR)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement tests/records/roc-validator.txt
 	touch $@
 
 # A new seed each time: the accuracy is that of an acquisition nobody has seen before.
@@ -38,8 +48,17 @@ check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check
+test: check $(VALIDATOR)/.installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# What SLURM's packages are missing is installed; its daemons are gone afterwards.
+test-slurm: env
+	@if reason=$$($(BIN)/python tests/slurm/cluster.py); then \
+		$(BIN)/python -m pytest tests/slurm/check_pipeline.py; \
+	else echo "make test-slurm is skipped: $$reason"; fi
+
+test-containers: env
+	BIN=$(BIN) containers/test.sh
 
 format: env
 	$(BIN)/ruff check --fix .

@@ -22,6 +22,9 @@ def _has_gpu() -> bool:
 
 HAS_GPU = _has_gpu()
 
+# Tests and the scripts that they run share the visible GPUs freely.
+os.environ.setdefault("LINUMPY_LEASED_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
 
 @pytest.fixture(params=["numpy", "cupy"] if HAS_GPU else ["numpy"])
 def xp(request):
