@@ -4,7 +4,7 @@
 One command makes a mosaic grid, learns the models, and reconstructs its slice again and again: as
 many processes at a time as there are GPUs, each of which leases one, as the pipeline's tasks do;
 and one process with all of them. It says how many times as fast each is as with one GPU, and what
-every GPU had to do.
+every GPU had to do, and what as many processes take that only start and leave.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from stages import apart, compare, count_tiles, make_grid, remove  # noqa: E402
 from utilisation import Utilisation  # noqa: E402
 
 TARGETS = {2: 1.8, 4: 3.4}
+SLICE = ROOT / "scripts" / "linum_reconstruct_slice.py"
 OUTSIDE = ("start", "finish", "end")
 
 
@@ -121,12 +122,14 @@ class Benchmark:
         }
         self.say("learning the models; a first slice")
         models = self.work / "models"
-        self.start("learn_models", [self.place.grid, "--output", models], 1, self.cores[0])
+        learn = ROOT / "scripts" / "linum_learn_models.py"
+        self.start(learn, [self.place.grid, "--output", models], 1, self.cores[0])
         first = self.reconstruct("first", 1, self.cores[0])
         self.record["alone_s"] = first.seconds
-        self.record["throughput"] = {}
+        self.record |= {"nothing": {}, "throughput": {}}
         for count in args.gpus:
-            self.say(f"{args.slices * count} slices on {count} GPUs")
+            self.say(f"{args.slices * count} slices on {count} GPUs, after as many empty tasks")
+            self.record["nothing"][count] = self.nothing(count)
             self.record["throughput"][count] = self.throughput(count, n_tiles)
             self.write()
         self.record["split"] = {}
@@ -139,7 +142,7 @@ class Benchmark:
 
     def start(
         self,
-        script: str,
+        script: Path,
         arguments: Sequence[object],
         visible: int,
         cores: Sequence[int],
@@ -164,8 +167,7 @@ class Benchmark:
             environment["LINUM_PRETENDED_GPUS"] = names
             environment["LINUM_PRETENDED_COUNT"] = str(together)
             flags = ["--no-use_gpu"]
-        path = ROOT / "scripts" / f"linum_{script}.py"
-        command = [sys.executable, HERE / "leased.py", path, *arguments, *flags, "-f"]
+        command = [sys.executable, HERE / "leased.py", script, *arguments, *flags, "-f"]
         return measure.run(command, environment, on_gpu=False)
 
     def reconstruct(
@@ -174,42 +176,59 @@ class Benchmark:
         """Make a slice."""
         output = self.work / f"{name}.ome.zarr"
         arguments = [self.place.grid, output, "--models", self.work / "models"]
-        return self.start("reconstruct_slice", arguments, visible, cores, together)
+        return self.start(SLICE, arguments, visible, cores, together)
 
-    def throughput(self, count: int, n_tiles: int) -> dict[str, Any]:
-        """Make all slices, as many at a time as there are GPUs."""
+    def share_out(
+        self, count: int, task: Callable[[int, Sequence[int]], Measured]
+    ) -> tuple[float, list[Measured]]:
+        """Run a task for each slice, as many at a time as there are GPUs; returns the time."""
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        total = self.args.slices * count
-        for number in range(total):
+        for number in range(self.args.slices * count):
             waiting.put(number)
-        done: list[tuple[int, Measured]] = []
+        done: list[Measured] = []
         problems: list[BaseException] = []
 
         def work(worker: int) -> None:
             try:
                 while not problems:
-                    number = waiting.get_nowait()
-                    found = self.reconstruct(f"slice_{number}", count, self.cores[worker])
-                    done.append((number, found))
+                    done.append(task(waiting.get_nowait(), self.cores[worker]))
             except queue.Empty:
                 return
             except BaseException as error:
                 problems.append(error)
 
-        names = self.names[:count]
         threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
-        with Utilisation(names) as busy:
-            start = time.perf_counter()
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            seconds = time.perf_counter() - start
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         if problems:
             raise problems[0]
+        return time.perf_counter() - start, done
+
+    def nothing(self, count: int) -> dict[str, Any]:
+        """Start and end as many processes as slices would be made."""
+        script = HERE / "empty_task.py"
+        seconds, done = self.share_out(count, lambda _, cores: self.start(script, [], count, cores))
+        return {
+            "seconds": seconds,
+            "tasks_a_minute": 60 * len(done) / seconds,
+            "median_task_s": statistics.median(found.seconds for found in done),
+            "phases_s": medians([measure.phases(found) for found in done]),
+        }
+
+    def throughput(self, count: int, n_tiles: int) -> dict[str, Any]:
+        """Make all slices, as many at a time as there are GPUs."""
+        names = self.names[:count]
+        with Utilisation(names) as busy:
+            seconds, done = self.share_out(
+                count,
+                lambda number, cores: self.reconstruct(f"slice_{number}", count, cores),
+            )
         by_gpu = {}
         for name in names:
-            own = [found for _, found in done if found.said.split()[-1] == name]
+            own = [found for found in done if found.said.split()[-1] == name]
             by_gpu[name] = {
                 "slices": len(own),
                 "tiles": len(own) * n_tiles,
@@ -218,14 +237,14 @@ class Benchmark:
                 "utilisation_percent": busy.percent(name),
             }
         same = apart(compare, self.work / "first.ome.zarr", self.work / "slice_0.ome.zarr")
-        for number in range(total):
+        for number in range(len(done)):
             remove(self.work / f"slice_{number}.ome.zarr")
         return {
-            "slices": total,
+            "slices": len(done),
             "seconds": seconds,
-            "slices_a_minute": 60 * total / seconds,
-            "median_slice_s": statistics.median(found.seconds for _, found in done),
-            "phases_s": medians([measure.phases(found) for _, found in done]),
+            "slices_a_minute": 60 * len(done) / seconds,
+            "median_slice_s": statistics.median(found.seconds for found in done),
+            "phases_s": medians([measure.phases(found) for found in done]),
             "same_bits": same["same_bits"],
             "by_gpu": by_gpu,
         }
@@ -281,6 +300,12 @@ def format_record(record: dict[str, Any]) -> str:
             f"{_number(ratio, 9)}{_number(TARGETS.get(count), 9)}   {found['same_bits']}"
         )
         lines.append(f"    a slice: {_phases(found['phases_s'])}")
+        empty = record.get("nothing", {}).get(count)
+        if empty:
+            lines.append(
+                f"    an empty task: {_phases(empty['phases_s'])}; "
+                f"{empty['tasks_a_minute']:.1f} a minute"
+            )
         for name, own in found["by_gpu"].items():
             lines.append(
                 f"    {name[:12]}: {own['slices']} slices, {own['tiles']} tiles, leased "

@@ -80,11 +80,17 @@ def test_ratios_are_those_to_one_gpu(several):
         "made_in_s": 3.0,
         "cores_a_gpu": 8,
     }
-    record = {"work": work, "throughput": {1: many(24.0, 1), 2: many(12.5, 2)}}
+    empty = {"tasks_a_minute": 90.0, "phases_s": {"start": 0.75, "exit": 0.25}}
+    record = {
+        "work": work,
+        "nothing": {2: empty},
+        "throughput": {1: many(24.0, 1), 2: many(12.5, 2)},
+    }
     text = several.format_record(record)
     (line,) = [line for line in text.splitlines() if line.startswith("2 GPUs")]
     assert line.split() == ["2", "GPUs", "12.50", "57.6", "1.92", "1.80", "True"]
     assert text.count("37.50 %") == 3
+    assert text.count("an empty task: start 0.75, exit 0.25 s; 90.0 a minute") == 1
     assert text.count("a slice: start 0.25, exit 0.50 s") == 2
     record["split"] = {1: divided(3.0, 2.0), 4: divided(2.0, 0.8)}
     (line,) = [s for s in several.format_record(record).splitlines() if s.startswith("4 GPUs")]
