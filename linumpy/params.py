@@ -130,6 +130,24 @@ def add_assume_unit(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_pyramid_resolutions(parser: argparse.ArgumentParser, *, of_pipeline: bool = True) -> None:
+    """Add ``--pyramid_resolutions``.
+
+    Parameters
+    ----------
+    of_pipeline
+        Whether it is the pipeline's parameter, with its default, as `read_params` gives it; a
+        conversion has None when it is not given.
+    """
+    if of_pipeline:
+        kwargs: dict[str, Any] = {"default": argparse.SUPPRESS}
+        text = "voxel sizes of the pyramid, um (default: 10,25,50,100)"
+    else:
+        kwargs = {}
+        text = "voxel sizes of the coarser levels, um; 2, 4 and 8 times the finest when not given"
+    parser.add_argument("--pyramid_resolutions", metavar="UM,UM", help=text, **kwargs)
+
+
 def read_params(args: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters that the command line gives: ``--params``, then single flags.
 

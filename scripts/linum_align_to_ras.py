@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path
-from linumpy.params import add_arguments, add_assume_unit, read_params
+from linumpy.params import add_arguments, add_assume_unit, add_pyramid_resolutions, read_params
 from linumpy.stage_params.atlas import AlignParams
 
 
@@ -44,12 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_assume_unit(parser)
     add_arguments(parser, AlignParams)
-    parser.add_argument(
-        "--pyramid_resolutions",
-        default=argparse.SUPPRESS,
-        metavar="UM,UM",
-        help="voxel sizes of the pyramid, um (default: 10,25,50,100)",
-    )
+    add_pyramid_resolutions(parser)
     return parser
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path
-from linumpy.params import add_assume_unit
+from linumpy.params import add_assume_unit, add_pyramid_resolutions
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -19,11 +19,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("input", type=as_path, help="NIfTI volume (.nii, .nii.gz)")
     parser.add_argument("output", type=Path, help="OME-Zarr to write")
-    parser.add_argument(
-        "--pyramid_resolutions",
-        metavar="UM,UM",
-        help="voxel sizes of the coarser levels, um; 2, 4 and 8 times the finest when not given",
-    )
+    add_pyramid_resolutions(parser, of_pipeline=False)
     add_assume_unit(parser)
     return parser
 

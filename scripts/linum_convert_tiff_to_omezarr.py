@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_pyramid_resolutions
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -24,11 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="voxel size in micrometres: one number, or three (z,y,x); wins over the file's",
     )
     parser.add_argument("--channel", type=int, metavar="N", help="which channel of several, from 0")
-    parser.add_argument(
-        "--pyramid_resolutions",
-        metavar="UM,UM",
-        help="voxel sizes of the coarser levels, um; 2, 4 and 8 times the finest when not given",
-    )
+    add_pyramid_resolutions(parser, of_pipeline=False)
     return parser
 
 

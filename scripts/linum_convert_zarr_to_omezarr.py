@@ -7,6 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path
+from linumpy.params import add_pyramid_resolutions
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -21,11 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
         required=True,
         help="voxel size in micrometres: one number, or three (z,y,x)",
     )
-    parser.add_argument(
-        "--pyramid_resolutions",
-        metavar="UM,UM",
-        help="voxel sizes of the coarser levels, um; 2, 4 and 8 times the finest when not given",
-    )
+    add_pyramid_resolutions(parser, of_pipeline=False)
     return parser
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path
-from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
+from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, slice_input
 from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.slices import SliceParams
 
@@ -49,16 +49,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_raw_arguments(parser, args, args.input is not None)
 
     from linumpy.device import resolve
-    from linumpy.slices.raw_source import raw_inputs
     from linumpy.slices.reconstruct_slice import reconstruct_to_files
 
-    slice_input = args.input
-    if slice_input is None:
-        slice_input = raw_inputs(
-            args.from_root_directory, [args.slice], options=grid_options(args)
-        )[0]
     reconstruct_to_files(
-        slice_input,
+        slice_input(args),
         args.output,
         read_params(args),
         models=args.models,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path
-from linumpy.params import add_arguments, read_params
+from linumpy.params import add_arguments, add_pyramid_resolutions, read_params
 from linumpy.stage_params.brain import StackParams
 
 DESCRIPTION = """Stack slices where the motors put them.
@@ -26,12 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--preview", type=Path, help="PNG of three planes")
     add_arguments(parser, StackParams)
-    parser.add_argument(
-        "--pyramid_resolutions",
-        default=argparse.SUPPRESS,
-        metavar="UM,UM",
-        help="voxel sizes of the pyramid, um (default: 10,25,50,100)",
-    )
+    add_pyramid_resolutions(parser)
     return parser
 
 

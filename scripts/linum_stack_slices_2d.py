@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path
-from linumpy.params import add_arguments, read_params
+from linumpy.params import add_arguments, add_pyramid_resolutions, read_params
 from linumpy.stage_params.flat import Stack2dParams
 
 
@@ -36,12 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--output_model", type=Path, help="JSON file for how slices lie")
     parser.add_argument("--preview", type=Path, help="PNG of three planes")
     add_arguments(parser, Stack2dParams)
-    parser.add_argument(
-        "--pyramid_resolutions",
-        default=argparse.SUPPRESS,
-        metavar="UM,UM",
-        help="pixel sizes of the pyramid, um (default: 10,25,50,100)",
-    )
+    add_pyramid_resolutions(parser)
     return parser
 
 
