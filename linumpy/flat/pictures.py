@@ -10,9 +10,9 @@ from typing import Any
 from linumpy.device import CPU, Array, Device, namespace
 from linumpy.errors import InputError
 from linumpy.flat.stitch_2d import KIND
-from linumpy.io.grid import parse_stage_to_array
 from linumpy.io.omezarr import Image, Triple, open_image
-from linumpy.io.tables import offsets_from_shifts, read_shifts, read_slice_config, selected_ids
+from linumpy.io.tables import read_slice_config, selected_ids
+from linumpy.mosaic.brain import placed_by_table
 from linumpy.registration.register_slices import SliceVolume
 
 PLANES = 2
@@ -56,7 +56,8 @@ def open_pictures(
     Parameters
     ----------
     shifts
-        ``shifts_xy.csv``: places the slices of acquisitions that recorded no stage positions.
+        ``shifts_xy.csv``: places the slices of acquisitions that recorded no stage positions, and
+        takes glitches that it was cleaned of off the others'.
 
     Returns
     -------
@@ -81,10 +82,9 @@ def open_pictures(
     for one, other in zip(images, images[1:], strict=False):
         if _slice_id(one) == _slice_id(other):
             raise InputError(f"{one.path} and {other.path} both hold slice z{_slice_id(one):02d}")
-    moved: dict[int, tuple[float, float]] = {}
+    slices = [_slice_volume(image, device) for image in images]
     if shifts is not None:
-        moved = offsets_from_shifts(read_shifts(shifts), map(_slice_id, images), where=shifts)
-    slices = [_slice_volume(image, moved.get(_slice_id(image)), device) for image in images]
+        slices = placed_by_table(slices, [image.attributes for image in images], shifts)
     return slices, (_interval_um(images), *images[0].voxel_um[1:])
 
 
@@ -92,16 +92,10 @@ def _slice_id(image: Image) -> int:
     return int(image.attributes["slice_id"])
 
 
-def _slice_volume(
-    image: Image, shift_um: tuple[float, float] | None, device: Device
-) -> SliceVolume:
-    attributes = image.attributes
+def _slice_volume(image: Image, device: Device) -> SliceVolume:
     first, second = (
         t - v / 2 for t, v in zip(image.translation_um[1:], image.voxel_um[1:], strict=True)
     )
-    if shift_um is not None and attributes.get("nominal_positions"):
-        axes = parse_stage_to_array(attributes["stage_to_array"])
-        first, second = (sign * shift_um[axis] for axis, sign in axes)
 
     def part(array: Any, planes: slice, window: Window) -> Array:
         box = (slice(0, 1), *window)

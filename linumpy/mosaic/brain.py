@@ -95,16 +95,31 @@ def load_slices(
     images = [open_image(path) for path in paths]
     interval_um = _common_interval([image.attributes for image in images], paths[0].parent)
     if shifts is not None:
-        table = read_shifts(shifts)
-        ids = [volume.slice_id for volume in volumes if volume.place is None]
-        offsets = offsets_from_shifts(table, ids, where=shifts)
-        corrections = position_corrections_um(table)
-        attributes = {int(i.attributes["slice_id"]): i.attributes for i in images}
-        volumes = [
-            v if v.place is not None else _at_stage(v, offsets, corrections, attributes[v.slice_id])
-            for v in volumes
-        ]
+        volumes = placed_by_table(volumes, [image.attributes for image in images], shifts)
     return volumes, images[0].voxel_um, interval_um
+
+
+def placed_by_table(
+    volumes: Sequence[SliceVolume], attributes: Sequence[Mapping[str, Any]], shifts: Path
+) -> list[SliceVolume]:
+    """Return slices where the table of shifts puts them; interpolated ones stay.
+
+    Parameters
+    ----------
+    attributes
+        Those of all the slices' images, in any order.
+    shifts
+        ``shifts_xy.csv``, as the stage reported it or cleaned of glitches.
+    """
+    table = read_shifts(shifts)
+    ids = [volume.slice_id for volume in volumes if volume.place is None]
+    offsets = offsets_from_shifts(table, ids, where=shifts)
+    corrections = position_corrections_um(table)
+    by_id = {int(each["slice_id"]): each for each in attributes}
+    return [
+        v if v.place is not None else _at_stage(v, offsets, corrections, by_id[v.slice_id])
+        for v in volumes
+    ]
 
 
 def _common_interval(attributes: Sequence[Mapping[str, Any]], folder: Path) -> float:

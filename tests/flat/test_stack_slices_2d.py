@@ -251,3 +251,20 @@ def test_devices_stack_alike(tmp_path, rng, device):
         stack_folder_2d(tmp_path, tmp_path / f"{name}.ome.zarr", RESOLUTIONS, device=where)
         stacks.append(np.asarray(open_image(tmp_path / f"{name}.ome.zarr").array))
     np.testing.assert_allclose(stacks[1], stacks[0], atol=1e-3 * stacks[0].max())
+
+
+def test_a_glitch_that_the_table_was_cleaned_of_is_taken_off_the_pictures(tmp_path, rng):
+    for n in range(2):
+        write_picture(tmp_path, n, rng.random((64, 64)))
+    shifts = tmp_path / "shifts_xy.csv"
+    write_shifts(shifts, [XYShift(0, 1, 0, 0, 0, 0, True, 0.08, -0.04)])
+    stack_folder_2d(
+        tmp_path,
+        tmp_path / "brain.ome.zarr",
+        {**RESOLUTIONS, "stack_2d_align": False},
+        shifts=shifts,
+    )
+    valid = np.asarray(open_image(tmp_path / "brain.ome.zarr").valid)
+    # What is added to a step is taken off the moving slice's position.
+    assert valid.shape == (2, 64 + 10, 64 + 5)
+    assert valid[1, :64, 5:].all() and valid[0, 10:, :64].all()

@@ -145,7 +145,9 @@ def test_any_part_is_overwritten(stores, writer, data):
     array, values = draw_array(data, creator, stores)
 
     def draw_new(shape):
-        return data.draw(npst.arrays(values.dtype, shape), label="new values")
+        new = data.draw(npst.arrays(values.dtype, shape), label="new values")
+        # CuPy assigns a single -0.0 as 0.0, which adding 0 makes of it too.
+        return new + new.dtype.type(0) if writer == "cupy" and new.ndim == 0 else new
 
     with WAYS[writer]():
         again = reopened(array)
