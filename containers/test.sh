@@ -31,13 +31,17 @@ expect() {
 
 cleanup() {
     local status=$? child mount
+    trap - INT TERM
     set +e
     for child in "${children[@]}"; do
-        kill "$child" 2>/dev/null
+        kill "$child"
         # A daemon that stops takes its containers with it, which takes seconds.
-        timeout 60 tail --pid="$child" -f /dev/null
-        kill -KILL "$child" 2>/dev/null
-    done
+        for _ in {1..60}; do
+            jobs -rp | grep -qx "$child" || break
+            sleep 1
+        done
+        kill -KILL "$child"
+    done 2>/dev/null
     awk -v folder="$tmp/" 'index($2, folder) == 1 { print $2 }' /proc/mounts | sort -r |
         while IFS= read -r mount; do umount -l "$mount"; done
     rm -rf "$tmp"
@@ -195,11 +199,13 @@ runtime = "runc"
 tmp_dir = "$tmp/podman-tmp"
 [containers]
 netns = "host"
+# Podman sets limits of its own, beyond what this machine's root may.
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 END
     export CONTAINERS_STORAGE_CONF=$tmp/storage.conf CONTAINERS_CONF=$tmp/containers.conf
     docker save "$IMAGE" | podman load --quiet >/dev/null
     expect "podman $(podman version --format '{{.Client.Version}}') runs the image" \
-        podman run --rm "$IMAGE" linum_gpu_info.py
+        podman run --rm --no-healthcheck "$IMAGE" linum_gpu_info.py
     # Without the work itself: what is mounted, who writes, what is passed on.
     run podman -profile test,podman -stub-run
 }
