@@ -296,7 +296,11 @@ def open_in_napari(path: Path | str, *, assume_unit: str | None = None) -> None:
             f"napari cannot be imported ({error}); install linumpy[viewer], or look at the volume "
             "in a browser with --neuroglancer"
         ) from error
-    place = {"scale": image.voxel_um, "translate": image.translation_um}
+    place = {
+        "scale": image.voxel_um,
+        "translate": image.translation_um,
+        "units": ("um", "um", "um"),
+    }
     viewer = napari.Viewer(title=image.path.name)
     viewer.add_image(
         list(image.arrays) if len(image.arrays) > 1 else image.array,
@@ -309,5 +313,4 @@ def open_in_napari(path: Path | str, *, assume_unit: str | None = None) -> None:
         viewer.add_labels(image.valid, name="valid", visible=False, **place)
     viewer.dims.axis_labels = ("z", "y", "x")
     viewer.scale_bar.visible = True
-    viewer.scale_bar.unit = "um"
     napari.run()

@@ -206,6 +206,7 @@ def test_napari_gets_levels_scale_and_mask(brain, monkeypatch):
     assert [level.shape for level in levels] == [(40, 60, 80), (40, 30, 40), (20, 15, 20)]
     assert options["scale"] == (20.0, 10.0, 10.0)
     assert options["translate"] == (110.0, -295.0, 55.0)
+    assert options["units"] == ("um", "um", "um")
     assert options["multiscale"]
     assert calls["labels"][0].shape == SHAPE
     assert calls["viewer"].dims.axis_labels == ("z", "y", "x")
