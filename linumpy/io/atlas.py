@@ -25,7 +25,7 @@ from linumpy.geometry.orientation import (
     reorient,
     reorient_affine,
 )
-from linumpy.io.atomic import atomic_path
+from linumpy.io.nifti import write_picture
 from linumpy.io.remote import as_path, local_file, storage
 
 UNITS_UM = {
@@ -230,8 +230,6 @@ def write_nifti(
     overwrite
         Whether an existing file may be replaced.
     """
-    import gzip
-
     import nibabel
 
     output = Path(output)
@@ -241,13 +239,7 @@ def write_nifti(
     picture.header.set_xyzt_units("mm")
     for setter in (picture.set_sform, picture.set_qform):
         setter(affine, code=_ALIGNED)
-    with atomic_path(output, overwrite=overwrite) as partial, partial.open("wb") as file:
-        if output.name.endswith(".gz"):
-            # No time and no name in the header: the same volume gives the same bytes.
-            with gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0) as packed:
-                picture.to_stream(packed)
-        else:
-            picture.to_stream(file)
+    write_picture(picture, output, overwrite=overwrite)
 
 
 def _read_nrrd(path: Path, code: str, unit: str) -> tuple[np.ndarray, np.ndarray]:

@@ -157,6 +157,17 @@ def affine_mm(
     return affine
 
 
+def write_picture(picture: Any, output: Path, *, overwrite: bool) -> None:
+    """Write a nibabel picture as ``.nii`` or ``.nii.gz``; it appears whole or not at all."""
+    with atomic_path(output, overwrite=overwrite) as partial, partial.open("wb") as file:
+        if output.name.endswith(".gz"):
+            # No time and no name in the header: the same volume gives the same bytes.
+            with gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0) as packed:
+                picture.to_stream(packed)
+        else:
+            picture.to_stream(file)
+
+
 def _write(
     output: Path,
     data: np.ndarray,
@@ -173,10 +184,4 @@ def _write(
     picture.header["descrip"] = b"linumpy: i = axis 2 (x), j = axis 1 (y), k = depth (z)"
     picture.set_sform(affine, code=_SCANNER)
     picture.set_qform(affine, code=_SCANNER)
-    with atomic_path(output, overwrite=overwrite) as partial, partial.open("wb") as file:
-        if output.name.endswith(".gz"):
-            # No time and no name in the header: the same volume gives the same bytes.
-            with gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0) as packed:
-                picture.to_stream(packed)
-        else:
-            picture.to_stream(file)
+    write_picture(picture, output, overwrite=overwrite)
