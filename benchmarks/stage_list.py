@@ -87,11 +87,10 @@ class Stage:
         return [*read, wanted, *options, "-f"]
 
 
-def _copy_slices(place: Place) -> None:
-    """Lay out further slices that are the first under other numbers; their chunks are shared."""
-    first = place / "slices/slice_z01.ome.zarr"
-    for number in range(2, N_STACKED + 1):
-        copy = place / f"slices/slice_z{number:02d}.ome.zarr"
+def copy_slice(first: Path, n_slices: int) -> None:
+    """Lay out slices 2 … `n_slices` that are slice 1 under other numbers; chunks are shared."""
+    for number in range(2, n_slices + 1):
+        copy = first.with_name(first.name.replace("z01", f"z{number:02d}"))
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(first, copy, copy_function=os.link)
         metadata = copy / "zarr.json"
@@ -99,9 +98,18 @@ def _copy_slices(place: Place) -> None:
         content["attributes"]["linumpy"]["slice_id"] = number
         metadata.unlink()
         metadata.write_text(json.dumps(content))
-    rows = [f"{n},{n + 1},0,0,0,0" for n in range(1, N_STACKED)]
+
+
+def write_shifts(path: Path, n_slices: int) -> None:
+    """Write a table that leaves slices 1 … `n_slices` where they are."""
+    rows = [f"{n},{n + 1},0,0,0,0" for n in range(1, n_slices)]
     header = "fixed_id,moving_id,x_shift,y_shift,x_shift_mm,y_shift_mm"
-    (place / "shifts_xy.csv").write_text("\n".join([header, *rows]) + "\n")
+    path.write_text("\n".join([header, *rows]) + "\n")
+
+
+def _copy_slices(place: Place) -> None:
+    copy_slice(place / "slices/slice_z01.ome.zarr", N_STACKED)
+    write_shifts(place / "shifts_xy.csv", N_STACKED)
 
 
 def _models(place: Place) -> list[object]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import sys
 import tempfile
@@ -29,6 +28,7 @@ sys.path[:0] = [str(ROOT)]
 
 import measure  # noqa: E402
 from process_list import PROCESSES, Place, Process  # noqa: E402
+from stage_list import copy_slice, write_shifts  # noqa: E402
 from stages import apart, remove  # noqa: E402
 
 START_UP_TILES = 4
@@ -80,20 +80,9 @@ def make_raw(folder: Path, size_gib: float, n_tiles: int) -> int:
 def copy_slices(place: Place) -> None:
     """Lay out further slices that are the first under other numbers; their chunks are shared."""
     for first in place.folder.glob("slices*/*_z01.ome.zarr"):
-        for number in range(2, place.n_slices + 1):
-            copy = first.with_name(first.name.replace("z01", f"z{number:02d}"))
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(first, copy, copy_function=os.link)
-            metadata = copy / "zarr.json"
-            content = json.loads(metadata.read_text())
-            content["attributes"]["linumpy"]["slice_id"] = number
-            metadata.unlink()
-            metadata.write_text(json.dumps(content))
-    ids = range(1, place.n_slices + 1)
-    header = "fixed_id,moving_id,x_shift,y_shift,x_shift_mm,y_shift_mm"
-    rows = [f"{n},{n + 1},0,0,0,0" for n in ids[:-1]]
-    (place / "shifts_xy.csv").write_text("\n".join([header, *rows]) + "\n")
-    rows = [f"{n:02d},true" for n in ids]
+        copy_slice(first, place.n_slices)
+    write_shifts(place / "shifts_xy.csv", place.n_slices)
+    rows = [f"{n:02d},true" for n in range(1, place.n_slices + 1)]
     (place / "slice_config.csv").write_text("\n".join(["slice_id,use", *rows]) + "\n")
 
 
