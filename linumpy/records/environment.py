@@ -12,7 +12,6 @@ import platform
 import re
 import sys
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +133,9 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def _installed(package: str) -> str | None:
+    # Takes longer to import than all else here, which every script does at its end.
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
