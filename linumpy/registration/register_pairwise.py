@@ -282,15 +282,14 @@ class _Pair:
             self.fixed.volume.shape[0] - self.count - self.start,
             self.fixed.low - self.start,
         )
-        found: list[tuple[float, _Guess]] = []
+        z_score, upright = 0.0, None
         for n, deeper in enumerate(steps):
             # Planes beside the right ones match too, but less.
-            if n >= _DEPTHS_TRIED and max((z for z, _ in found), default=0) >= _CLEAR_Z_SCORE:
+            if n >= _DEPTHS_TRIED and z_score >= _CLEAR_Z_SCORE:
                 break
             here = self._search_upright(deeper)
-            if here is not None:
-                found.append(here)
-        z_score, upright = max(found, key=lambda each: each[0], default=(0.0, None))
+            if here is not None and here[0] > z_score:
+                z_score, upright = here
         if z_score >= _CLEAR_Z_SCORE or not self.euler:
             return upright
         if upright is None:
