@@ -17,7 +17,7 @@ from linumpy.errors import DeviceStuckError
 from linumpy.exit_status import exit_status, message
 from linumpy.gpu.lease import DEFAULT_WAIT_S, Ask
 from linumpy.io.remote import refuse_remote_arguments
-from linumpy.start_up import begin_cuda, leave
+from linumpy.start_up import begin_cuda, begin_import, leave
 
 T = TypeVar("T")
 
@@ -184,6 +184,8 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
                 60 * args.gpu_wait,
             )
         )
+        # All of them need it, and the main thread will wait for CUDA.
+        begin_import("zarr")
         if args.gpu_batch < 1:
             from linumpy.device import set_batch_share
 

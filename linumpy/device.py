@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from linumpy.errors import DeviceError
+from linumpy.start_up import wait_for_cuda
 
 Array = Any
 """A NumPy or CuPy array."""
@@ -160,6 +161,7 @@ def _visible_gpus(asker: str) -> int:
             f"{asker} needs CuPy, which cannot be imported here "
             f"({error}); install linumpy[gpu] (CUDA 12) or linumpy[gpu13] (CUDA 13)"
         ) from error
+    wait_for_cuda()
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:

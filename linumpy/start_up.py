@@ -18,28 +18,54 @@ from contextlib import suppress
 
 from linumpy.errors import LinumpyError
 from linumpy.gpu.lease import Ask, hold, want
+from linumpy.gpu.lease_book import turn
 from linumpy.timeline import span
+
+MOST_TURN_S = 20.0
+"""How long to let other processes start CUDA first."""
+
+CONNECTIONS = "2"
+"""Queues to the device, of CUDA's usual eight: making them is half of what a context takes, and
+with fewer a slice takes no longer (docs/benchmarks/2026-11-21-several-gpus.md)."""
+
+_starting: threading.Thread | None = None
 
 
 def begin_cuda(ask: Ask) -> None:
-    """Take GPUs and start CUDA on them, in threads of its own; returns at once.
+    """Take GPUs and start CUDA on them, in a thread of its own; returns at once.
 
     Says nothing when there is none, or none was free: whoever needs one asks
     `linumpy.device.resolve`.
     """
 
     def work() -> None:
-        with span("start", "lease"), suppress(LinumpyError):
-            hold()
+        try:
+            with span("start", "lease"):
+                hold()
+        except LinumpyError:
+            return
+        # The driver starts CUDA for one process after the other anyway, whatever their GPUs. All
+        # at once would be ready when the last is, and go on in step, to wait for each other again.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", CONNECTIONS)
+        with turn("start", MOST_TURN_S):
             for number in range(ask.count):
-                _in_thread("start-cuda", _retain_context, number)
+                _retain_context(number)
 
+    global _starting
     want(ask)
-    _in_thread("start-lease", work)
+    _starting = _in_thread("start-cuda", work)
 
 
-def _in_thread(name: str, work: Callable[..., None], *arguments: object) -> None:
-    threading.Thread(target=work, args=arguments, name=name, daemon=True).start()
+def wait_for_cuda() -> None:
+    """Wait until what `begin_cuda` began is done; return at once where nothing was."""
+    if _starting is not None:
+        _starting.join()
+
+
+def _in_thread(name: str, work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def _retain_context(number: int) -> None:

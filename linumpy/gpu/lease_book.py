@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import DeviceError, InputError
+from linumpy.errors import DeviceError, InputError, LinumpyError
 
 VARIABLE = "LINUMPY_LEASE_DIR"
 """Environment variable that names the shared folder."""
 
 _LOCK = "lock"
+_TURN_POLL_S = 0.005
 _ENTRY = re.compile(r"task\.(\d{12})")
 _NETWORK = re.compile(
     r"nfs|cifs|smb|lustre|beegfs|ceph|gpfs|glusterfs|afs|pvfs|orangefs|fuse\.sshfs"
@@ -128,7 +129,7 @@ class Book:
     def locked(self, deadline: float) -> Iterator[None]:
         """Keep all others out; whoever is inside leaves within milliseconds."""
         while True:
-            descriptor = self._open(_LOCK)
+            descriptor = self.open(_LOCK)
             try:
                 while not _try_lock(descriptor):
                     self._pause(deadline)
@@ -167,7 +168,7 @@ class Book:
             if number == own:
                 continue
             try:
-                descriptor = self._open(name, create=False)
+                descriptor = self.open(name, create=False)
             except FileNotFoundError:
                 continue
             try:
@@ -185,7 +186,8 @@ class Book:
         matches = map(_ENTRY.fullmatch, os.listdir(self._folder))  # noqa: PTH208 - of a descriptor
         return [(int(match[1]), match[0]) for match in matches if match]
 
-    def _open(self, name: str, *, create: bool = True) -> int:
+    def open(self, name: str, *, create: bool = True) -> int:
+        """Return a descriptor of a file of the folder, to be locked."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(name, flags, dir_fd=self._folder)
@@ -194,7 +196,7 @@ class Book:
                 raise
             with suppress(FileExistsError):
                 return self._create(name)
-            return self._open(name)
+            return self.open(name)
         except OSError as error:
             raise InputError(f"{self.path / name}: {error.strerror}; expected a file") from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -214,6 +216,33 @@ class Book:
             ) from error
         os.fchmod(descriptor, self._mode)
         return descriptor
+
+
+@contextmanager
+def turn(name: str, most_wait_s: float, folder: Path | None = None) -> Iterator[None]:
+    """Do what the processes that share a folder do better one after the other than at a time.
+
+    Parameters
+    ----------
+    name
+        What it is; a file of the folder.
+    most_wait_s
+        How long to wait for the others at most; then, or without a folder to be used, it is done
+        all the same.
+    folder
+        `lease_folder` when None.
+    """
+    descriptor = -1
+    with suppress(LinumpyError, OSError), Book(folder) as book:
+        descriptor = book.open(name)
+        deadline = time.monotonic() + most_wait_s
+        while not _try_lock(descriptor) and time.monotonic() < deadline:
+            time.sleep(_TURN_POLL_S)
+    try:
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def lease_folder(environment: Mapping[str, str] = os.environ) -> Path:
