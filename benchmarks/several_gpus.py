@@ -49,6 +49,11 @@ def worked_s(measured: Measured, thread: str = "") -> float:
     return measure.covered_s(spans)
 
 
+def covered_by_step(measured: Measured) -> dict[str, float]:
+    """Return for how long a process was at each step, in any of its threads."""
+    return {step: found["covered_s"] for step, found in measure.where_time_went(measured).items()}
+
+
 def describe(folder: Path, on_gpu: bool) -> dict[str, Any]:
     """Return the machine and the versions of what works on it."""
     from linumpy.gpu.benchmark_machine import describe_machine, describe_versions
@@ -245,6 +250,7 @@ class Benchmark:
             "slices_a_minute": 60 * len(done) / seconds,
             "median_slice_s": statistics.median(found.seconds for found in done),
             "phases_s": medians([measure.phases(found) for found in done]),
+            "covered_s": medians([covered_by_step(found) for found in done]),
             "same_bits": same["same_bits"],
             "by_gpu": by_gpu,
         }
@@ -300,6 +306,7 @@ def format_record(record: dict[str, Any]) -> str:
             f"{_number(ratio, 9)}{_number(TARGETS.get(count), 9)}   {found['same_bits']}"
         )
         lines.append(f"    a slice: {_phases(found['phases_s'])}")
+        lines.append(f"    of it at: {_phases(found['covered_s'])}")
         empty = record.get("nothing", {}).get(count)
         if empty:
             lines.append(

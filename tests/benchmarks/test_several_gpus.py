@@ -58,6 +58,7 @@ def test_ratios_are_those_to_one_gpu(several):
             "slices_a_minute": 720 / seconds,
             "median_slice_s": 1.0,
             "phases_s": {"start": 0.25, "exit": 0.5},
+            "covered_s": {"read": 0.5},
             "same_bits": True,
             "by_gpu": dict.fromkeys(names, own),
         }
@@ -68,6 +69,7 @@ def test_ratios_are_those_to_one_gpu(several):
             "seconds": seconds,
             "worked_s": worked,
             "phases_s": {"start": 0.25, "exit": 0.5},
+            "covered_s": {"read": 0.5},
             "same_bits": True,
             "by_gpu": {"GPU-0": own},
         }
