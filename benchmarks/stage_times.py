@@ -15,7 +15,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,11 +109,14 @@ class Runs:
             **({} if use_gpu else dict.fromkeys(_THREADS, "1")),
         }
 
-    def run_all(self, grid_nbytes: int) -> tuple[dict[str, Any], list[dict[str, str]]]:
-        """Run all processes in their order; return their figures, and which failed and why."""
-        found: dict[str, Any] = {}
-        missing = []
+    def run_all(self, grid_nbytes: int, entry: dict[str, Any], write: Callable[[], None]) -> None:
+        """Run all processes in their order; note their figures, and which failed and why.
+
+        What is known so far is written after each: a machine may be lent for a time only.
+        """
+        found, missing = entry["processes"], entry["missing"]
         for process in PROCESSES:
+            write()
             if process.name == "assess_slice_quality":
                 copy_slices(self.place)
             try:
@@ -132,7 +135,7 @@ class Runs:
                 "written_nbytes": measure.stored_nbytes(self.place / process.output),
             }
             print(f"... {process.name}: {found[process.name]['seconds']:.2f} s", file=sys.stderr)
-        return found, missing
+        write()
 
     def run_once(self, process: Process) -> measure.Measured:
         """Run a process; what it wrote the last time is removed before."""
@@ -177,7 +180,7 @@ def count_tiles(size_gib: float) -> int:
     return acquisition.n_tiles(size_gib)
 
 
-def measure_all(args: argparse.Namespace, work: Path) -> dict[str, Any]:
+def measure_all(args: argparse.Namespace, work: Path) -> None:
     """Measure start-up and work."""
     use_gpu = args.device == "gpu"
     record: dict[str, Any] = {
@@ -197,19 +200,20 @@ def measure_all(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         place = Place(work / f"place{len(record['places'])}", n_slices)
         print(f"... {n_tiles} tiles, {size_gib:g} GiB", file=sys.stderr)
         grid_nbytes = apart(make_raw, place.raw, size_gib, n_tiles)
-        runs = Runs(place, use_gpu=use_gpu, repeats=args.repeats)
-        found, missing = runs.run_all(grid_nbytes)
-        record["places"].append(
-            {
-                "grid_nbytes": grid_nbytes,
-                "n_tiles": n_tiles,
-                "n_slices": n_slices,
-                "processes": found,
-                "missing": missing,
-            }
-        )
+        entry: dict[str, Any] = {
+            "grid_nbytes": grid_nbytes,
+            "n_tiles": n_tiles,
+            "n_slices": n_slices,
+            "processes": {},
+            "missing": [],
+        }
+        record["places"].append(entry)
+
+        def write() -> None:
+            args.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+        Runs(place, use_gpu=use_gpu, repeats=args.repeats).run_all(grid_nbytes, entry, write)
         remove(place.folder)
-    return record
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -234,8 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure."""
     args = build_parser().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="linum-times-", dir=args.folder) as work:
-        record = measure_all(args, Path(work))
-    args.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        measure_all(args, Path(work))
 
 
 if __name__ == "__main__":
