@@ -17,8 +17,12 @@ import numpy as np
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.convert import Box, Volume, native, write_volume
+from linumpy.io.manifest import check_files, write_manifest
+from linumpy.io.manifest_document import without_manifest
 from linumpy.io.omezarr import Image, Triple
+from linumpy.io.reading import reading
 from linumpy.io.remote import RemotePath, as_path, storage
+from linumpy.io.untrusted_zarr import check_node, metadata_of, store_key
 from linumpy.io.zarr_io import zarr_context
 
 VERSIONS = ("0.4", "0.5")
@@ -62,24 +66,33 @@ def convert_omezarr(
     source = open_group(path)
     with atomic_path(output, overwrite=overwrite, directory=True) as partial:
         copy_image(source, partial, version, as_path(path))
+        write_manifest(partial)
 
 
 def open_group(path: Path | str) -> Any:
-    """Open the group of an OME-Zarr image.
+    """Open the group of an OME-Zarr image, after checking its files.
 
     Raises
     ------
     InputError
-        When there is none, or it is not an image.
+        When there is none, it is not an image, or its files are not those of its manifest.
     """
     import zarr
 
     path = as_path(path)
-    if not isinstance(path, RemotePath) and not path.is_dir():
-        raise InputError(f"{path}: no such OME-Zarr folder")
-    with zarr_context():
+    if not isinstance(path, RemotePath):
+        if not path.is_dir():
+            raise InputError(f"{path}: no such OME-Zarr folder")
+        check_node(path)
+        check_files(path)
+    with metadata_of(path), zarr_context():
         try:
-            group = zarr.open_group(storage(path), mode="r")
+            store = storage(path)
+            if isinstance(path, RemotePath):
+                from linumpy.io.remote_manifest import take_manifest
+
+                take_manifest(store)
+            group = zarr.open_group(store, mode="r")
         except (FileNotFoundError, ValueError, KeyError) as error:
             raise InputError(f"{path}: not a Zarr group ({error})") from error
     ngff, _ = split_attributes(dict(group.attrs))
@@ -92,7 +105,15 @@ def open_group(path: Path | str) -> Any:
 
 
 def split_attributes(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Part a group's attributes into those of NGFF, as 0.5 has them under ``ome``, and others."""
+    """Part a group's attributes into those of NGFF, as 0.5 has them under ``ome``, and others.
+
+    A manifest is left out: it is true of the files that it came with, and of no others.
+    """
+    if isinstance(attributes.get("linumpy"), Mapping):
+        own = without_manifest(attributes["linumpy"])
+        attributes = {k: v for k, v in attributes.items() if k != "linumpy"}
+        if own:
+            attributes["linumpy"] = own
     if isinstance(attributes.get("ome"), Mapping):
         return (
             {k: v for k, v in attributes["ome"].items() if k != "version"},
@@ -150,17 +171,25 @@ def copy_image(
 
     group = zarr.create_group(target_path, zarr_format=_FORMATS[version], overwrite=True)
     _copy_multiscale(source, group, version, where, levels)
-    labels = source.get("labels")
+    labels = _node(source, "labels")
     if labels is None:
         return
     ngff, others = split_attributes(dict(labels.attrs))
     target = group.create_group("labels")
     for name in ngff.get("labels", []):
-        label = labels.get(name)
+        label = _node(labels, store_key(name, where / "labels"))
         if label is None:
             raise InputError(f"{where}/labels: its metadata names {name!r}, which is missing")
         _copy_multiscale(label, target.create_group(name), version, where / "labels" / name, levels)
     target.attrs.update(join_attributes(ngff, others, version))
+
+
+def _node(group: Any, name: str) -> Any:
+    """Return what a group holds under a name, after checking its metadata; None for nothing."""
+    root = getattr(group.store, "root", None)
+    if root is not None:
+        check_node(Path(root), f"{group.path}/{name}".strip("/"))
+    return group.get(name)
 
 
 def _copy_multiscale(
@@ -183,14 +212,15 @@ def _copy_multiscale(
             multiscale["datasets"] = datasets
         axes = [axis["name"] if isinstance(axis, dict) else axis for axis in multiscale["axes"]]
         for dataset in datasets:
-            name = dataset["path"]
+            name = store_key(dataset["path"], where)
             if name in copied:
                 continue
             copied.add(name)
-            try:
-                array: Any = source[name]
-            except KeyError:
-                raise InputError(f"{where}: dataset {name!r} of its metadata is missing") from None
+            # An array keeps the pipeline that it is opened with, and that one checks.
+            with metadata_of(where / name), zarr_context():
+                array = _node(source, name)
+            if array is None:
+                raise InputError(f"{where}: dataset {name!r} of its metadata is missing")
             copy_array(array, create_like(target, name, array, axes, version), f"{where}/{name}")
     target.attrs.update(join_attributes(ngff, others, version))
 
@@ -243,12 +273,8 @@ def copy_array(source: Any, target: Any, where: str) -> None:
     from linumpy.stream import stream
 
     def read(box: tuple[slice, ...]) -> np.ndarray:
-        try:
+        with reading(f"{where}:"):
             return np.asarray(source[box])
-        except Exception as error:
-            raise InputError(
-                f"{where}: cannot be read ({type(error).__name__}: {error})"
-            ) from error
 
     def write(box: tuple[slice, ...], data: np.ndarray) -> None:
         target[box] = data
@@ -315,6 +341,7 @@ def extract_pyramid_levels(
     source = open_group(path)
     with atomic_path(output, overwrite=overwrite, directory=True) as partial:
         copy_image(source, partial, "0.5", as_path(path), chosen)
+        write_manifest(partial)
 
 
 def list_levels(image: Image) -> list[str]:
@@ -364,8 +391,10 @@ def convert_zarr_to_omezarr(
 
     output = refuse_existing(output, overwrite)
     path = as_path(path)
-    if not isinstance(path, RemotePath) and not path.is_dir():
-        raise InputError(f"{path}: no such Zarr array")
+    if not isinstance(path, RemotePath):
+        if not path.is_dir():
+            raise InputError(f"{path}: no such Zarr array")
+        check_files(path)
     with zarr_context():
         try:
             array: Any = zarr.open_array(storage(path), mode="r")

@@ -16,7 +16,9 @@ from zarrs import ZarrsCodecPipeline
 
 from linumpy.errors import InputError
 from linumpy.io.chunk_guard import ChunkPlan, ShardPlan, check_chunk, plan_chunks
+from linumpy.io.manifest import check_chunk_file
 from linumpy.io.remote_store import RemoteStore
+from linumpy.io.untrusted_zarr import check_array, stay_inside
 
 Item = tuple[Any, Any, Any, Any, bool]
 """What zarr hands over for a chunk: its key, its spec, the selection in it and in the whole,
@@ -26,6 +28,8 @@ and whether the chunk is wanted completely."""
 class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
     """Zarrs' pipeline behind `linumpy.io.chunk_guard`, for arrays in local folders.
 
+    Where the store has a manifest, the file of each chunk is held against it first.
+
     Where zarrs or the guard do not know a codec, zarr's own codecs do the work; so do they for
     other stores, but for object stores: `linumpy.io.remote_pipeline` brings their chunks here.
     Zarrs does not compare the crc32c of a chunk that is wanted in part, nor of any in a shard that
@@ -33,9 +37,18 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
     decoded aside and copied.
     """
 
+    _listed = True
+
     @classmethod
     def from_array_metadata_and_store(cls, array_metadata: Any, store: Store) -> Any:
         """Build the pipeline of one array; NotImplementedError sends zarr to its own."""
+        where = store.root if isinstance(store, LocalStore) else str(store)
+        check_array(array_metadata, where)
+        if plan_chunks(array_metadata) is None:
+            raise InputError(
+                f"{where}: an array whose codecs cannot be checked before they decode; expected at "
+                "most one compressor, and no shards within shards or within other codecs"
+            )
         if isinstance(store, RemoteStore):
             from linumpy.io.remote_pipeline import RemoteCodecPipeline
 
@@ -52,7 +65,8 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
     @property
     def uses_zarrs(self) -> bool:
         """Whether this array is decoded by zarrs, on all cores."""
-        return self.impl is not None and self.plan is not None
+        plan = self.plan.inner if isinstance(self.plan, ShardPlan) else self.plan
+        return self.impl is not None and plan is not None and not plan.loose
 
     async def read(
         self, batch_info: Iterable[Item], out: Any, drop_axes: tuple[int, ...] = ()
@@ -99,7 +113,16 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
             raise InputError(f"{self.store}: codecs that cannot be decoded here")
         return self.python_impl
 
+    def _check_files(self, items: list[Item]) -> None:
+        """Refuse files that are not those of the store; before anything of them is read."""
+        for item in items:
+            stay_inside(item[0].store.root, _file(item[0]))
+            # an array that nothing lists when it is first touched is being written
+            if self._listed:
+                self._listed = check_chunk_file(_file(item[0]))
+
     def _check(self, items: list[Item], whole: bool = False) -> None:
+        self._check_files(items)
         if self.plan is None:
             return
         for item in items:

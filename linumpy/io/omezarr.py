@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from linumpy import __version__
+from linumpy.cli import logger
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path
+from linumpy.io.manifest import check_files, write_manifest
+from linumpy.io.manifest_document import without_manifest
 from linumpy.io.remote import RemotePath, as_path, storage
+from linumpy.io.untrusted_zarr import check_node, metadata_of, store_key
 from linumpy.io.zarr_io import zarr_context
 
 AXES = ("z", "y", "x")
@@ -171,6 +175,8 @@ def create_image(
 ) -> Iterator[ImageWriter]:
     """Write an OME-Zarr image that appears at `path` when the block ends without an error.
 
+    Last of all its manifest is written (`linumpy.io.manifest`).
+
     Parameters
     ----------
     path
@@ -193,6 +199,7 @@ def create_image(
         writer = ImageWriter(partial, spec, with_valid=with_valid, name=name)
         yield writer
         writer.finish()
+        write_manifest(partial)
 
 
 @dataclass(frozen=True)
@@ -223,7 +230,10 @@ class Image:
 
 
 def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
-    """Open an OME-Zarr 0.4 or 0.5 image with the axes z, y, x.
+    """Open an OME-Zarr 0.4 or 0.5 image with the axes z, y, x, after checking its files.
+
+    They are held against its manifest, where it has one, as `linumpy.io.manifest.check_files` does;
+    what is in a chunk, when that is first read.
 
     Parameters
     ----------
@@ -236,17 +246,26 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
     ------
     InputError
         When the folder holds no such image, its unit is missing or unknown, or a scale is not
-        positive. A unit is never guessed from the size of a number.
+        positive. A unit is never guessed from the size of a number. Also when a file is missing,
+        surplus, of another size than the manifest says, or the metadata was altered.
     """
     import zarr
 
     path = as_path(path)
-    if not isinstance(path, RemotePath) and not path.is_dir():
-        raise InputError(f"{path}: no such OME-Zarr folder")
+    if not isinstance(path, RemotePath):
+        if not path.is_dir():
+            raise InputError(f"{path}: no such OME-Zarr folder")
+        check_node(path)
+        check_files(path)
     # Arrays keep the pipeline that they are opened with: this one decodes on all cores.
-    with zarr_context():
+    with metadata_of(path), zarr_context():
         try:
-            group = zarr.open_group(storage(path), mode="r")
+            store = storage(path)
+            if isinstance(path, RemotePath):
+                from linumpy.io.remote_manifest import take_manifest
+
+                take_manifest(store)
+            group = zarr.open_group(store, mode="r")
         except (FileNotFoundError, ValueError, KeyError) as error:
             raise InputError(f"{path}: not a Zarr group ({error})") from error
         attributes: dict[str, Any] = dict(group.attrs)
@@ -257,7 +276,9 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
         unit_um = _axis_units(path, multiscale, assume_unit)
         arrays, scales, translations = [], [], []
         for dataset in multiscale["datasets"]:
-            name = dataset["path"]
+            name = store_key(dataset["path"], path)
+            if not isinstance(path, RemotePath):
+                check_node(path, name)
             try:
                 array: Any = group[name]
             except KeyError:
@@ -268,18 +289,32 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
             arrays.append(array)
             scales.append(scale)
             translations.append(translation)
+        if not arrays:
+            raise InputError(f"{path}: no datasets in its metadata; expected at least one")
         try:
+            if not isinstance(path, RemotePath):
+                check_node(path, "labels/valid/0")
             valid: Any = group["labels/valid/0"]
         except KeyError:
             valid = None
-    return Image(
-        path,
-        tuple(arrays),
-        tuple(scales),
-        tuple(translations),
-        dict(attributes.get("linumpy", {})),
-        valid,
-    )
+        return Image(
+            path,
+            tuple(arrays),
+            tuple(scales),
+            tuple(translations),
+            without_manifest(attributes.get("linumpy", {})),
+            valid,
+        )
+
+
+_assumed: set[str] = set()
+
+
+def _tell_assumed(path: Path, unit: str) -> None:
+    """Say once of a volume that its unit was named for it."""
+    if str(path) not in _assumed:
+        _assumed.add(str(path))
+        logger.info("%s: names no unit; taken to be %s, by --assume_unit", path, unit)
 
 
 def _axis_units(path: Path, multiscale: dict[str, Any], assume_unit: str | None) -> Triple:
@@ -289,7 +324,10 @@ def _axis_units(path: Path, multiscale: dict[str, Any], assume_unit: str | None)
         raise InputError(f"{path}: axes {names}, expected {AXES}")
     factors = []
     for axis in axes:
-        unit = (axis.get("unit") if isinstance(axis, dict) else None) or assume_unit
+        unit = axis.get("unit") if isinstance(axis, dict) else None
+        if not unit and assume_unit:
+            _tell_assumed(path, assume_unit)
+            unit = assume_unit
         if not unit:
             raise InputError(
                 f"{path}: axis {axis!r} has no unit; name it with --assume_unit "

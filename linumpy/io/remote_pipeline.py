@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ from zarr.storage import LocalStore, StorePath
 
 from linumpy.errors import InputError
 from linumpy.io.chunk_guard import ShardPlan, wanted_chunks
+from linumpy.io.digests import ShardLayout, shard_layout
 from linumpy.io.guarded_pipeline import GuardedZarrsCodecPipeline, Item
 from linumpy.io.remote_store import RemoteStore
 
@@ -86,13 +88,16 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
         """Refuse to write."""
         raise InputError("outputs must be local; an array on an object store is only read")
 
+    def _check_files(self, items: list[Item]) -> None:
+        """Leave files in memory alone: what they hold was compared when it was fetched."""
+
     async def _serve(self, item: Item, room: Any, drop_axes: tuple[int, ...]) -> None:
         key, spec, selection, outside, whole = item
         url = f"{key.store}/{key.path}"
         with _file_in_memory(url) as file:
-            found = await self._fetch(key.store, key.path, file, selection)
-            staged = StorePath(self.store, str(file) if found else _NO_FILE)
             try:
+                found = await self._fetch(key.store, key.path, file, selection)
+                staged = StorePath(self.store, str(file) if found else _NO_FILE)
                 await super().read([(staged, spec, selection, outside, whole)], room, drop_axes)
             except InputError as error:
                 raise InputError(str(error).replace(f"{_FILES}/{file}", url)) from error
@@ -109,7 +114,14 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
         if found is None:
             return False
         _put(file, found[0], 0)
+        if store.manifest is not None:
+            copy = f"{_FILES}/{file}"
+            await asyncio.to_thread(store.manifest.check_copy, key, copy, self._layout)
         return True
+
+    @cached_property
+    def _layout(self) -> ShardLayout | None:
+        return shard_layout(self.metadata.to_dict())
 
     async def _fetch_parts(
         self,

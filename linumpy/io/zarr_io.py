@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ import numpy as np
 from linumpy.device import CPU, Array, Device, locate
 from linumpy.device import device as on_device
 from linumpy.errors import InputError
-from linumpy.io.remote import storage
+from linumpy.io.remote import RemotePath, as_path, storage
+from linumpy.io.untrusted_zarr import check_node, metadata_of
 
 _STEP_LIMIT = 8
 
@@ -156,10 +158,15 @@ def _opened(array_or_path: Any) -> Any:
         return zarr.Array(
             zarr.AsyncArray(array_or_path.metadata, array_or_path.async_array.store_path)
         )
-    try:
-        found = zarr.open(storage(array_or_path), mode="r")
-    except FileNotFoundError as error:
-        raise InputError(f"{array_or_path}: no Zarr array") from error
+    with metadata_of(array_or_path):
+        if isinstance(array_or_path, str | Path):
+            path = as_path(array_or_path)
+            if not isinstance(path, RemotePath):
+                check_node(path)
+        try:
+            found = zarr.open(storage(array_or_path), mode="r")
+        except FileNotFoundError as error:
+            raise InputError(f"{array_or_path}: no Zarr array") from error
     if not isinstance(found, zarr.Array):
         raise InputError(f"{array_or_path}: a Zarr group, expected an array")
     return found

@@ -1,0 +1,40 @@
+"""Manifests of OME-Zarr on object stores and web servers."""
+
+from __future__ import annotations
+
+import logging
+
+from zarr.core.sync import sync
+
+from linumpy.io.manifest import Manifest
+from linumpy.io.manifest_document import parse_manifest
+from linumpy.io.remote import RemotePath
+from linumpy.io.remote_store import RemoteStore
+from linumpy.io.store_files import ROOT_DOCUMENTS, parse_json
+
+logger = logging.getLogger("linumpy")
+
+
+def take_manifest(store: RemoteStore) -> None:
+    """Read a store's manifest, so that whatever is fetched from now on is held against it.
+
+    Sizes of all files, checksums of metadata and of chunk files that are fetched whole; of others
+    the inner chunks' own. What nobody asks for is not looked at, as many servers cannot list.
+
+    Raises
+    ------
+    InputError
+        When the root document was altered.
+    """
+    root = RemotePath(store.url)
+    for name in ROOT_DOCUMENTS:
+        found = sync(store.fetch(name))
+        if found is not None:
+            data = bytes(found[0])
+            document = parse_json(data, root / name)
+            said = parse_manifest(document, data, root / name)
+            if said is None:
+                logger.info("%s: has no manifest; checked only as far as its codecs allow", root)
+            else:
+                store.manifest = Manifest(root, root / name, *said)
+            return
