@@ -4,9 +4,23 @@ Their messages name the file, tile, row or parameter and say what was expected; 
 them as one line and end with a status of `linumpy.exit_status`.
 """
 
+_LONGEST = 4000
+
 
 class LinumpyError(Exception):
-    """Base of all errors that linumpy raises on purpose."""
+    """Base of all errors that linumpy raises on purpose.
+
+    Its text is one printable line, whatever names and values of files stand in it: no line break
+    and no control character of theirs reaches a terminal or a log.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if len(text) > _LONGEST:
+            text = f"{text[:_LONGEST]}... ({len(text)} characters)"
+        if text.isprintable():
+            return text
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class InputError(LinumpyError):

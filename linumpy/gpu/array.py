@@ -176,13 +176,22 @@ class LazyArray:
                 shape, dtype = _npy_header(path)
             except (OSError, ValueError) as error:
                 raise InputError(f"{path}: not a readable .npy file: {error}") from error
-            return cls.from_loader(lambda: np.load(path), shape, dtype, name=str(path), pool=pool)
+            return cls.from_loader(
+                lambda: np.load(path, allow_pickle=False),
+                shape,
+                dtype,
+                name=str(path),
+                pool=pool,
+            )
         import zarr
+
+        from linumpy.io.untrusted_zarr import check_array
 
         try:
             found = zarr.open_array(path, mode="r")
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"{path}: not a readable Zarr array: {error}") from error
+        check_array(found.metadata, path)
         # Opened anew for each read: Zarr binds codecs and buffers to the context it opened in.
         return cls.from_loader(
             lambda: zarr.open_array(path, mode="r")[...],

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from linumpy.errors import InputError
 from linumpy.gpu.blosc_frames import (
     BloscHeader,
@@ -38,6 +40,7 @@ __all__ = [
     "blosc_streams",
     "check_declared",
     "check_frame",
+    "first_overlap",
     "inspect_frame",
     "inspect_octets",
     "parse_blosc",
@@ -369,6 +372,35 @@ def inspect_frame(kind: str, data: Any) -> Frame:
     if kind not in _INSPECTORS:
         raise InputError(f"compressed chunks of kind {kind!r}; known are {', '.join(KINDS)}")
     return inspect_octets(kind, as_bytes_view(data))
+
+
+def first_overlap(
+    offset: np.ndarray, length: np.ndarray, first: int, stop: int
+) -> tuple[int, int] | None:
+    """Return the first part of a file that shares bytes with another, or leaves its range.
+
+    A writer gives every inner chunk of a shard bytes of its own; a few that stand for many were
+    made to do harm.
+
+    Parameters
+    ----------
+    offset, length
+        Of the parts, uint64, shape (n,), each within the file.
+    first, stop
+        Where parts may lie.
+
+    Returns
+    -------
+    Two numbers of parts, the same one twice where it leaves the range; None if all is well.
+    """
+    outside = np.flatnonzero((offset < first) | (offset + length > stop))
+    if outside.size:
+        return int(outside[0]), int(outside[0])
+    order = np.argsort(offset, kind="stable")
+    shared = np.flatnonzero((offset + length)[order][:-1] > offset[order][1:])
+    if shared.size:
+        return int(order[shared[0]]), int(order[shared[0] + 1])
+    return None
 
 
 def inspect_octets(kind: str, view: Octets) -> Frame:

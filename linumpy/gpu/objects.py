@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from linumpy.errors import InputError
+from linumpy.gpu.frames import first_overlap
 from linumpy.gpu.layout import MISSING, ShardIndex
+from linumpy.io.untrusted_zarr import stay_inside
 
 
 class StoredObject(Protocol):
@@ -97,7 +99,9 @@ def stored_object(store_path: Any) -> StoredObject:
 
     store = store_path.store
     if isinstance(store, LocalStore):
-        return LocalObject(os.fspath(Path(store.root) / store_path.path))
+        path = Path(store.root) / store_path.path
+        stay_inside(store.root, path)
+        return LocalObject(os.fspath(path))
     return KeyObject(store, store_path.path)
 
 
@@ -148,4 +152,11 @@ def read_index(stored: StoredObject, size: int, index: ShardIndex) -> tuple[np.n
             f"{stored.name}: inner chunk {chunk} at {offset[chunk]}, {length[chunk]} bytes, "
             f"lies outside of the shard ({size} bytes)"
         )
+    present = np.flatnonzero(~missing)
+    first, stop = (0, size - index.nbytes) if index.at_end else (index.nbytes, size)
+    shared = first_overlap(offset[present], length[present], first, stop)
+    if shared is not None:
+        one, other = (int(present[number]) for number in shared)
+        whom = "the index" if one == other else f"inner chunk {other}"
+        raise InputError(f"{stored.name}: inner chunk {one} overlaps {whom}")
     return offset, length

@@ -25,8 +25,10 @@ from linumpy.geometry.orientation import (
     reorient,
     reorient_affine,
 )
+from linumpy.io.convert_nifti_file import check_nifti_size
 from linumpy.io.nifti import write_picture
 from linumpy.io.remote import as_path, local_file, storage
+from linumpy.io.untrusted import quoted
 
 UNITS_UM = {
     "nanometer": 1e-3, "nm": 1e-3,
@@ -43,6 +45,7 @@ _NRRD_SPACES = {
     "left-posterior-superior": (-1, -1, 1), "lps": (-1, -1, 1),
 }  # fmt: skip
 _SHEAR = 1e-3
+_GZIP_RATIO = 1032
 _ALIGNED = 2
 _ANATOMICAL = {
     "right-to-left": "L", "left-to-right": "R", "anterior-to-posterior": "P",
@@ -202,6 +205,8 @@ def _read_nifti(path: Path, code: str, unit: str) -> tuple[np.ndarray, np.ndarra
         scale_um = _unit_um(path, None if units == "unknown" else units, unit)
         voxel_um = [float(v) * scale_um for v in header.get_zooms()[:3]]
         _refuse_flat(path, voxel_um)
+        needed = int(image.dataobj.offset) + header.get_data_dtype().itemsize * math.prod(shape)
+        check_nifti_size(path, needed)
         data = np.asanyarray(image.dataobj).reshape(shape)
     except InputError:
         raise
@@ -248,6 +253,7 @@ def _read_nrrd(path: Path, code: str, unit: str) -> tuple[np.ndarray, np.ndarray
     fields = nrrd_header(path)
     if fields.get("dimension") != "3":
         raise InputError(f"{path}: {fields.get('dimension')} axes, expected a volume of 3")
+    _check_nrrd_size(path, fields)
     names = re.findall(r'"([^"]*)"', fields.get("space units", fields.get("units", "")))
     if len(set(names)) > 1:
         raise InputError(f"{path}: units {names}, expected one for all axes")
@@ -278,6 +284,18 @@ def _read_nrrd(path: Path, code: str, unit: str) -> tuple[np.ndarray, np.ndarray
     matrix[:3, 3] = 0 if origin is None else origin[:, 0] * scale_um
     matrix[:3] *= np.array(_NRRD_SPACES[space])[:, None]
     return data, matrix
+
+
+def _check_nrrd_size(path: Path, fields: dict[str, str]) -> None:
+    """Refuse data that lie elsewhere than beside the header, or cannot be as many as it says."""
+    name = fields.get("data file", fields.get("datafile", path.name))
+    if "/" in name or name in ("", ".", "..") or not (path.parent / name).is_file():
+        raise InputError(f"{path}: data file {quoted(name)}, expected the name of one beside it")
+    n_values = math.prod(int(side) for side in _numbers(path, "sizes", fields.get("sizes", "")))
+    packed = fields.get("encoding", "raw").lower() not in ("raw", "txt", "text", "ascii", "hex")
+    nbytes = (path.parent / name).stat().st_size
+    if not 0 < n_values <= nbytes * (_GZIP_RATIO if packed else 1):
+        raise InputError(f"{path}: {nbytes} bytes in {quoted(name)}, its header has {n_values}")
 
 
 def nrrd_header(path: Path) -> dict[str, str]:

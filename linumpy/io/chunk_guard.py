@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 import os
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,14 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.gpu.frames import check_frame, inspect_octets
+from linumpy.gpu.frames import Frame, check_frame, first_overlap, inspect_octets
 
 _MISSING = np.uint64(2**64 - 1)
 _BLOSC_HEADER_NBYTES = 16
+_SLACK_NBYTES = 64 << 20
+_WIDEST_ITEM_NBYTES = 16
+_PIECE_NBYTES = 1 << 20
+_WINDOW_BITS = {"gzip": 31, "zlib": 15}
 _KINDS = {
     "zstd": "zstd",
     "blosc": "blosc",
@@ -52,11 +57,15 @@ class ChunkPlan:
         The compressed format as in `linumpy.gpu.frames`; None for raw bytes.
     crcs
         How many crc32c of four bytes follow.
+    loose
+        Whether filters or checksums change the size, so that `content_nbytes` is only the most
+        that there can be; such chunks are not for a decoder that trusts what a chunk declares.
     """
 
     content_nbytes: int
     kind: str | None
     crcs: int
+    loose: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,45 +89,65 @@ def plan_chunks(metadata: Any) -> ChunkPlan | ShardPlan | None:
 
     Returns
     -------
-    None when the guard does not know the chain of codecs, which then is not for a decoder that
-    trusts what a chunk declares.
+    None when the guard does not know the chain of codecs; `linumpy.io.untrusted_zarr.check_array`
+    lets no such array through.
     """
     document = metadata.to_dict()
     dtype = (metadata.data_type if metadata.zarr_format == 3 else metadata.dtype).to_native_dtype()
-    if dtype.kind not in "biufc":
-        return None
+    plan = _plan(metadata, document, dtype)
+    if dtype.kind in "biufc" or plan is None:
+        return plan
+    if isinstance(plan, ShardPlan):
+        return replace(plan, inner=replace(plan.inner, loose=True))
+    return replace(plan, loose=True)
+
+
+def _plan(metadata: Any, document: Any, dtype: Any) -> ChunkPlan | ShardPlan | None:
     if metadata.zarr_format == 2:
-        if document.get("filters"):
-            return None
-        nbytes = prod(metadata.chunks) * dtype.itemsize
         compressor = document.get("compressor")
-        return _plan_bytes(nbytes, [{"name": compressor["id"]}] if compressor else [])
+        return _plan_bytes(
+            prod(metadata.chunks),
+            dtype.itemsize,
+            [{"name": compressor["id"]}] if compressor else [],
+            filtered=bool(document.get("filters")),
+        )
     codecs = [dict(codec) for codec in document["codecs"]]
     if document["chunk_grid"]["name"] != "regular":
         return None
     shape = tuple(metadata.chunk_grid.chunk_shape)
     if codecs[0]["name"] == "sharding_indexed":
         return _plan_shard(shape, dtype.itemsize, codecs)
-    return _plan_chain(prod(shape) * dtype.itemsize, codecs)
+    return _plan_chain(prod(shape), dtype.itemsize, codecs)
 
 
-def _plan_chain(nbytes: int, codecs: Sequence[dict[str, Any]]) -> ChunkPlan | None:
+def _plan_chain(n_items: int, itemsize: int, codecs: Sequence[dict[str, Any]]) -> ChunkPlan | None:
+    names = [codec["name"] for codec in codecs]
+    if "bytes" not in names:
+        return None
+    first = names.index("bytes")
     # a transpose changes no size
-    rest = list(itertools.dropwhile(lambda codec: codec["name"] == "transpose", codecs))
-    if not rest or rest[0]["name"] != "bytes":
-        return None
-    return _plan_bytes(nbytes, rest[1:])
+    filtered = any(name != "transpose" for name in names[:first])
+    return _plan_bytes(n_items, itemsize, codecs[first + 1 :], filtered=filtered)
 
 
-def _plan_bytes(nbytes: int, codecs: Sequence[dict[str, Any]]) -> ChunkPlan | None:
+def _plan_bytes(
+    n_items: int, itemsize: int, codecs: Sequence[dict[str, Any]], *, filtered: bool
+) -> ChunkPlan | None:
     kinds = [_KINDS[codec["name"]] for codec in codecs if codec["name"] in _KINDS]
-    crcs = [codec["name"] == "crc32c" for codec in codecs]
-    if len(kinds) > 1 or len(kinds) + sum(crcs) != len(codecs):
+    if len(kinds) > 1:
         return None
-    if kinds and crcs[0]:
+    names = [codec["name"] for codec in codecs]
+    first = next((at for at, name in enumerate(names) if name in _KINDS), -1)
+    kind, inside, behind = None, names[: max(first, 0)], names[first + 1 :]
+    if first >= 0:
+        kind = _KINDS[names[first]]
+    if set(behind) - {"crc32c"}:
+        return None
+    if filtered or inside:
         # checksums within the compressed bytes: only a decoder that checks them will do
-        return None
-    return ChunkPlan(nbytes, kinds[0] if kinds else None, sum(crcs))
+        most = n_items * max(itemsize, _WIDEST_ITEM_NBYTES) + 16 * (1 + len(inside))
+        return ChunkPlan(most, kind, len(behind), loose=True)
+    return ChunkPlan(n_items * itemsize, kind, len(behind))
 
 
 def _plan_shard(
@@ -126,7 +155,7 @@ def _plan_shard(
 ) -> ShardPlan | None:
     configuration = codecs[0]["configuration"]
     chunk_shape = tuple(configuration["chunk_shape"])
-    inner = _plan_chain(prod(chunk_shape) * itemsize, [dict(c) for c in configuration["codecs"]])
+    inner = _plan_chain(prod(chunk_shape), itemsize, [dict(c) for c in configuration["codecs"]])
     index = [dict(codec) for codec in configuration["index_codecs"]]
     names = [codec["name"] for codec in index]
     little = index[0].get("configuration", {}).get("endian", "little") == "little"
@@ -250,6 +279,9 @@ def _check_bytes(
     expected = plan.content_nbytes
     if length <= 0:
         raise InputError(f"{where}: {nbytes} bytes stored, too few for its codecs")
+    if plan.loose:
+        _check_most(file, start, length, plan, where)
+        return
     if verify and plan.crcs and not _crc_fits(os.pread(file, nbytes, start)):
         raise InputError(f"{where}: wrong checksum (crc32c)")
     if plan.kind is None:
@@ -269,6 +301,83 @@ def _check_bytes(
     else:
         frame = inspect_octets(plan.kind, _FilePart(file, start, length))
         check_frame(frame, plan.kind, expected, where)
+        if frame.content_nbytes is None:
+            # nothing keeps its decoder from filling all memory before it sees that it is too much
+            _check_undeclared(file, start, length, plan, frame, where)
+
+
+def _check_most(file: int, start: int, nbytes: int, plan: ChunkPlan, where: str) -> None:
+    """Check that a chunk with filters cannot decode to more than there can be."""
+    if plan.kind is None:
+        if nbytes > plan.content_nbytes:
+            raise InputError(f"{where}: {nbytes} bytes, expected {plan.content_nbytes} at most")
+        return
+    if plan.kind == "blosc":
+        header = os.pread(file, _BLOSC_HEADER_NBYTES, start)
+        least = int.from_bytes(header[4:8], "little")
+        frame = None
+    else:
+        frame = inspect_octets(plan.kind, _FilePart(file, start, nbytes))
+        if frame.problem and frame.content_nbytes is None and plan.kind in ("lz4", "zstd"):
+            raise InputError(f"{where}: malformed {plan.kind} data: {frame.problem}")
+        least = frame.content_range[0] if frame.content_nbytes is None else frame.content_nbytes
+    if least > plan.content_nbytes:
+        raise InputError(
+            f"{where}: {plan.kind} data declare {least} bytes, expected {plan.content_nbytes} at "
+            "most"
+        )
+    if frame is not None and frame.content_nbytes is None:
+        _check_undeclared(file, start, nbytes, plan, frame, where)
+
+
+def _check_undeclared(
+    file: int, start: int, nbytes: int, plan: ChunkPlan, frame: Frame, where: str
+) -> None:
+    """Refuse a chunk that declares no size and may decode to far more than it should."""
+    most = frame.content_range[1]
+    if most <= plan.content_nbytes + _SLACK_NBYTES:
+        return
+    if plan.kind in _WINDOW_BITS:
+        most = inflated(file, start, nbytes, _WINDOW_BITS[plan.kind], plan.content_nbytes)
+        if most <= plan.content_nbytes:
+            return
+    raise InputError(
+        f"{where}: {plan.kind} data may hold {most} bytes and do not declare how many, the chunk "
+        f"has {plan.content_nbytes}"
+    )
+
+
+def inflated(file: int, start: int, nbytes: int, window_bits: int, most: int) -> int:
+    """Return how many bytes a stream inflates to, no further than a little beyond `most`.
+
+    Parameters
+    ----------
+    file
+        Descriptor of an open file.
+    start, nbytes
+        Where the stream lies.
+    window_bits
+        As in `zlib`: 15 for zlib, 31 for gzip.
+    """
+    inflater = zlib.decompressobj(window_bits)
+    found = at = 0
+    while at < nbytes and found <= most:
+        piece = os.pread(file, min(_PIECE_NBYTES, nbytes - at), start + at)
+        if not piece:
+            break
+        at += len(piece)
+        while piece and found <= most:
+            try:
+                found += len(inflater.decompress(piece, _PIECE_NBYTES))
+            except zlib.error:
+                # the decoder says better what is wrong, and gets no further
+                return found
+            piece = inflater.unconsumed_tail
+            if inflater.eof:
+                # gzip may have several members
+                piece = inflater.unused_data
+                inflater = zlib.decompressobj(window_bits)
+    return found
 
 
 def _crc_fits(data: bytes) -> bool:
@@ -305,6 +414,13 @@ def _read_index(file: int, nbytes: int, plan: ShardPlan, path: Path) -> np.ndarr
             f"{path}: inner chunk {place} at byte {offset}, {length} long, "
             f"lies outside the shard of {nbytes} bytes"
         )
+    places = np.argwhere(~missing)
+    first, stop = (0, start) if plan.index_at_end else (plan.index_nbytes, nbytes)
+    shared = first_overlap(offsets[~missing], lengths[~missing], first, stop)
+    if shared is not None:
+        one, other = (tuple(places[number].tolist()) for number in shared)
+        whom = "the index" if one == other else f"inner chunk {other}"
+        raise InputError(f"{path}: inner chunk {one} overlaps {whom}")
     return index
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gzip
 import io
-import shutil
+import math
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.cli import logger
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path
 from linumpy.io.convert import native, unit_um
@@ -27,6 +29,8 @@ ENDINGS = (".nii", ".nii.gz")
 SLAB_BYTES = 128 * 2**20
 _UNITS = {1: "meter", 2: "millimeter", 3: "micrometer"}
 _COPY_BYTES = 16 * 2**20
+# The most that a byte of gzip can stand for.
+_GZIP_RATIO = 1032
 
 
 @dataclass(frozen=True)
@@ -135,26 +139,53 @@ def open_nifti(
     unit = _UNITS.get(units) or assume_unit
     if not unit:
         raise InputError(f"{path}: its header names no unit; name it with --assume_unit")
+    if units not in _UNITS:
+        logger.info("%s: names no unit; taken to be %s, by --assume_unit", path, unit)
     affine = np.diag([1.0, 1, 1, 1000]) @ image.affine * unit_um(unit, str(path)) / 1000
     affine[3] = [0, 0, 0, 1]
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) == 0:
         raise InputError(f"{path}: its affine {image.affine.tolist()} maps to no volume")
+    needed = offset + stored.itemsize * math.prod(shape)
+    check_nifti_size(path, needed)
     with ExitStack() as stack:
         plain = path
         if path.name.endswith(".gz"):
             plain = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch))) / "volume"
-            try:
-                with gzip.open(path) as packed, plain.open("wb") as file:
-                    shutil.copyfileobj(packed, file, _COPY_BYTES)
-            except (OSError, EOFError) as error:
-                raise InputError(f"{path}: cannot be unpacked ({error})") from error
-        needed = offset + stored.itemsize * int(np.prod(shape))
+            _unpack(path, plain, needed)
         if plain.stat().st_size < needed:
             raise InputError(
                 f"{path}: holds {plain.stat().st_size} bytes, its header asks for {needed}"
             )
         data = np.memmap(plain, stored, "r", offset, shape, "F")
         yield Nifti(path, data, float(slope), float(intercept), affine, header)
+
+
+def check_nifti_size(path: Path, needed: int) -> None:
+    """Refuse a file that cannot hold what its header asks for, before room is made for it.
+
+    Raises
+    ------
+    InputError
+        Naming the file and both sizes.
+    """
+    nbytes = path.stat().st_size
+    most = nbytes * (_GZIP_RATIO if path.name.endswith(".gz") else 1)
+    if most < needed:
+        raise InputError(f"{path}: holds {nbytes} bytes, its header asks for {needed}")
+
+
+def _unpack(path: Path, plain: Path, needed: int) -> None:
+    """Unpack a volume and no more than that, to the end where the checksum is compared."""
+    try:
+        with gzip.open(path) as packed, plain.open("wb") as file:
+            left = needed + _COPY_BYTES
+            while left and (piece := packed.read(min(left, _COPY_BYTES))):
+                file.write(piece)
+                left -= len(piece)
+            if not left and packed.read(1):
+                raise InputError(f"{path}: holds more than the {needed} bytes of its header")
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be unpacked ({error})") from error
 
 
 def closest_axes(affine_mm: np.ndarray) -> tuple[list[int], list[int]]:

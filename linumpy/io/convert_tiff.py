@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path, refuse_existing
+from linumpy.io.chunk_guard import inflated
 from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.omezarr import Triple, open_image
 
@@ -22,6 +24,8 @@ _UNITS = {
     "pm": 1e-6, "inch": 25400.0, "in": 25400.0,
 }  # fmt: skip
 _LAYER_BYTES = 512 * 2**20
+_SEGMENT_BYTES = 200 * 2**20
+_DEFLATE_RATIO = 1032
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -100,6 +104,7 @@ def _open_stack(path: Path, channel: int | None) -> Iterator[tuple[Any, np.dtype
             tiff = stack.enter_context(tifffile.TiffFile(path))
             series = tiff.series[0]
             dtype = native(series.dtype)
+            _check_segments(path, series)
             store = stack.enter_context(series.aszarr(level=0))
             array: Any = zarr.open_array(store, mode="r")
         except InputError as error:
@@ -107,6 +112,40 @@ def _open_stack(path: Path, channel: int | None) -> Iterator[tuple[Any, np.dtype
         except Exception as error:
             raise InputError(f"{path}: not a TIFF stack ({error})") from error
         yield _Planes(array, _axes(path, series, channel)), dtype, _voxel_um(tiff)
+
+
+def _check_segments(path: Path, series: Any) -> None:
+    """Refuse pixels that the file cannot hold, and strips that would unpack to far too much.
+
+    A strip or tile is unpacked at once. What deflate unpacks to is counted where it could be
+    more than is bearable.
+    """
+    file_nbytes = path.stat().st_size
+    page = series.keyframe
+    if int(page.compression) == 1:
+        if series.nbytes > file_nbytes:
+            raise InputError(
+                f"{path}: {file_nbytes} bytes, its header asks for {series.nbytes}, expected at "
+                "most as many as there are"
+            )
+        return
+    segment_nbytes = math.prod(page.chunks) * series.dtype.itemsize
+    if segment_nbytes > _SEGMENT_BYTES:
+        raise InputError(
+            f"{path}: compressed strips of {segment_nbytes} bytes, expected at most "
+            f"{_SEGMENT_BYTES}"
+        )
+    most_packed = _SEGMENT_BYTES // _DEFLATE_RATIO
+    for part in series.pages:
+        for offset, nbytes in zip(*(part.dataoffsets, part.databytecounts), strict=True):
+            if nbytes > most_packed and int(page.compression) in (8, 32946):
+                with path.open("rb") as file:
+                    found = inflated(file.fileno(), offset, nbytes, 15, _SEGMENT_BYTES)
+                if found > _SEGMENT_BYTES:
+                    raise InputError(
+                        f"{path}: the strip at byte {offset} unpacks to {found} bytes or more, "
+                        f"expected at most {_SEGMENT_BYTES}"
+                    )
 
 
 def _axes(path: Path, series: Any, channel: int | None) -> list[int | str]:
@@ -165,7 +204,10 @@ def _open_folder(path: Path) -> Iterator[tuple[Any, np.dtype, Triple | None]]:
         try:
             with tifffile.TiffFile(file) as tiff:
                 here = (tuple(tiff.series[0].shape), native(tiff.series[0].dtype))
+                _check_segments(file, tiff.series[0])
                 voxel = voxel or _voxel_um(tiff)
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(f"{file}: not a TIFF plane ({error})") from error
         if shape is None:

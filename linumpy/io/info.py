@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from linumpy.errors import InputError
+from linumpy.io.untrusted import TEXT_NBYTES, quoted, read_bounded
 
 Value = int | float | str
 N = TypeVar("N", int, float)
@@ -18,7 +19,11 @@ INFO_NAME = "info.txt"
 
 _SEPARATOR = ": "
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LONGEST_NUMBER = 64
+_INTEGER_DIGITS = 18
+_MOST_SAMPLES = 10**9
+_FIELD_UM = (1e-3, 1e9)
 
 
 @dataclass(frozen=True)
@@ -92,9 +97,9 @@ def parse_info(text: str) -> dict[str, Value]:
 
 def _cast(text: str) -> Value:
     # int() and float() alone would also take "1_000", "nan" and "infinity".
-    if _INTEGER.fullmatch(text):
+    if len(text) <= _INTEGER_DIGITS and _INTEGER.fullmatch(text):
         return int(text)
-    if _DECIMAL.fullmatch(text):
+    if len(text) <= _LONGEST_NUMBER and _DECIMAL.fullmatch(text):
         return float(text)
     return text
 
@@ -110,7 +115,7 @@ def read_info(path: Path | str) -> TileInfo:
     """
     path = Path(path)
     try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
+        text = read_bounded(path, TEXT_NBYTES).decode("utf-8", errors="replace")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; every tile folder needs an {INFO_NAME}") from None
     except OSError as error:
@@ -149,8 +154,8 @@ def tile_info(values: Mapping[str, Value], where: Path | str) -> TileInfo:
         nx=_positive(_integer(values, "nx", where), "nx", where),
         ny=_positive(_integer(values, "ny", where), "ny", where),
         n_extra=n_extra,
-        width_um=_positive(float(_number(values, "width", where)), "width", where),
-        height_um=_positive(float(_number(values, "height", where)), "height", where),
+        width_um=_field_of_view(values, "width", where),
+        height_um=_field_of_view(values, "height", where),
         stage_x_mm=_optional_number(values, "stage_x_pos_mm", where),
         stage_y_mm=_optional_number(values, "stage_y_pos_mm", where),
         stage_z_mm=_optional_number(values, "stage_z_pos_mm", where),
@@ -177,6 +182,8 @@ def _integer(
     number = _number(values, key, where, expected="a whole number")
     if number != int(number):
         raise InputError(f"{where}: {key} is {values[key]!r}, expected a whole number")
+    if abs(number) > _MOST_SAMPLES:
+        raise InputError(f"{where}: {key} is {values[key]!r}, expected at most {_MOST_SAMPLES}")
     return int(number)
 
 
@@ -187,12 +194,20 @@ def _number(
         raise InputError(f"{where}: lacks the key {key}")
     value = values[key]
     if isinstance(value, str) or not math.isfinite(value):
-        raise InputError(f"{where}: {key} is {value!r}, expected {expected}")
+        raise InputError(f"{where}: {key} is {quoted(value)}, expected {expected}")
     return value
 
 
 def _optional_number(values: Mapping[str, Value], key: str, where: Path | str) -> float | None:
     return float(_number(values, key, where)) if key in values else None
+
+
+def _field_of_view(values: Mapping[str, Value], key: str, where: Path | str) -> float:
+    value = _positive(float(_number(values, key, where)), key, where)
+    low, high = _FIELD_UM
+    if not low <= value <= high:
+        raise InputError(f"{where}: {key} is {value:g}, expected {low:g} to {high:g} um")
+    return value
 
 
 def _positive(value: N, key: str, where: Path | str) -> N:

@@ -7,7 +7,7 @@ to ``<stem>.json``, so that a person can read the one and a program plot the oth
 from __future__ import annotations
 
 import dataclasses
-import json
+import math
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path, write_json
+from linumpy.io.untrusted import JSON_NBYTES, parse_json, read_arrays, read_bounded
 
 M = TypeVar("M")
 
@@ -66,22 +67,21 @@ def load_model(folder: Path | str, stem: str, kind: type[M]) -> M:
     Raises
     ------
     InputError
-        When a file is missing or does not hold the fields of `kind`; names the file.
+        When a file is missing, does not hold the fields of `kind`, or holds numbers that are not
+        finite; names the file.
     """
     folder = Path(folder)
     path = folder / f"{stem}.json"
     fields = dict(read_json(path))
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     if set(names) - set(fields):
-        archive = folder / f"{stem}.npz"
-        try:
-            with np.load(archive, allow_pickle=False) as arrays:
-                fields.update({name: arrays[name] for name in arrays.files})
-        except Exception as error:
-            raise InputError(f"{archive}: cannot be read as arrays ({error})") from error
+        fields.update(read_arrays(folder / f"{stem}.npz"))
     missing = sorted(set(names) - set(fields))
     if missing:
         raise InputError(f"{path}: lacks {', '.join(missing)} of a {stem} model")
+    for name in names:
+        if not _finite(fields[name]):
+            raise InputError(f"{path}: {name} of the {stem} model is not finite everywhere")
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         # JSON knows no tuples.
         if str(field.type).startswith("tuple") and isinstance(fields[field.name], list):
@@ -92,23 +92,33 @@ def load_model(folder: Path | str, stem: str, kind: type[M]) -> M:
         raise InputError(f"{path}: not a {stem} model ({error})") from error
 
 
+def _finite(value: Any) -> bool:
+    """Whether all numbers in a value are finite, however deep they lie."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind not in "fc" or bool(np.isfinite(value).all())
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def read_json(path: Path | str) -> dict[str, Any]:
     """Read a JSON object from a file.
 
     Raises
     ------
     InputError
-        When the file is missing, is not JSON, or does not hold an object.
+        When the file is missing, is not JSON or too much of it, or does not hold an object.
     """
     path = Path(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        data = read_bounded(path, JSON_NBYTES)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not JSON ({error})") from error
+    value = parse_json(data, path)
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value

@@ -13,7 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -21,16 +21,25 @@ from typing import IO, Any
 import numpy as np
 
 from linumpy.errors import InputError
+from linumpy.io.untrusted import (
+    TABLE_NBYTES,
+    check_expansion,
+    open_archive,
+    quoted,
+    read_bounded,
+    shown,
+)
 
 HEADER = "Header.xml"
 MEMBERS = {1: "data/Complex.data", 2: "data/Complex_Cam1.data"}
 """Where each polarisation lies."""
 
 _ITEM_BYTES = 8
-_MAX_HEADER_BYTES = 1 << 24
+_MAX_HEADER_BYTES = 1 << 22
+_MAX_DEPTH = 100
 _MALFORMED = (struct.error, OverflowError)
-_MAX_EXPANSION = 100
-"""Measured data hardly compress; what unpacks to more times its size was made to do harm."""
+# RuntimeError: encrypted. ValueError: a name that is no text.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -161,7 +170,7 @@ def read_scan_positions(path: Path | str) -> np.ndarray:
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_bounded(path, TABLE_NBYTES).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error})") from error
     starts = [number for number, line in enumerate(lines) if "Positions" in line]
@@ -176,7 +185,7 @@ def read_scan_positions(path: Path | str) -> np.ndarray:
         except ValueError:
             first = second = math.nan
         if not (math.isfinite(first) and math.isfinite(second)):
-            raise InputError(f"{path}, line {number}: {line.strip()!r}, expected x,y in mm")
+            raise InputError(f"{path}, line {number}: {quoted(line.strip())}, expected x,y in mm")
         found.append((first, second))
     if not found:
         raise InputError(f"{path}: no position below the line 'Positions'")
@@ -185,16 +194,19 @@ def read_scan_positions(path: Path | str) -> np.ndarray:
 
 @contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    with ExitStack() as stack:
+        yield _entered(stack, path)
+
+
+def _entered(stack: ExitStack, path: Path) -> zipfile.ZipFile:
     try:
-        archive = zipfile.ZipFile(path)
+        return stack.enter_context(open_archive(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except (zipfile.BadZipFile, NotImplementedError, ValueError, *_MALFORMED) as error:
         raise InputError(f"{path}: not an .oct file, which is a ZIP archive ({error})") from error
-    with archive:
-        yield archive
 
 
 @contextmanager
@@ -205,15 +217,15 @@ def _member(archive: zipfile.ZipFile, path: Path, entry: zipfile.ZipInfo) -> Ite
             yield file
     except InputError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, *_MALFORMED) as error:
-        # RuntimeError: encrypted.
+    except (*_DAMAGED, *_MALFORMED) as error:
         raise InputError(f"{path}: {entry.filename} cannot be read ({error})") from error
 
 
 def _entry(archive: zipfile.ZipFile, path: Path, name: str) -> zipfile.ZipInfo:
     entries = [entry for entry in archive.infolist() if entry.filename == name]
     if len(entries) != 1:
-        there = ", ".join(sorted({e.filename for e in archive.infolist()})[:8]) or "nothing"
+        names = sorted({entry.filename for entry in archive.infolist()})
+        there = ", ".join(map(shown, names[:8])) or "nothing"
         raise InputError(f"{path}: {len(entries)} members {name}, expected one; it holds {there}")
     if entries[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InputError(f"{path}: {name} is compressed, expected it stored or deflated")
@@ -229,11 +241,7 @@ def _data_entry(archive: zipfile.ZipFile, header: OctHeader, name: str) -> zipfi
             f"{header.path}: {name} of {entry.file_size} bytes, expected {expected} "
             f"for {x} x {y} x {z} complex samples (SizeX, SizeY, SizeZ of {HEADER})"
         )
-    if entry.file_size > _MAX_EXPANSION * max(entry.compress_size, 1):
-        raise InputError(
-            f"{header.path}: {name} unpacks to {entry.file_size} bytes from "
-            f"{entry.compress_size}, expected at most {_MAX_EXPANSION} times as many"
-        )
+    check_expansion(entry, f"{header.path}: {name}")
     return entry
 
 
@@ -262,11 +270,14 @@ def _parse(text: bytes, path: Path) -> _Found:
 
     found = _Found({})
     inside: list[tuple[str, dict[str, str], list[str]]] = []
+    wanted = set(MEMBERS.values())
 
     def refuse(*_: Any) -> None:
         raise InputError(f"{path}: {HEADER} declares a document type or entities; expected none")
 
     def start(tag: str, attributes: dict[str, str]) -> None:
+        if len(inside) >= _MAX_DEPTH:
+            raise InputError(f"{path}: {HEADER} is nested more than {_MAX_DEPTH} deep")
         inside.append((tag, attributes, []))
 
     def words(part: str) -> None:
@@ -276,12 +287,14 @@ def _parse(text: bytes, path: Path) -> _Found:
     def end(_: str) -> None:
         tag, attributes, parts = inside.pop()
         content = "".join(parts).strip()
-        if tag == "DataFile":
-            found.files[content.replace("\\", "/")] = attributes
+        name = content.replace("\\", "/")
+        if tag == "DataFile" and name in wanted:
+            found.files[name] = attributes
         elif tag == "AScans" and found.a_scans is None:
             found.a_scans = content
 
     parser = expat.ParserCreate()
+    parser.buffer_text = True
     parser.StartDoctypeDeclHandler = refuse
     parser.EntityDeclHandler = refuse
     parser.StartElementHandler = start
@@ -289,7 +302,8 @@ def _parse(text: bytes, path: Path) -> _Found:
     parser.CharacterDataHandler = words
     try:
         parser.Parse(text, True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, ValueError) as error:
+        # ValueError: an encoding that nobody knows, or of several bytes a letter.
         raise InputError(f"{path}: {HEADER} is not XML ({error})") from error
     return found
 
@@ -314,7 +328,9 @@ def _header(found: _Found, path: Path) -> OctHeader:
 
 def _whole(text: str | None, what: str, path: Path) -> int:
     if text is None or not re.fullmatch("[0-9]{1,9}", text.strip()) or int(text) == 0:
-        raise InputError(f"{path}: {HEADER}: {what} is {text!r}, expected a whole number above 0")
+        raise InputError(
+            f"{path}: {HEADER}: {what} is {quoted(text)}, expected a whole number above 0"
+        )
     return int(text)
 
 
@@ -324,5 +340,5 @@ def _length(text: str | None, what: str, path: Path) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise InputError(f"{path}: {HEADER}: {what} is {text!r}, expected mm above 0")
+        raise InputError(f"{path}: {HEADER}: {what} is {quoted(text)}, expected mm above 0")
     return value

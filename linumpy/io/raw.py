@@ -21,6 +21,11 @@ from linumpy.device import Array, namespace
 from linumpy.errors import InputError
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
 from linumpy.io.models import read_json
+from linumpy.io.tables import LARGEST_ID
+from linumpy.io.untrusted import quoted
+
+LARGEST_INDEX = 9999
+"""Largest index of a tile along an axis of its grid, which has a place for every index below."""
 
 _TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
 _SLICE_NAME = re.compile(r"(?:slice_)?z([0-9]+)")
@@ -76,6 +81,10 @@ def discover_tiles(root: Path | str) -> dict[int, tuple[RawTile, ...]]:
                 "such as tile_x00_y03_z07"
             )
         ix, iy, slice_id = (int(group) for group in match.groups())
+        if slice_id > LARGEST_ID or max(ix, iy) > LARGEST_INDEX:
+            raise InputError(
+                f"{path}: expected a slice id up to {LARGEST_ID} and indices up to {LARGEST_INDEX}"
+            )
         tile = RawTile(path, slice_id, ix, iy)
         twin = tiles.setdefault((slice_id, ix, iy), tile)
         if twin is not tile:
@@ -215,7 +224,7 @@ def _side_number(
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not above < value < below:
         bounds = "from 0 to below 1" if below == 1 else f"above 0 {unit}"
-        raise InputError(f"{path}: {key} is {value!r}, expected a number {bounds}".rstrip())
+        raise InputError(f"{path}: {key} is {quoted(value)}, expected a number {bounds}".rstrip())
     return float(value)
 
 

@@ -29,6 +29,7 @@ from zarr.core.sync import sync
 from zarr.storage import ObjectStore
 
 from linumpy.errors import InputError
+from linumpy.io.manifest import Manifest
 from linumpy.io.remote import RemotePath
 
 SILENCE_VARIABLE = "LINUMPY_REMOTE_TIMEOUT"
@@ -74,12 +75,16 @@ class RemoteStore(ObjectStore[Any]):
         What it was opened for; keys are relative to it.
     required
         Keys that must be there: one that is missing is an error and not fill value.
+    manifest
+        What the store says of its files, once `linumpy.io.remote_manifest` has read it; they are
+        held against it as they come.
     """
 
     def __init__(self, url: str, store: Any) -> None:
         super().__init__(store, read_only=True)
         self.url = url
         self.required: set[str] = set()
+        self.manifest: Manifest | None = None
         self._ranges = True
         self._gate = asyncio.Semaphore(_REQUESTS)
 
@@ -119,8 +124,13 @@ class RemoteStore(ObjectStore[Any]):
                 try:
                     async with self._gate:
                         answer = await obstore.get_async(self.store, key, options=options)
-                        return await self._body(answer), int(answer.meta["size"])
+                        data, size = await self._body(answer), int(answer.meta["size"])
+                        if self.manifest is not None:
+                            self.manifest.check_fetched(key, size, data if part is None else None)
+                        return data, size
                 except FileNotFoundError:
+                    if self.manifest is not None:
+                        self.manifest.check_fetched(key, None, None)
                     if key in self.required:
                         raise InputError(
                             f"{self.url}/{key}: missing, though the metadata says it is there"
@@ -182,6 +192,8 @@ class RemoteStore(ObjectStore[Any]):
             part = {"offset": byte_range.offset}
         elif isinstance(byte_range, SuffixByteRequest):
             part = {"suffix": byte_range.suffix}
+        elif byte_range is not None:
+            raise ValueError(f"Unexpected byte_range, got {byte_range}.")
         found = await self.fetch(key, part)
         return None if found is None else prototype.buffer.from_bytes(found[0])
 

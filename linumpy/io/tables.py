@@ -9,16 +9,26 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
 from linumpy.io.atomic import write_text
+from linumpy.io.untrusted import TABLE_NBYTES, quoted, read_bounded, shown
 
 _TRUE = frozenset({"true", "1", "1.0", "yes", "y", "t"})
 _FALSE = frozenset({"false", "0", "0.0", "no", "n", "f"})
+
+LARGEST_ID = 99_999
+"""Largest slice id: lists are made of all ids between the first and the last."""
+
+_MOST_ROWS = 100_000
+_MOST_COLUMNS = 1000
+_LARGEST_NUMBER = 1e15
+_IDS_IN_A_MESSAGE = 50
 
 
 def parse_slice_id(text: str) -> int:
@@ -27,10 +37,10 @@ def parse_slice_id(text: str) -> int:
     Raises
     ------
     ValueError
-        When the text is not a whole number from 0.
+        When the text is not a whole number from 0 to `LARGEST_ID`.
     """
     number = float(text.strip().strip("'\""))
-    if not number.is_integer() or number < 0:
+    if not number.is_integer() or not 0 <= number <= LARGEST_ID:
         raise ValueError(f"{text!r} is not a slice id")
     return int(number)
 
@@ -52,32 +62,34 @@ def parse_ids(text: str) -> tuple[int, ...]:
         except ValueError:
             first, last = 1, 0
         if last < first:
-            raise InputError(f"slice ids {text!r}: {part!r} is neither an id nor a range like 9-12")
+            raise InputError(
+                f"slice ids {quoted(text)}: {quoted(part)} is neither an id nor a range like 9-12"
+            )
+        if last > LARGEST_ID:
+            raise InputError(
+                f"slice ids {quoted(text)}: {quoted(part)}, expected ids up to {LARGEST_ID}"
+            )
         ids.update(range(first, last + 1))
     return tuple(sorted(ids))
 
 
 def _read_rows(
     path: Path, required: Sequence[str], optional: Sequence[str] = ()
-) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
-    """Return the header and, for each row, its place for messages and its cells as text."""
+) -> tuple[list[str], Iterator[tuple[str, dict[str, str]]]]:
+    """Return the header and, one at a time, each row's place for messages and its cells as text."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bounded(path, TABLE_NBYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such table") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error})") from error
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        return _split_rows(path, text, required, optional)
+        header = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise InputError(f"{path}: not a CSV table ({error})") from error
-
-
-def _split_rows(
-    path: Path, text: str, required: Sequence[str], optional: Sequence[str]
-) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header = [name.strip() for name in next(reader, [])]
+    if len(header) > _MOST_COLUMNS:
+        raise InputError(f"{path}: {len(header)} columns, expected at most {_MOST_COLUMNS}")
     missing = [name for name in required if name not in header]
     if missing:
         wanted = ",".join([*required, *optional])
@@ -85,20 +97,36 @@ def _split_rows(
             f"{path}: lacks the column {', '.join(missing)}; "
             f"expected a comma-separated header {wanted}"
         )
-    repeated = sorted({name for name in header if header.count(name) > 1})
+    repeated = sorted(name for name, times in Counter(header).items() if times > 1)
     if repeated:
-        raise InputError(f"{path}: column {', '.join(repeated)} stands twice in the header")
-    rows = []
-    for cells in reader:
-        if not any(cell.strip() for cell in cells):
-            continue
-        where = f"{path}, line {reader.line_num}"
-        if len(cells) != len(header):
-            raise InputError(
-                f"{where}: {len(cells)} cells, expected {len(header)} as in the header"
-            )
-        rows.append((where, dict(zip(header, cells, strict=True))))
-    return header, rows
+        names = ", ".join(map(shown, repeated[:8]))
+        raise InputError(f"{path}: column {names} stands twice in the header")
+    return header, _rows(path, reader, header)
+
+
+def _rows(path: Path, reader: Any, header: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    n_rows = 0
+    try:
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            where = f"{path}, line {reader.line_num}"
+            if len(cells) != len(header):
+                raise InputError(
+                    f"{where}: {len(cells)} cells, expected {len(header)} as in the header"
+                )
+            n_rows += 1
+            if n_rows > _MOST_ROWS:
+                raise InputError(f"{where}: expected at most {_MOST_ROWS} rows")
+            yield where, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}: not a CSV table ({error})") from error
+
+
+def _listed(ids: Iterable[int]) -> str:
+    texts = [str(slice_id) for slice_id in ids]
+    more = len(texts) - _IDS_IN_A_MESSAGE
+    return ", ".join(texts[:_IDS_IN_A_MESSAGE]) + (f" and {more} more" if more > 0 else "")
 
 
 def _number(where: str, row: Mapping[str, str], name: str) -> float:
@@ -107,7 +135,11 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{where}: {name} is {row[name]!r}, expected a finite number")
+        raise InputError(f"{where}: {name} is {quoted(row[name])}, expected a finite number")
+    if abs(value) > _LARGEST_NUMBER:
+        raise InputError(
+            f"{where}: {name} is {quoted(row[name])}, expected at most {_LARGEST_NUMBER:g}"
+        )
     return value
 
 
@@ -115,7 +147,7 @@ def _slice_id(where: str, row: Mapping[str, str], name: str) -> int:
     try:
         return parse_slice_id(row[name])
     except (ValueError, OverflowError):
-        raise InputError(f"{where}: {name} is {row[name]!r}, expected a slice id") from None
+        raise InputError(f"{where}: {name} is {quoted(row[name])}, expected a slice id") from None
 
 
 def _truth(where: str, row: Mapping[str, str], name: str) -> bool | None:
@@ -126,7 +158,7 @@ def _truth(where: str, row: Mapping[str, str], name: str) -> bool | None:
     if text in _FALSE:
         return False
     if text:
-        raise InputError(f"{where}: {name} is {row[name]!r}, expected true or false")
+        raise InputError(f"{where}: {name} is {quoted(row[name])}, expected true or false")
     return None
 
 
@@ -264,7 +296,7 @@ def offsets_from_shifts(
     if missing:
         raise InputError(
             f"{where}: no shift for slice {', '.join(f'z{i:02d}' for i in missing)}; "
-            f"its ids are {', '.join(map(str, offsets))}"
+            f"its ids are {_listed(offsets)}"
         )
     return {slice_id: offsets[slice_id] for slice_id in ids}
 
@@ -415,7 +447,7 @@ def read_slice_config(
         if known is not None and config.used and config.slice_id not in known:
             raise InputError(
                 f"{where}: slice z{config.slice_id:02d} is not one of the acquisition's, whose "
-                f"ids are {', '.join(map(str, known))}"
+                f"ids are {_listed(known)}"
             )
         configs[config.slice_id], lines[config.slice_id] = config, where
     return tuple(configs[slice_id] for slice_id in sorted(configs))

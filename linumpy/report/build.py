@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from linumpy.errors import InputError
 from linumpy.io.previews import figure_png, picture_png, shrink, slice_picture, three_plane_figure
 from linumpy.quality.figure import AT_LEAST
 from linumpy.quality.run import Run
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 TEMPLATE = "report.html.j2"
 MANY_SLICES = 40
 _PLOT_COLOURS = 128
+_MOST_PIXELS = 1 << 25
 
 
 def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) -> str:
@@ -144,13 +146,34 @@ def _slice_cards(slices: list[SliceRecord]) -> list[dict[str, Any]]:
     ]
 
 
+def stored_picture(path: Path) -> Any:
+    """Return a preview as a grey Pillow picture.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, or is too large to be one.
+    """
+    from PIL import Image as Pillow
+
+    try:
+        with Pillow.open(path, formats=("PNG",)) as stored:
+            n_pixels = stored.width * stored.height
+            if n_pixels <= _MOST_PIXELS:
+                return stored.convert("L")
+    except Pillow.DecompressionBombError:
+        raise InputError(f"{path}: too many pixels, expected at most {_MOST_PIXELS}") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as a picture ({error})") from error
+    raise InputError(f"{path}: {n_pixels} pixels, expected at most {_MOST_PIXELS}")
+
+
 def _slice_thumbnail(record: SliceRecord, side_px: int) -> str | None:
     """Return a slice's picture: its preview made smaller, else its volume's depth mean."""
     from PIL import Image as Pillow
 
     if record.preview_path is not None:
-        with Pillow.open(record.preview_path) as stored:
-            picture = stored.convert("L")
+        picture = stored_picture(record.preview_path)
         picture.thumbnail((side_px, side_px))
     elif record.volume_path is not None:
         mean, pixel, _ = projection(record.volume_path, 4 * side_px)

@@ -9,6 +9,7 @@ import pytest
 from linumpy.errors import InputError
 from linumpy.geometry.orientation import direction_matrix, orientations
 from linumpy.io.atlas import read_atlas, write_nifti
+from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import ImageSpec, create_image
 
 SHAPE = (4, 5, 6)
@@ -149,6 +150,7 @@ def omezarr(path, code="", axes=None, **attributes):
         for axis, value in zip(ome["multiscales"][0]["axes"], axes, strict=True):
             axis["orientation"] = {"type": "anatomical", "value": value}
         group.attrs["ome"] = ome
+        adopt(path)
     return data
 
 

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from linumpy.errors import OutputExistsError
+from linumpy.io import atomic
 from linumpy.io.atomic import atomic_path, write_json, write_text
 
 
@@ -49,18 +51,24 @@ def test_any_output_replaces_any_other_when_told_to(tmp_path, old, new):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_old_folder_comes_back_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+@pytest.mark.parametrize("exchange", [True, False])
+def test_the_old_folder_comes_back_when_the_new_ones_place_cannot_be_kept(
+    tmp_path, monkeypatch, exchange
+):
     path = tmp_path / "out"
     path.mkdir()
     (path / "inner").write_text("old")
-    original = Path.rename
+    if not exchange:
+        monkeypatch.setattr(atomic, "_renameat2", lambda: None)
+    original = os.fsync
 
-    def rename(self, target):
-        if ".partial-" in self.name:
-            raise OSError("no")
-        return original(self, target)
+    def fsync(descriptor):
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == tmp_path:
+            assert (path / "inner").read_text() == "new"
+            raise OSError(errno.EIO, "no")
+        original(descriptor)
 
-    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(os, "fsync", fsync)
     with (
         pytest.raises(OSError, match="no"),
         atomic_path(path, overwrite=True, directory=True) as partial,

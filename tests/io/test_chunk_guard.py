@@ -130,6 +130,13 @@ def entry(offset, length):
     return damage
 
 
+def shortened(length):
+    def damage(shard):
+        shard.index[1, 0, 1, 1] = length
+
+    return damage
+
+
 END = 2**64
 
 
@@ -144,9 +151,10 @@ END = 2**64
         (entry(END - 5, 100), "lies outside"),
         (entry(END - 1, 100), "lies outside"),
         (entry(100, END - 1), "lies outside"),
-        (entry(10, 0), r"inner chunk \(1, 0, 1\): 0 bytes stored"),
-        (entry(10, 4), r"inner chunk \(1, 0, 1\): 4 bytes stored"),
-        (entry(10, 7), r"inner chunk \(1, 0, 1\): wrong checksum"),
+        (entry(10, 7), r"inner chunk \(0, 0, 0\) overlaps inner chunk \(1, 0, 1\)"),
+        (shortened(0), r"inner chunk \(1, 0, 1\): 0 bytes stored"),
+        (shortened(4), r"inner chunk \(1, 0, 1\): 4 bytes stored"),
+        (shortened(7), r"inner chunk \(1, 0, 1\): wrong checksum"),
     ],
 )
 def test_shards_are_checked(tmp_path, damage, match):

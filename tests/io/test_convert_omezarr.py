@@ -10,6 +10,7 @@ from linumpy.io.convert_omezarr import (
     extract_pyramid_levels,
     list_levels,
 )
+from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.mosaic.pyramid import Pyramid, write_parts
 from linumpy.slices.layout import volume_spec
@@ -35,6 +36,7 @@ def image(tmp_path_factory):
     omero = {"channels": [{"label": "amplitude", "color": "FFFFFF", "window": window}]}
     group.attrs["ome"] = {**group.attrs["ome"], "omero": omero}
     group.attrs["others"] = {"kept": [1, 2]}
+    adopt(path)
     return path
 
 
@@ -186,6 +188,7 @@ def test_bad_input_is_named_and_leaves_nothing(image, tmp_path):
     with pytest.raises(InputError, match=r"broken\.ome\.zarr/0: cannot be read"):
         convert_omezarr(broken, output, "0.4")
     shutil.rmtree(broken / "1")
+    adopt(broken)
     with pytest.raises(InputError, match=r"dataset '1' of its metadata is missing"):
         extract_pyramid_levels(broken, output, [1])
     assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == []

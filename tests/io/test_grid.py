@@ -13,6 +13,7 @@ from linumpy.io.grid import (
     open_grid,
     parse_stage_to_array,
 )
+from linumpy.io.manifest import adopt
 
 
 def grid_info(**changes):
@@ -144,13 +145,16 @@ def test_metadata_that_does_not_fit_the_array_is_refused(written):
     group = zarr.open_group(written[0], mode="r+")
     attributes = dict(group.attrs["linumpy"])
     group.attrs["linumpy"] = {**attributes, "tile_shape_px": [12, 40, 40]}
+    adopt(written[0])
     with pytest.raises(InputError, match="but its tiles make"):
         open_grid(written[0])
     del attributes["tiles"]
     group.attrs["linumpy"] = attributes
+    adopt(written[0])
     with pytest.raises(InputError, match="'tiles'"):
         open_grid(written[0])
     group.attrs["linumpy"] = {"kind": "slice"}
+    adopt(written[0])
     with pytest.raises(InputError, match="expected a mosaic grid"):
         open_grid(written[0])
 

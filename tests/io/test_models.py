@@ -22,7 +22,7 @@ class Model:
 @given(
     st.tuples(*[st.floats(-1e6, 1e6)] * 2),
     st.lists(st.text(max_size=5), max_size=4),
-    st.integers(),
+    st.integers(-(2**63), 2**64 - 1),
 )
 def test_models_come_back_as_they_were(tmp_path_factory, voxel, names, count):
     folder = tmp_path_factory.mktemp("m")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from linumpy.errors import InputError, OutputExistsError
+from linumpy.io.manifest import adopt
 from linumpy.io.nifti import convert_omezarr_to_nifti
 from linumpy.io.omezarr import ImageSpec, create_image
 
@@ -136,6 +137,7 @@ def test_unit_must_be_known(volume: Path, tmp_path: Path) -> None:
     for axis in record["attributes"]["ome"]["multiscales"][0]["axes"]:
         del axis["unit"]
     path.write_text(json.dumps(record))
+    adopt(volume)
     with pytest.raises(InputError, match="assume_unit"):
         convert_omezarr_to_nifti(volume, tmp_path / "out.nii")
     convert_omezarr_to_nifti(volume, tmp_path / "out.nii", assume_unit="nanometer")

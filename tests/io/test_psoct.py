@@ -212,14 +212,7 @@ def test_damage(tmp_path, rng, how):
     where = whole.rindex(b"PK\x01\x02")
     struct.pack_into("<I", longer, where + 20, entry.compress_size + 400)
     path.write_bytes(longer)
-    header = read_oct_header(path)
-    found = None
-    try:
-        found = read_oct(header, 1, slice(0, 5), return_complex=True)
-    except InputError as error:
-        assert str(path) in str(error) and "\n" not in str(error)
-    if found is not None:
-        assert found[0, 0, -1] == np.frombuffer(data, "<c8")[0]
+    refused(path, "not an .oct file, .*members of .* bytes in a file of")
 
 
 def test_damage_in_what_is_left_out_counts_too(tmp_path, rng):

@@ -1,6 +1,7 @@
 """Volumes on a web server: the same numbers as local ones, or one line that names the object."""
 
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -12,9 +13,11 @@ import zarr
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path
 from linumpy.io.grid import GridInfo, GridTile, create_grid, open_grid
+from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
 from linumpy.io.remote import RemotePath, as_path, is_remote, local_file, storage
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
+from tests.faults.stores import make_store, noise, swap
 
 from .object_server import serve_folder
 from .zarr_layouts import LAYOUTS, SHAPE
@@ -246,6 +249,9 @@ def test_a_tile_whose_shard_was_lost_is_an_error_and_a_hole_is_not(web, rng):
         )
     (path / "0/c/0/1/1").unlink()
     (path / "0/c/0/1/2").unlink()
+    with pytest.raises(InputError, match=f"{url}/0/c/0/1/2: missing, though the manifest lists it"):
+        open_grid(url).read_tile(1, 2)
+    adopt(path)
     grid = open_grid(url)
     with pytest.raises(InputError, match=f"{url}/0/c/0/1/1: missing") as error:
         grid.read_tile(1, 1)
@@ -257,8 +263,9 @@ def test_a_tile_whose_shard_was_lost_is_an_error_and_a_hole_is_not(web, rng):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda b: b"", "shard of 0 bytes"),
-        (lambda b: b[:-1], "crc32c|outside|cannot be decoded"),
+        (lambda b: b"", "0 bytes, the manifest says"),
+        (lambda b: b[:-1], "bytes, the manifest says"),
+        (lambda b: bytes(len(b)), "crc32c|cannot be read"),
         (lambda b: b[:60] + bytes([b[60] ^ 1]) + b[61:], "crc32c|cannot be decoded|frame"),
     ],
 )
@@ -270,6 +277,28 @@ def test_a_damaged_shard_is_named_by_its_address(damage, words, selection, web, 
     array = open_image(f"{web.url}/v.ome.zarr").array
     with pytest.raises(InputError, match=f"{web.url}/v.ome.zarr/0/c/0/0/0.*({words})"):
         array[selection]
+
+
+@pytest.mark.parametrize("setup", ["raw", "ours"])
+def test_what_is_fetched_is_held_against_the_manifest(setup, web):
+    """Seen to fail without `check_fetched` in `fetch`, and without `check_copy`."""
+    path, url = web.folder / "v.ome.zarr", f"{web.url}/v.ome.zarr"
+    first, second = make_store(path, setup)
+    array = open_image(url).array
+    np.testing.assert_array_equal(array[...], noise())
+    swap(first, second)
+    with pytest.raises(InputError, match=f"^{url}/{first.relative_to(path)}: altered"):
+        array[:, :8, 8:]
+    swap(first, second)
+    for name, old, new in (("zarr.json", b"10.0", b"20.0"), ("0/zarr.json", b"16", b"24")):
+        whole = (path / name).read_bytes()
+        (path / name).write_bytes(whole.replace(old, new, 1))
+        with pytest.raises(InputError, match=f"{url}/{name}: altered"):
+            open_image(url)
+        (path / name).write_bytes(whole)
+    shutil.copytree(path / "0", path / "labels/valid/0")
+    with pytest.raises(InputError, match=f"{url}/labels/valid/0/zarr.json: surplus"):
+        open_image(url)
 
 
 def test_keys_that_climb_are_refused(web, rng, tmp_path):

@@ -79,7 +79,7 @@ def test_a_lost_shard_of_a_grid_is_named(bucket, tmp_path, rng):
     bucket.Object(f"grids/{path.name}/0/c/0/1/1").delete()
     grid = open_grid(url)
     np.testing.assert_array_equal(grid.read_tile(0, 2), open_grid(path).read_tile(0, 2))
-    with pytest.raises(InputError, match=f"{url}/0/c/0/1/1: missing, though the metadata"):
+    with pytest.raises(InputError, match=f"{url}/0/c/0/1/1: missing, though the manifest"):
         grid.read_tile(1, 1)
 
 

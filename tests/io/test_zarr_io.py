@@ -21,6 +21,7 @@ from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
 
 from .zarr_layouts import (
     LAYOUTS,
+    REFUSED,
     SHAPE,
     ZARR_ONLY,
     make,
@@ -184,6 +185,14 @@ def test_every_layout_is_read(tmp_path, layout):
                 assert type(result) is np.ndarray and result.dtype == np.float32
                 np.testing.assert_array_equal(result, values()[selection], strict=False)
                 assert result.shape == values()[selection].shape
+
+
+@pytest.mark.parametrize("layout", REFUSED)
+def test_what_cannot_be_checked_is_not_decoded(tmp_path, layout):
+    with quiet():
+        make(tmp_path / "a", layout)
+        with pytest.raises(InputError, match=r"a: .* cannot be checked before they decode"):
+            read_zarr(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ ZARR_ONLY = {
     "crc-inside": dict(chunks=(7, 8, 10), compressors=[Crc32cCodec(), ZstdCodec(), Crc32cCodec()]),
     "v2-lz4": dict(chunks=(7, 8, 10), zarr_format=2, compressors=numcodecs.LZ4()),
     "v2-delta": dict(chunks=(7, 8, 10), zarr_format=2, filters=[numcodecs.Delta("f4")]),
+}
+REFUSED = {
     "two-compressors": dict(chunks=(7, 8, 10), compressors=[ZstdCodec(), GzipCodec()]),
     "nested-shards": dict(
         chunks=(10, 16, 10),
@@ -79,7 +81,7 @@ def values(dtype="f4", shape=SHAPE):
 
 def make(path, layout, dtype="f4", shape=SHAPE):
     """Write an array with zarr's own pipeline."""
-    keywords = {**LAYOUTS, **ZARR_ONLY}[layout]
+    keywords = {**LAYOUTS, **ZARR_ONLY, **REFUSED}[layout]
     array = zarr.create_array(path, shape=shape, dtype=dtype, **keywords)
     array[...] = values(dtype, shape)
     return array

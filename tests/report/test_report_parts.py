@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linumpy.io.manifest import adopt
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges, read_info, slice_records
 from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, find_issues
@@ -158,6 +159,7 @@ def test_projection_is_the_mean_over_valid_voxels(full_run: Path) -> None:
     group = zarr.open_group(path)
     group["labels/valid/0"][10:] = 0
     group["labels/valid/0"][:, 0, 0] = 0
+    adopt(path)
     mean, pixel, corner = projection(path, 1000)
     data = np.asarray(group["0"][:10])
     np.testing.assert_allclose(mean[1:], data.mean(axis=0)[1:], rtol=1e-5)

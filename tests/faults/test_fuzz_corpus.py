@@ -1,0 +1,26 @@
+"""Every input of the fuzzers' corpora, and every one that once crashed, without a fuzzer.
+
+A crash that a fuzzer finds goes to ``fuzz/corpus/<target>/crash-<what>`` once it is mended.
+"""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+CORPUS = Path(__file__).parent / "fuzz" / "corpus"
+INPUTS = sorted(path for path in CORPUS.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_nothing_but_an_input_error_comes_out(path):
+    """Each ``crash-*`` was seen to fail before its mending; they are named for what was wrong."""
+    target = importlib.import_module(f"tests.faults.fuzz.{path.parent.name}")
+    target.one(path.read_bytes())
+
+
+def test_the_corpus_is_small():
+    assert sum(path.stat().st_size for path in INPUTS) < 200_000
+    assert {path.parent.name for path in INPUTS} == {
+        path.stem for path in (CORPUS.parent).glob("*.py") if path.stem[0] != "_"
+    } - {"common"}
