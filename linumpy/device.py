@@ -116,6 +116,20 @@ def free_gpu_bytes() -> int:
     return min(free, max(0, limit - int(pool.used_bytes()))) if limit else free
 
 
+def gpu_failure() -> Exception | None:
+    """Return CUDA's own error where the current GPU is of no more use to this process, else None.
+
+    Libraries that meet such an error tell of it in words of their own, or of something else.
+    """
+    import cupy
+
+    try:
+        cupy.cuda.runtime.memGetInfo()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return error
+    return None
+
+
 _batch_share = 1.0
 
 

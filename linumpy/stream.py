@@ -8,7 +8,7 @@ items in flight, whatever the number of tiles.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ def stream(
     behind: int | None = None,
     readers: int = 2,
     writers: int = 1,
-) -> Iterator[tuple[K, R]]:
+) -> Generator[tuple[K, R], None, None]:
     """Read, compute and write items, overlapped, and yield ``(key, result)`` in order.
 
     Parameters
@@ -78,20 +78,20 @@ def stream(
             prefetch()
             while pending:
                 key, future = pending.popleft()
-                value = _step(key, "read", future.result)
+                value = named_step(key, "read", future.result)
                 prefetch()
-                result = _step(key, "compute", compute, key, value)
+                result = named_step(key, "compute", compute, key, value)
                 del value, future
                 if write is not None:
                     writing.append((key, write_pool.submit(write, key, result)))
                     if len(writing) > (depth if behind is None else behind):
                         done, written = writing.popleft()
-                        _step(done, "write", written.result)
+                        named_step(done, "write", written.result)
                 yield key, result
                 del result
             while writing:
                 done, written = writing.popleft()
-                _step(done, "write", written.result)
+                named_step(done, "write", written.result)
         finally:
             for _, future_read in pending:
                 future_read.cancel()
@@ -99,7 +99,14 @@ def stream(
                 future_write.cancel()
 
 
-def _step(key: object, step: str, function: Callable[..., R], *arguments: Any) -> R:
+def named_step(key: object, step: str, function: Callable[..., R], *arguments: Any) -> R:
+    """Call a function; an error that is not ours then names the item and the step.
+
+    Raises
+    ------
+    StreamError
+        In place of any other exception, which is its cause.
+    """
     try:
         return function(*arguments)
     except LinumpyError:

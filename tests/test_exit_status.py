@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from linumpy import cli
-from linumpy.errors import DeviceError, DeviceMemoryError, InputError, OutputExistsError
-from linumpy.exit_status import DEVICE_MEMORY, FAILED, HOST_MEMORY, exit_status
+from linumpy.errors import (
+    DeviceError,
+    DeviceMemoryError,
+    DeviceStuckError,
+    InputError,
+    OutputExistsError,
+)
+from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, FAILED, HOST_MEMORY, exit_status
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -48,9 +54,20 @@ ERRORS = [
     (RuntimeError("CUFFT_ALLOC_FAILED"), DEVICE_MEMORY),
     (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), DEVICE_MEMORY),
     (caused(RuntimeError("slice z07"), OutOfMemoryError("9 bytes")), DEVICE_MEMORY),
+    (CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access"), DEVICE_LOST),
+    (CUDARuntimeError("cudaErrorECCUncorrectable: uncorrectable ECC error"), DEVICE_LOST),
+    (CUDARuntimeError("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"), DEVICE_LOST),
+    (
+        caused(RuntimeError("tile 3"), RuntimeError("cudaErrorDevicesUnavailable: busy")),
+        DEVICE_LOST,
+    ),
+    (DeviceStuckError("GPU 1 gave no tile"), DEVICE_LOST),
+    # No driver stays no driver.
+    (caused(DeviceError("x"), CUDARuntimeError("cudaErrorInsufficientDriver: too old")), FAILED),
+    (caused(DeviceError("x"), CUDARuntimeError("cudaErrorNoDevice: no device")), FAILED),
     # A file that lies about its size, and bugs.
     (caused(InputError("chunk 0: declares 1 TiB"), MemoryError()), FAILED),
-    (CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access"), None),
+    (CUDARuntimeError("cudaErrorInvalidValue: invalid argument"), None),
     (RuntimeError("out of it"), None),
     (FileNotFoundError(errno.ENOENT, "no such file"), None),
 ]
@@ -80,6 +97,11 @@ def test_what_merely_came_before_does_not_count():
         ),
         (MemoryError(), HOST_MEMORY, "out of host memory: MemoryError"),
         (DeviceMemoryError("no room for a chunk"), DEVICE_MEMORY, "no room for a chunk"),
+        (
+            CUDARuntimeError("cudaErrorECCUncorrectable: uncorrectable\nECC error"),
+            DEVICE_LOST,
+            "the GPU failed while it was used: cudaErrorECCUncorrectable: uncorrectable ECC error",
+        ),
     ],
 )
 def test_scripts_end_with_one_line_and_the_status(error, status, line, monkeypatch, capsys):
@@ -103,6 +125,11 @@ def test_verbose_runs_show_where_memory_ran_out(monkeypatch, caplog):
 def test_pipeline_tries_these_statuses_again():
     text = (REPOSITORY / "conf" / "base.config").read_text(encoding="utf-8")
     (listed,) = re.findall(r"task\.exitStatus in \[([0-9, ]+)\]", text)
-    assert {int(s) for s in listed.split(",")} == {HOST_MEMORY, DEVICE_MEMORY, 2**31 - 1}
+    assert {int(s) for s in listed.split(",")} == {
+        HOST_MEMORY,
+        DEVICE_MEMORY,
+        DEVICE_LOST,
+        2**31 - 1,
+    }
     (signals,) = re.findall(r"task\.exitStatus in (\d+)\.\.(\d+) ", text)
     assert signals == ("134", "143")

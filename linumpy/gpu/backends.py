@@ -7,7 +7,7 @@ at once. Many chunks of a megabyte belong on the device, a few huge ones on the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from linumpy.device import batch_share, free_gpu_bytes
 from linumpy.errors import DeviceMemoryError
-from linumpy.gpu.blosc import blosc_codec
 from linumpy.gpu.decode import Placement, ReadRecord, read_on_device, read_plan
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.formats import device_format
@@ -23,6 +22,7 @@ from linumpy.gpu.host_codec import decode_chunk
 from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout
 from linumpy.gpu.plan import ReadItem, ReadPlan, batches
 from linumpy.gpu.session import Session, current_session
+from linumpy.gpu.stored_checks import checking_files
 from linumpy.gpu.transfer import PIECE_NBYTES, allocate, copy_to_device, pinned_piece
 
 BACKENDS = ("auto", "kvikio", "nvcomp", "host", "zarr")
@@ -37,7 +37,9 @@ HOST_SCRATCH_NBYTES = 8 << 30
 HOST_BATCH_NBYTES = 1 << 28
 
 
-def choose(layout: ChunkLayout, n_chunks: int) -> tuple[str, str]:
+def choose(
+    layout: ChunkLayout, n_chunks: int, vouched: Callable[[], bool] = lambda: False
+) -> tuple[str, str]:
     """Choose the backend for a request.
 
     Parameters
@@ -46,6 +48,10 @@ def choose(layout: ChunkLayout, n_chunks: int) -> tuple[str, str]:
         How the chunks are stored.
     n_chunks
         Chunks of the request.
+    vouched
+        Says whether their files were found to be what a manifest lists. Only asked for chunks
+        without a CRC-32C: corrupt bytes are undefined behaviour in nvCOMP, and a flipped bit can
+        end a process's use of the GPU, so that it is only given what something vouches for.
 
     Returns
     -------
@@ -57,26 +63,13 @@ def choose(layout: ChunkLayout, n_chunks: int) -> tuple[str, str]:
         device_format(layout)
     except UnsupportedLayout as cause:
         return "host", str(cause)
-    if not bears_corruption(layout):
-        return "host", "zstd without crc32c: a corrupt frame could hang the device"
+    if not (layout.has_crc32c or vouched()):
+        return "host", f"{layout.compression} without crc32c: a corrupt chunk could hang the device"
     on_device = min(DEVICE_RATE_MOST, DEVICE_RATE_PER_CHUNK * n_chunks)
     on_cores = CORE_RATE * min(n_threads(), n_chunks)
     if on_cores > on_device:
         return "host", f"{n_chunks} chunks of {layout.chunk_nbytes} bytes are few for a GPU"
     return "nvcomp", f"{n_chunks} chunks at once"
-
-
-def bears_corruption(layout: ChunkLayout) -> bool:
-    """Whether corrupt chunks of a layout do a device no harm.
-
-    nvCOMP checks no zstd frame that it decodes: of frames with one flipped bit, one in seven made
-    it run for ever or write out of bounds (docs/gpu.md). They are only given to it behind a CRC-32C
-    that vouches for them. Its decoders of LZ4, gzip and deflate bear anything.
-    """
-    is_zstd = layout.compression == "zstd" or (
-        layout.compression == "blosc" and blosc_codec(layout) == "zstd"
-    )
-    return layout.has_crc32c or not is_zstd
 
 
 def read_items(
@@ -90,22 +83,27 @@ def read_items(
     record = ReadRecord()
     plan = read_plan(items, layout, out, kept_axes)
     n_present = int(plan.present.sum())
-    backend = _checked_backend(session, layout, n_present, record)
-    record.backend = backend
-    if backend == "host":
-        _read_on_cores(plan, layout, out, record)
-    else:
-        read_on_device(plan, layout, out, record, batch_nbytes=session.batch_nbytes)
+    with checking_files(plan.objects) as vouched:
+        backend = _checked_backend(session, layout, n_present, record, vouched)
+        record.backend = backend
+        if backend == "host":
+            _read_on_cores(plan, layout, out, record)
+        else:
+            read_on_device(plan, layout, out, record, batch_nbytes=session.batch_nbytes)
     session.last_read = record
     return record
 
 
 def _checked_backend(
-    session: Session, layout: ChunkLayout, n_chunks: int, record: ReadRecord
+    session: Session,
+    layout: ChunkLayout,
+    n_chunks: int,
+    record: ReadRecord,
+    vouched: Callable[[], bool],
 ) -> str:
     backend = session.backend
     if backend == "auto":
-        backend, reason = choose(layout, n_chunks)
+        backend, reason = choose(layout, n_chunks, vouched)
         if backend == "host":
             record.causes.append(reason)
     elif backend == "kvikio" and layout.compression is not None:
@@ -114,6 +112,9 @@ def _checked_backend(
         )
     elif backend == "nvcomp" and layout.compression is None:
         raise NotImplementedError("backend nvcomp decodes, these chunks are raw")
+    elif backend == "nvcomp" and not layout.has_crc32c:
+        # Its name is the caller's word for files without a manifest; others are checked before.
+        vouched()
     return backend
 
 
@@ -137,9 +138,10 @@ def _read_on_cores(plan: ReadPlan, layout: ChunkLayout, out: Any, record: ReadRe
     waiting: list[tuple[np.ndarray, Any, list[Future[None]]]] = []
 
     def finish() -> None:
-        rows, scratch, futures = waiting.pop(0)
+        rows, scratch, futures = waiting[0]
         for future in futures:
             future.result()
+        waiting.pop(0)
         sources = scratch.data.ptr + room * np.arange(len(rows))
         kept.append((scratch, placement.place(rows, plan.source[rows] + sources, stream)))
 

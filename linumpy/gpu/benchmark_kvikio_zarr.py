@@ -45,6 +45,7 @@ from linumpy.gpu.kvikio_zarr import kvikio_settings, raw_layout
 from linumpy.gpu.layout import ChunkLayout, layout_of
 from linumpy.gpu.plan import ReadPlan
 from linumpy.gpu.zarr_io import codecs_of, gpu_zarr_context, open_array, spec_of
+from linumpy.io.manifest import check_files
 from linumpy.io.zarr_io import read_zarr, zarr_context
 
 SLOW_NBYTES = 1 << 28
@@ -156,6 +157,7 @@ class _Benchmark:
     def take_array(self, path: Path) -> None:
         """Use an array that is there; what Zarr itself reads from it is the reference."""
         self.path = path
+        check_files(path)
         array = open_array(path)
         if not array.size:
             raise InputError(f"{path}: an array of shape {array.shape} holds nothing to measure")

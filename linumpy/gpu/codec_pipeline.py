@@ -12,6 +12,7 @@ import asyncio
 import math
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from linumpy.gpu.objects import stored_object
 from linumpy.gpu.plan import ReadItem
 from linumpy.gpu.requests import Box, box_of, kept_axes
 from linumpy.gpu.session import current_session
+from linumpy.gpu.stored_checks import check_for_zarr, plan_of
 from linumpy.io.zarr_settings import zarr_settings
 
 if TYPE_CHECKING:
@@ -52,7 +54,11 @@ class GpuCodecPipeline(BatchedCodecPipeline):
     ) -> None:
         """Read all chunks of a request into `out`."""
         items = list(batch_info)
-        if not items or not _on_device(items[0][1]) or current_session().backend == "zarr":
+        if not items or not _on_device(items[0][1]):
+            await super().read(items, out, drop_axes)
+            return
+        if current_session().backend == "zarr":
+            await asyncio.to_thread(self._check_stored, items)
             await super().read(items, out, drop_axes)
             return
         try:
@@ -86,6 +92,16 @@ class GpuCodecPipeline(BatchedCodecPipeline):
         loop = asyncio.get_running_loop()
         await asyncio.to_thread(_write_on_device, layout, items, value, drop_axes, loop)
 
+    def _check_stored(self, items: Sequence[BatchItem]) -> None:
+        """Check the files of a request for Zarr's own pipeline, which decodes what it finds."""
+        from zarr.storage import StorePath
+
+        plan = None
+        with suppress(UnsupportedLayout):
+            plan = plan_of(layout_of(self, items[0][1]))
+        files = [item for item in items if isinstance(item[0], StorePath)]
+        check_for_zarr(((stored_object(item[0]), item[2]) for item in files), plan)
+
     async def _write_by_host(
         self, items: Sequence[BatchItem], value: NDBuffer, drop_axes: tuple[int, ...]
     ) -> None:
@@ -104,6 +120,7 @@ class GpuCodecPipeline(BatchedCodecPipeline):
         host = buffer_prototype.nd_buffer.create(
             shape=array.shape, dtype=array.dtype, order="C", fill_value=0
         )
+        await asyncio.to_thread(self._check_stored, items)
         with zarr_settings(_HOST_BUFFERS):
             await super().read(_with_prototype(items, buffer_prototype), host, drop_axes)
         _assign(array, host.as_numpy_array())

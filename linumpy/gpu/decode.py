@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -230,7 +230,12 @@ class _Read:
         batch_nbytes = int(batch_share() * usual)
         work = [_Batch(self, rows) for rows in batches(self.plan, self.layout, batch_nbytes)]
         in_flight: deque[_Batch] = deque()
-        try:
+        with ExitStack() as ending:
+            # Memory goes back to the pool only when neither a read nor a kernel can touch it; each
+            # batch is waited for, whatever the others' ends are like.
+            ending.callback(self.fetch.close)
+            for batch in work:
+                ending.callback(batch.abandon)
             self.placement.fill_missing()
             for batch in work[:FETCH_AHEAD]:
                 batch.start_fetch()
@@ -243,11 +248,6 @@ class _Read:
                 in_flight.append(batch)
             while in_flight:
                 in_flight.popleft().finish()
-        finally:
-            # Memory goes back to the pool only when neither a read nor a kernel can touch it.
-            for batch in work:
-                batch.abandon()
-            self.fetch.close()
 
 
 class _Batch:
@@ -257,6 +257,7 @@ class _Batch:
         self.read = read
         self.rows = rows
         self.stream: Any = None
+        self.checks: Any = None
         self.nbytes = read.plan.nbytes[rows]
         self._wait: Any = None
         self._kept: list[Any] = []
@@ -374,6 +375,6 @@ class _Batch:
             # The first error is already on its way.
             with suppress(Exception):
                 wait()
-        if self.stream is not None:
-            self.checks.synchronize()
-            self.stream.synchronize()
+        for stream in (self.checks, self.stream):
+            if stream is not None:
+                stream.synchronize()

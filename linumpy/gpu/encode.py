@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,7 +144,9 @@ def write_on_device(
             for future in pending.popleft():
                 future.result()
 
-    with ThreadPoolExecutor(n_threads(), thread_name_prefix="store") as pool:
+    with ThreadPoolExecutor(n_threads(), thread_name_prefix="store") as pool, ExitStack() as ending:
+        # After an error nothing more is stored; at the end of all nothing is left to cancel.
+        ending.callback(lambda: [future.cancel() for group in pending for future in group])
         while first < len(items):
             drain(BACKLOG)
             with span("encode", f"{min(per_group, len(items) - first)} objects"):

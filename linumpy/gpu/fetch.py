@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.device import gpu_failure
 from linumpy.errors import InputError
+from linumpy.exit_status import exit_status
 from linumpy.gpu.objects import StoredObject
 from linumpy.gpu.transfer import pinned_array
 
@@ -129,7 +131,7 @@ class KvikioFetch:
         self._files.clear()
 
 
-def _finished(run: Run, future: Any) -> InputError | None:
+def _finished(run: Run, future: Any) -> Exception | None:
     """Wait for one of kvikio's reads; answers what is wrong with it."""
     try:
         if isinstance(future, Exception):
@@ -138,6 +140,12 @@ def _finished(run: Run, future: Any) -> InputError | None:
     except InputError as error:
         return error
     except Exception as error:
+        if exit_status(error) is not None:
+            # Of the device or of memory, not of the file.
+            return error
+        failure = gpu_failure()
+        if failure is not None:
+            return failure
         return InputError(
             f"{run.stored.name}: {run.nbytes} bytes at {run.offset} cannot be read ({error}); "
             f"the file has {run.stored.size()}"
@@ -165,11 +173,11 @@ class PinnedFetch:
                 futures.append(self._pool.submit(self._read, run, first, size, target))
 
         def wait() -> None:
-            problem: BaseException | None = None
-            for future in futures:
-                problem = problem or future.exception()
-            if problem is not None:
-                raise problem
+            # Every read is waited for, also after an error: the buffer must not be freed before.
+            problems = [future.exception() for future in futures]
+            for problem in problems:
+                if problem is not None:
+                    raise problem
 
         return wait
 

@@ -182,6 +182,14 @@ __device__ int zstd_verdict(const u8* frame, u64 size, u64 expected, u64* conten
   if (at + 3 > size) return MALFORMED;
   *content = little(frame + at - content_bytes, content_bytes);
   if (content_bytes == 2) *content += 256;
+  u64 window = *content;
+  if (!single) {
+    int log = 10 + (frame[5] >> 3);
+    if (log > 31) return MALFORMED;
+    window = (1ull << log) + (1ull << log) / 8 * (frame[5] & 7);
+  }
+  u64 limit = window < (128 << 10) ? window : 128 << 10;
+  u64 fewest = 0, most = 0;
   int last = 0;
   while (!last) {
     if (at + 3 > size) return MALFORMED;
@@ -189,12 +197,15 @@ __device__ int zstd_verdict(const u8* frame, u64 size, u64 expected, u64* conten
     last = header & 1;
     u32 type = (header >> 1) & 3;
     u64 block = header >> 3;
-    if (type == 3) return MALFORMED;
+    if (type == 3 || block > limit || (type == 2 && block < 2)) return MALFORMED;
+    fewest += type == 2 ? 0 : block;
+    most += type == 2 ? limit : block;
     at += 3 + (type == 1 ? 1 : block);
   }
   if (descriptor & 4) at += 4;
   if (at > size) return MALFORMED;
   if (at < size || dictionary || !content_bytes) return LEFT_TO_HOST;
+  if (*content < fewest || *content > most) return MALFORMED;
   return *content == expected ? FIT : OTHER_SIZE;
 }
 

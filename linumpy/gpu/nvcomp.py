@@ -12,6 +12,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from linumpy.device import gpu_failure
 from linumpy.errors import DeviceError
 
 LIBRARY_VERSION = 6
@@ -140,7 +141,9 @@ def _function(name: str) -> Any:
 
 def _check(status: int, what: str) -> None:
     if status != SUCCESS:
-        raise DeviceError(f"nvCOMP: {what} failed ({STATUS_NAMES.get(status, status)})")
+        raise DeviceError(
+            f"nvCOMP: {what} failed ({STATUS_NAMES.get(status, status)})"
+        ) from gpu_failure()
 
 
 def _pointer(array: Any) -> ctypes.c_void_p:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import shutil
 import tempfile
 import weakref
@@ -19,6 +20,7 @@ import numpy as np
 
 from linumpy.device import CPU, Array, Device, is_device_array
 from linumpy.errors import InputError
+from linumpy.gpu.transfer import pinned_array
 
 DISK = Device("disk")
 """The scratch folder of a pool; it can be evicted from, but not be entered."""
@@ -194,11 +196,12 @@ class CudaPlace(Place):
     def host_memory(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return pinned memory from CuPy's pool, pageable memory where it cannot be had."""
         import cupy
-        import cupyx
 
         if 0 not in shape:
             try:
-                return cupyx.empty_pinned(shape, dtype)
+                # CuPyX has the like, but takes a fifth of a second to import.
+                pinned = pinned_array(math.prod(shape) * dtype.itemsize)
+                return pinned.view(dtype).reshape(shape)
             except (MemoryError, cupy.cuda.runtime.CUDARuntimeError):
                 pass
         return np.empty(shape, dtype)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import DeviceError, DeviceMemoryError
+from linumpy.exit_status import is_lost
 from linumpy.gpu.encode import WriteItem, refuse_unwritable, write_on_device
 from linumpy.gpu.layout import UnsupportedLayout, layout_of
 from linumpy.gpu.objects import stored_object
@@ -87,7 +88,9 @@ def _read_equal(array: Any, layout: Any, windows: Sequence[Window], results: Seq
             read_items(items, layout, first, axes)
     except DeviceMemoryError:
         raise
-    except (DeviceError, RuntimeError, OSError):
+    except (DeviceError, RuntimeError, OSError) as error:
+        if is_lost(error):
+            raise
         for window, result in zip(windows, results, strict=True):
             read_zarr_to_gpu(array, window, out=result)
 

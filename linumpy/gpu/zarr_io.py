@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import DeviceError, DeviceMemoryError, InputError
+from linumpy.exit_status import is_lost
 from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
 from linumpy.gpu.session import Session, session
 from linumpy.io.remote import is_remote, storage
@@ -203,7 +204,7 @@ def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
         # Memory that does not suffice for one chunk will not suffice for Zarr either.
         raise
     except (DeviceError, RuntimeError, OSError) as error:
-        if backend != "auto":
+        if backend != "auto" or is_lost(error):
             raise
         causes.append(f"{type(error).__name__}: {error}")
     warnings.warn(
@@ -326,6 +327,18 @@ def codecs_of(array: Any) -> tuple[Any, ...]:
     return tuple(metadata.codecs)
 
 
+def _check_stored(array: Any, selection: Any) -> None:
+    """Check the files of a selection for Zarr, which decodes whatever it finds."""
+    from linumpy.gpu.objects import stored_object
+    from linumpy.gpu.stored_checks import check_for_zarr
+    from linumpy.io.chunk_guard import plan_chunks
+
+    _, parts = array_parts(array, selection)
+    keys = ((array.metadata.encode_chunk_key(part[0]), part[1]) for part in parts)
+    wanted = ((stored_object(array.store_path / key), box) for key, box in keys)
+    check_for_zarr(wanted, plan_chunks(array.metadata))
+
+
 def _output(out: Any, shape: tuple[int, ...], dtype: Any, array: Any) -> Any:
     import cupy
 
@@ -345,6 +358,7 @@ def _read_by_zarr(array: Any, selection: Any, out: Any, record: ReadRecord) -> A
     import cupy
     import zarr
 
+    _check_stored(array, selection)
     with zarr.config.enable_gpu(), zarr.config.set({"codec_pipeline.path": _ZARRS_OWN}):
         again = zarr.Array.from_dict(array.store_path, array.metadata.to_dict())
         result = cupy.asarray(again[Ellipsis if selection is None else selection])

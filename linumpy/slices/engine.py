@@ -8,9 +8,9 @@ A chain with k models to learn is k + 1 passes, of which only the first reads th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Any, ClassVar
 
 from linumpy.cli import logger, progress
@@ -27,7 +27,7 @@ from linumpy.io import host_pool
 from linumpy.slices.gpu_sweep import Result, on_each_gpu, sweep_on_gpu
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES, TileStore
 from linumpy.slices.tile import Key, Tile
-from linumpy.stream import stream
+from linumpy.stream import named_step, stream
 from linumpy.timeline import span
 
 STORE_SHARE = 0.5
@@ -190,7 +190,7 @@ def run(
             _sweep(current, pending, waiting, outputs, device, label)
             for sink in sinks:
                 with span("write", label):
-                    on_each_gpu(device, sink.flush)
+                    named_step(label, "write", on_each_gpu, device, sink.flush)
             _solve(waiting, device)
     finally:
         for store in stores:
@@ -336,7 +336,7 @@ def _sweep(
 
     def gather(result: Result) -> None:
         for stage, measurement in zip(learners, result.measurements, strict=True):
-            stage.gather(result.key, measurement)
+            named_step(result.key, f"{stage.name} (gather)", stage.gather, result.key, measurement)
 
     def emit(result: Result) -> None:
         for output in outputs:
@@ -346,8 +346,10 @@ def _sweep(
     total = len(source.keys())
     logger.debug("%s: %d tiles", label, total)
     sweep = sweep_on_gpu if device.is_gpu else _sweep_on_host
-    for _ in progress(sweep(source, process, gather, emit, device), total, label):
-        pass
+    # Closed by hand: an error on its way would keep what runs ahead alive, and with it its threads.
+    with closing(sweep(source, process, gather, emit, device)) as keys:
+        for _ in progress(keys, total, label):
+            pass
 
 
 def _sweep_on_host(
@@ -356,7 +358,7 @@ def _sweep_on_host(
     gather: Callable[[Result], None],
     emit: Callable[[Result], None],
     device: Device,
-) -> Iterator[Key]:
+) -> Generator[Key, None, None]:
     """Pass over all tiles, each in a thread of its own; yields their keys."""
     workers = default_workers(device)
 
@@ -382,7 +384,8 @@ def _sweep_on_host(
         readers=workers,
     )
     # Tiles that are read from files follow each other in the same memory.
-    with nullcontext() if isinstance(source, StoreSource) else host_pool.reusing():
+    memory = nullcontext() if isinstance(source, StoreSource) else host_pool.reusing()
+    with memory, closing(results):
         for key, result in results:
             with span("gather", key):
                 gather(result)
@@ -394,7 +397,7 @@ def _sweep_on_host(
 def _solve(learners: Sequence[Stage], device: Device) -> None:
     for stage in learners:
         with span("solve", stage.name):
-            stage.model = stage.solve()
+            stage.model = named_step(stage.name, "solve", stage.solve)
     if device.is_gpu:
         import cupy
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +41,7 @@ Take = Callable[[Result], None]
 
 def sweep_on_gpu(
     source: Source, process: Process, gather: Take, emit: Take, device: Device
-) -> Iterator[Key]:
+) -> Generator[Key, None, None]:
     """Pass over all tiles of a source, and yield their keys.
 
     Parameters
@@ -78,22 +80,26 @@ def on_each_gpu(device: Device, work: Callable[[], None]) -> None:
 
 def _on_one(
     source: Source, process: Process, gather: Take, emit: Take, device: Device
-) -> Iterator[Key]:
+) -> Generator[Key, None, None]:
+    import cupy
+
     keys = list(source.keys())
-    streams = _make_streams()
-    for results in _groups(source, keys, _group_size(source), process, emit, device, streams):
-        with span("gather", results[0].key), streams["compute"] as now:
-            for result in results:
-                gather(result)
-            now.synchronize()
-        yield from (result.key for result in results)
-        # So that their memory is free while the next group is computed.
-        del result, results
+    streams = _streams(cupy.cuda.Device().id)
+    groups = _groups(source, keys, _group_size(source), process, emit, device, streams)
+    with closing(groups):
+        for results in groups:
+            with span("gather", results[0].key), streams["compute"] as now:
+                for result in results:
+                    gather(result)
+                now.synchronize()
+            yield from [result.key for result in results]
+            # So that their memory is free while the next group is computed.
+            del result, results
 
 
 def _on_several(
     source: Source, process: Process, gather: Take, emit: Take, device: Device
-) -> Iterator[Key]:
+) -> Generator[Key, None, None]:
     """Divide the tiles; what lies on a GPU already stays there.
 
     What was measured goes to the first GPU. All that happens to it there, and taking and giving
@@ -107,7 +113,7 @@ def _on_several(
     for single in devices:
         with cupy.cuda.Device(single.index):
             sizes.append(_group_size(source))
-            streams.append(_make_streams())
+            streams.append(_streams(single.index))
     homes = [source.home(key) for key in keys]
     owner = divide(
         keys, [None if home is None else home.index for home in homes], min(sizes), len(devices)
@@ -119,16 +125,20 @@ def _on_several(
             found = [with_arrays_on(m, devices[0]) for m in result.measurements]
         return replace(result, tile=None, measurements=found)
 
-    def work(number: int, share: list[Key]) -> Iterator[list[Result]]:
+    def work(number: int, share: list[Key]) -> Generator[list[Result], None, None]:
         with cupy.cuda.Device(number):
             groups = _groups(
                 source, share, min(sizes), process, emit, devices[number], streams[number]
             )
-            for results in groups:
-                yield [collected(result) for result in results]
+            with closing(groups):
+                for results in groups:
+                    yield [collected(result) for result in results]
 
-    with cupy.cuda.Device(0):
-        for key, result in in_lanes(keys, owner, work, first.synchronize):
+    with (
+        cupy.cuda.Device(0),
+        closing(in_lanes(keys, owner, work, first.synchronize)) as found,
+    ):
+        for key, result in found:
             with span("gather", key), first:
                 gather(result)
             yield key
@@ -141,10 +151,17 @@ def _group_size(source: Source) -> int:
     return max(1, room // source.layout.tile_nbytes)
 
 
-def _make_streams() -> dict[str, Any]:
+@functools.cache
+def _streams(index: int) -> dict[str, Any]:
+    """Return the streams of a GPU by step.
+
+    All passes have the same: memory that CuPy's pool keeps is found again only by the stream that
+    it was taken for, and taking it from the driver waits for other processes.
+    """
     import cupy
 
-    return {step: cupy.cuda.Stream(non_blocking=True) for step in ("read", "compute", "write")}
+    with cupy.cuda.Device(index):
+        return {step: cupy.cuda.Stream(non_blocking=True) for step in ("read", "compute", "write")}
 
 
 def _groups(
@@ -155,7 +172,7 @@ def _groups(
     emit: Take,
     device: Device,
     streams: dict[str, Any],
-) -> Iterator[list[Result]]:
+) -> Generator[list[Result], None, None]:
     """Pass over tiles in groups: one is read, one computed and one written at a time.
 
     Reading, computing and writing have a stream each. A group is handed on when its stream is
@@ -182,7 +199,8 @@ def _groups(
             for result in results:
                 emit(result)
 
-    for _, results in stream(groups, read, compute, write, depth=1, readers=1):
-        yield results
-        # So that their memory is free while the next group is computed.
-        del results
+    with closing(stream(groups, read, compute, write, depth=1, readers=1)) as made:
+        for _, results in made:
+            yield results
+            # So that their memory is free while the next group is computed.
+            del results

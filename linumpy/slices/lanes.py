@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from linumpy.errors import DeviceStuckError
@@ -72,19 +72,34 @@ class _Lane(Generic[K, R]):
     def next(self, key: object) -> R:
         """Return the next result, that of `key`, which is kept in `gathered` as well."""
         if not self.held:
-            try:
-                found = self._done.get(timeout=self._most_wait_s)
-            except queue.Empty:
-                raise DeviceStuckError(
-                    f"GPU {self._number} of those that work together (counted from 0) gave no "
-                    f"tile {key} within {self._most_wait_s / 60:g} min"
-                ) from None
-            if isinstance(found, BaseException):
-                raise found
+            found = self._take(f"gave no tile {key}")
+            if not found:
+                raise RuntimeError(f"lane {self._number} ended before its tile {key}")
             self.held.extend(found)
         result = self.held.popleft()
         self.gathered.append(result)
         return result
+
+    def finish(self) -> None:
+        """Wait until all that was to happen to the results has; raise what went wrong in that."""
+        if self._take("did not end"):
+            raise RuntimeError(f"lane {self._number} made more than its tiles")
+
+    def _take(self, otherwise: str) -> list[R]:
+        """Return the next group, empty at the end; `otherwise` is what went wrong if none comes."""
+        try:
+            found = self._done.get(timeout=self._most_wait_s)
+        except queue.Empty:
+            raise self._stuck(otherwise) from None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _stuck(self, what: str) -> DeviceStuckError:
+        return DeviceStuckError(
+            f"GPU {self._number} of those that work together (counted from 0) {what} within "
+            f"{self._most_wait_s / 60:g} min"
+        )
 
     def stop(self) -> None:
         """Have the thread end; what it has made is lost."""
@@ -92,7 +107,9 @@ class _Lane(Generic[K, R]):
 
     def join(self) -> None:
         """Wait for the thread's end."""
-        self._thread.join()
+        self._thread.join(self._most_wait_s)
+        if self._thread.is_alive():
+            raise self._stuck("did not stop")
 
     def _run(self) -> None:
         try:
@@ -107,6 +124,7 @@ class _Lane(Generic[K, R]):
                 close = getattr(made, "close", None)
                 if close is not None:
                     close()
+            self._put([])
         except BaseException as error:
             self._put(error)
 
@@ -126,7 +144,7 @@ def in_lanes(
     work: Callable[[int, list[K]], Iterator[list[R]]],
     settle: Callable[[], None],
     most_wait_s: float = MOST_WAIT_S,
-) -> Iterator[tuple[K, R]]:
+) -> Generator[tuple[K, R], None, None]:
     """Let each lane work on its tiles, and yield ``(key, result)`` in the order of all tiles.
 
     Parameters
@@ -136,7 +154,8 @@ def in_lanes(
     owner
         From `divide`.
     work
-        Makes the results of a lane's tiles, in order, in groups; runs in the lane's own thread.
+        Makes the results of a lane's tiles, in order, in groups of one or more; runs in the lane's
+        own thread.
     settle
         Called before the results of a group, all of them yielded, are dropped.
     most_wait_s
@@ -145,9 +164,11 @@ def in_lanes(
     Raises
     ------
     DeviceStuckError
-        When a lane gave nothing for so long; names it. No lane is waited for then.
+        When a lane gave nothing for so long, or did not end for so long after another's error;
+        names it. No lane is waited for then.
     Exception
-        The first error of a lane, in the order of tiles. The others are stopped then.
+        The first error of a lane, in the order of tiles, then of their ends. The others are stopped
+        then.
     """
     shares: dict[int, list[K]] = {}
     for key in keys:
@@ -167,6 +188,9 @@ def in_lanes(
             if not lane.held:
                 settle()
                 lane.gathered.clear()
+        # A lane's last results may still be on their way to where they are written.
+        for lane in lanes.values():
+            lane.finish()
     except DeviceStuckError:
         stuck = True
         raise

@@ -9,7 +9,6 @@ from linumpy.mosaic.stitch_3d_refined import (
     blending_weights,
     canvas_shape,
     stitch_3d_refined,
-    tiles_in_block,
 )
 from linumpy.registration.correlation import correlation_surface, flatten
 from linumpy.stage_params.slices import BLENDING_METHODS
@@ -42,8 +41,8 @@ def stitched(move, positions, tiles, masks, method, window=None):
     weights = blending_weights(shape[1:], (shape[1] / 4, shape[2] / 4), method)
     corner, canvas = canvas_shape(positions, shape[1:])
     window = window or (slice(0, canvas[0]), slice(0, canvas[1]))
-    chosen = tiles_in_block(positions - corner, shape[1:], window)
-    parts = [(move(tiles[n]), move(masks[n]), positions[n] - corner) for n in chosen]
+    numbers = range(len(tiles))
+    parts = [(move(tiles[n]), move(masks[n]), positions[n] - corner) for n in numbers]
     return stitch_3d_refined(parts, weights, window, move(np.empty((shape[0], 0, 0), np.float32)))
 
 

@@ -432,34 +432,32 @@ def test_a_flipped_bit_is_an_error(tmp_path, rng, codec, backend, where):
 
 
 @pytest.mark.parametrize("kind", ["lz4", "gzip", "zlib", "blosc"])
-def test_flipped_bits_are_found_where_the_cpu_finds_them(tmp_path, rng, kind):
-    """These formats have no checksum, or not over all bytes: the device must agree with the CPU."""
+def test_flipped_bits_are_kept_from_the_device(tmp_path, rng, kind, monkeypatch):
+    """These formats have no checksum, or not over all bytes: the CPU decodes what there is."""
     import numcodecs
+
+    def decompress(*_):
+        raise AssertionError("unchecked bytes on the device")
 
     data = sample(rng, (64, 64), "f4")
     codec = numcodecs.get_codec({"id": kind})
-    make(tmp_path / "a", data, codec, chunks=(64, 64), zarr_format=2)
+    make(tmp_path / "a", data, codec, chunks=(4, 4), zarr_format=2)
+    monkeypatch.setattr("linumpy.gpu.nvcomp.decompress", decompress)
     file = tmp_path / "a" / "0.0"
     good = file.read_bytes()
-    agreed = 0
-    for position in [*range(20), *rng.integers(20, len(good), 60)]:
+    named = 0
+    for position in range(len(good)):
         bad = bytearray(good)
         bad[position] ^= 1 << int(rng.integers(8))
         file.write_bytes(bad)
         try:
-            expected = read_zarr_to_gpu(tmp_path / "a", backend="host").get()
-        except InputError:
-            with pytest.raises(InputError, match=str(file)):
-                read_zarr_to_gpu(tmp_path / "a", backend="nvcomp")
+            read_zarr_to_gpu(tmp_path / "a")
+        except InputError as error:
+            assert str(file) in str(error)
+            named += 1
         else:
-            # The device refuses more: matches 0 bytes back, which the CPU's LZ4 makes something of.
-            try:
-                got = read_zarr_to_gpu(tmp_path / "a", backend="nvcomp").get()
-            except InputError:
-                continue
-            assert got.tobytes() == expected.tobytes(), position
-        agreed += 1
-    assert agreed > 70
+            assert last_read().backend == "host"
+    assert named > 5
 
 
 @pytest.mark.parametrize("typesize", range(1, 9))

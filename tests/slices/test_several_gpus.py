@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import types
@@ -73,6 +74,9 @@ class PretendedCupy(types.ModuleType):
         self.get_default_memory_pool = lambda: pool
         self.asarray = np.asarray
         monkeypatch.setitem(sys.modules, "cupy", self)
+        # Streams are kept by the process: those of a pretended device must go with it.
+        own = functools.cache(gpu_sweep._streams.__wrapped__)
+        monkeypatch.setattr(gpu_sweep, "_streams", own)
 
 
 @pytest.fixture

@@ -1,0 +1,210 @@
+"""No device, no driver, a device that is lost: what a user is told, and how the process ends."""
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, FAILED
+from linumpy.io.grid import GridInfo, GridTile, create_grid
+
+from ..conftest import SCRIPTS
+
+# As much of CuPy as is asked before anything is done on a device. {count} says what its runtime
+# answers to the question for the number of devices.
+CUPY = """
+    import types
+
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    class OutOfMemoryError(MemoryError):
+        pass
+
+    def getDeviceCount():
+        {count}
+
+    runtime = types.SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError, getDeviceCount=getDeviceCount
+    )
+    memory = types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
+    cuda = types.SimpleNamespace(runtime=runtime, memory=memory)
+"""
+
+MISSING = {
+    "no CuPy": (
+        "raise ModuleNotFoundError(\"No module named 'cupy'\")",
+        "--use_gpu needs CuPy, which cannot be imported here (No module named 'cupy'); install",
+    ),
+    "CuPy for another CUDA": (
+        "raise ImportError('libcudart.so.99: cannot open shared object file')",
+        "(libcudart.so.99: cannot open shared object file); install linumpy[gpu]",
+    ),
+    "no driver": (
+        CUPY.format(
+            count="raise CUDARuntimeError('cudaErrorInsufficientDriver: CUDA driver version is "
+            "insufficient for CUDA runtime version')"
+        ),
+        "--use_gpu: no usable GPU (cudaErrorInsufficientDriver: CUDA driver version is insuff",
+    ),
+    "no device": (
+        CUPY.format(count="raise CUDARuntimeError('cudaErrorNoDevice: no CUDA-capable device')"),
+        "--use_gpu: no usable GPU (cudaErrorNoDevice: no CUDA-capable device; CUDA_VISIBLE_DEV",
+    ),
+    "nought devices": (CUPY.format(count="return 0"), "the CUDA driver reports no device"),
+}
+
+
+def with_cupy(folder, source):
+    """Make a stand-in for CuPy that an interpreter finds first."""
+    (folder / "cupy").mkdir(parents=True, exist_ok=True)
+    (folder / "cupy/__init__.py").write_text(textwrap.dedent(source))
+    return {
+        "PYTHONPATH": f"{folder}:{SCRIPTS.parent}",
+        "PATH": "/usr/bin:/bin",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    path = tmp_path_factory.mktemp("device") / "grid.ome.zarr"
+    tiles = tuple(GridTile(x, 0, 0.1 * x, 0.0) for x in range(2))
+    info = GridInfo(3, (4, 8, 8), (10.0, 10.0, 10.0), 0.2, tiles, (80.0, 80.0))
+    with create_grid(path, info, overwrite=False) as writer:
+        for x in range(2):
+            writer.write_tile(x, 0, np.ones((4, 8, 8), np.float32))
+    return path
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_a_gpu_that_is_not_there_is_one_line(grid, tmp_path, what):
+    """Seen to fail (a traceback) without the handlers of `linumpy.device._visible_gpus`."""
+    source, line = MISSING[what]
+    out = tmp_path / "out.ome.zarr"
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "linum_resample_mosaic_grid.py", grid, out, "-r", "20"]
+        + ["--use_gpu", "--gpu_wait", "0"],
+        env=with_cupy(tmp_path / "site", source),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == FAILED, done.stderr
+    assert done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("linum_resample_mosaic_grid.py: error: ")
+    assert line in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["site"]
+
+
+ENDS = {
+    "cuda": ("raise RuntimeError('cudaErrorIllegalAddress: an illegal\\nmemory access')", 103),
+    "ecc": ("raise RuntimeError('CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error')", 103),
+    "busy": ("raise RuntimeError('cudaErrorDevicesUnavailable: busy or unavailable')", 103),
+    "stuck": ("raise DeviceStuckError('GPU 1 gave no tile (0, 1) within 15 min')", 103),
+    "memory": ("raise DeviceMemoryError('no room for a chunk')", 102),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_lost_device_ends_the_process_whatever_its_threads_wait_for(tmp_path, kind):
+    """Seen to hang without `leave` in `linumpy.cli.run`."""
+    error, status = ENDS[kind]
+    assert status in (DEVICE_LOST, DEVICE_MEMORY)
+    code = f"""
+        import sys, threading
+        from concurrent.futures import ThreadPoolExecutor
+        import cupy
+        from linumpy import cli
+        from linumpy.errors import DeviceMemoryError, DeviceStuckError
+
+        def main():
+            if {status} == 103:
+                # A call of the driver that never returns.
+                ThreadPoolExecutor(1).submit(threading.Event().wait)
+            {error}
+
+        sys.argv = ["linum_x.py"]
+        cli.run(main)
+    """
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=with_cupy(tmp_path, CUPY.format(count="return 1")),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert time.monotonic() - start < 50
+    assert done.returncode == status, done.stderr
+    assert done.stderr.startswith("linum_x.py: error: ") and done.stderr.count("\n") == 1
+
+
+# ---- a reader's own threads, with nothing of CUDA ----------------------------------------------
+
+
+class Kvikio:
+    """Reads of kvikio that end as told."""
+
+    def __init__(self, ends):
+        self.ends = list(ends)
+        self.waited = 0
+
+    def get(self):
+        self.waited += 1
+        end = self.ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "text"),
+    [
+        (
+            RuntimeError("cudaErrorIllegalAddress: an illegal memory access"),
+            RuntimeError,
+            "Illegal",
+        ),
+        (RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"), RuntimeError, "OUT_OF_MEMORY"),
+        (3, "InputError", "3 bytes read at 8, expected 16: cut short"),
+    ],
+    ids=["lost", "memory", "short"],
+)
+def test_a_failed_device_is_not_taken_for_a_bad_file(tmp_path, end, kind, text):
+    """Seen to fail (an `InputError`) without the look at `exit_status` in `fetch._finished`."""
+    from linumpy.gpu.fetch import Run, _finished
+    from linumpy.gpu.objects import LocalObject
+
+    run = Run(LocalObject(str(tmp_path / "c")), 8, 16, 0)
+    found = _finished(run, Kvikio([end]))
+    assert type(found).__name__ == (kind if isinstance(kind, str) else kind.__name__)
+    assert text in str(found)
+
+
+def test_reads_are_all_waited_for_though_one_failed(tmp_path):
+    """Memory that a read still writes to must not be freed: seen to fail with `or` over futures."""
+    from linumpy.errors import InputError
+    from linumpy.gpu.fetch import PinnedFetch, Run
+    from linumpy.gpu.objects import LocalObject
+
+    class Slow(PinnedFetch):
+        done = 0
+
+        def _read(self, run, first, size, target):
+            if run.offset:
+                time.sleep(0.05)
+                Slow.done += 1
+            else:
+                raise InputError(f"{run.stored.name}: odd")
+
+    fetch = Slow(0)
+    runs = [Run(LocalObject("x"), n, 16, 16 * n) for n in range(5)]
+    wait = fetch.start(runs, np.empty(80, np.uint8))
+    with pytest.raises(InputError, match="x: odd"):
+        wait()
+    assert Slow.done == 4
+    fetch.close()
