@@ -3,8 +3,12 @@
 // Raw tiles of a serial-section OCT in, one brain out.
 
 include { help_text; param_problems; read_schema; stage_params } from './modules/local/params'
+include { check_own_places } from './modules/local/names'
 include { find_input; is_used; manual_transforms } from './modules/local/input'
-include { all_slices; check_space; claim_output; in_order; placed; tell_result } from './modules/local/output'
+include { all_slices; check_space; in_order; placed; tell_result } from './modules/local/output'
+include { claim_output; release_output } from './modules/local/claim'
+include { begin_publishing; end_publishing } from './modules/local/publish'
+include { mend_work } from './modules/local/resume'
 include { show_plan } from './modules/local/plan'
 include { begin_record; end_record } from './modules/local/records'
 
@@ -33,9 +37,10 @@ workflow {
     if (problems) {
         error(problems.join('\n'))
     }
+    check_own_places(params)
     def source = find_input(params)
     // A preview writes nothing, so it needs no folder to itself.
-    def lock = workflow.preview ? null : claim_output(params, source.subject)
+    def claim = workflow.preview ? null : claim_output(params, source.subject)
     if (workflow.preview) {
         show_plan(params, schema)
     }
@@ -46,7 +51,11 @@ workflow {
     def manual = params.manual_transforms_dir
         ? manual_transforms(params.manual_transforms_dir, source.slices.collect { slice -> slice[0] })
         : null
-    def record = lock ? begin_record(params, source.subject, schema) : null
+    def record = claim ? begin_record(params, source.subject, schema) : null
+    def publishing = claim ? begin_publishing(params) : null
+    if (claim) {
+        mend_work()
+    }
 
     prepare(source, schema)
     if (params.mode == '2.5d') {
@@ -62,10 +71,11 @@ workflow {
     describe(prepare.out.files.mix(made.files), prepare.out.times.mix(made.times), schema)
 
     workflow.onComplete {
-        if (lock) {
-            end_record(record)
-            lock.release()
-            tell_result(source.subject)
+        if (claim) {
+            def unpublished = end_publishing(publishing)
+            end_record(record, unpublished)
+            release_output(claim)
+            tell_result(source.subject, unpublished)
         }
     }
 }
@@ -89,11 +99,11 @@ workflow prepare {
         shifts = estimate_xy_shift_from_metadata.out.shifts
         times = times.mix(estimate_xy_shift_from_metadata.out.time)
     }
-    if (source.slice_config) {
+    if (source.slice_config && !params.slices) {
         config = channel.value(source.slice_config)
     }
     else {
-        generate_slice_config(folder)
+        generate_slice_config(folder, source.slice_config ?: [])
         config = generate_slice_config.out.config
         times = times.mix(generate_slice_config.out.time)
     }

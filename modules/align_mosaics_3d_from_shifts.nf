@@ -15,12 +15,12 @@ process align_mosaics_3d_from_shifts {
     path registration
 
     output:
-    tuple val(slice_id), path("aligned/slice_z${slice_id}.ome.zarr"), emit: slice
+    tuple val(slice_id), path("aligned/${slice_in.name}"), emit: slice
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
     """
-    linum_align_mosaics_3d_from_shifts.py ${slice_in} aligned/slice_z${slice_id}.ome.zarr \\
+    linum_align_mosaics_3d_from_shifts.py ${slice_in} aligned/${slice_in.name} \\
         --registration ${registration} \\
         --slices all \\
         ${gpu_flags(params, task)}
@@ -28,6 +28,6 @@ process align_mosaics_3d_from_shifts {
 
     stub:
     """
-    mkdir -p aligned/slice_z${slice_id}.ome.zarr
+    mkdir -p aligned/${slice_in.name}
     """
 }

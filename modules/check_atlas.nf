@@ -1,11 +1,13 @@
 // Whether an atlas can be read, before a brain is made to be brought into it.
+//
+// Takes the atlas, a file or a folder, with a digest of what is in it.
 
 process check_atlas {
     tag 'atlas'
     label 'brain'
 
     input:
-    path atlas
+    tuple path(atlas), val(digest)
     stdin
 
     output:

@@ -1,7 +1,7 @@
 // From slices to one brain.
 
 include { stage_params } from '../modules/local/params'
-include { single_gaps } from '../modules/local/input'
+include { is_used; single_gaps } from '../modules/local/input'
 include { in_order; placed } from '../modules/local/output'
 
 include { assess_slice_quality } from '../modules/assess_slice_quality'
@@ -93,7 +93,11 @@ workflow assemble {
     times = times.mix(finalise_interpolation.out.time)
 
     if (!params.fused) {
-        align_mosaics_3d_from_shifts(all_slices, volumes, registration)
+        // What is left out of the brain has no place in it.
+        stacked = all_slices.combine(finalise_interpolation.out.config)
+            .filter { slice_id, path, table -> path.name.contains('_interpolated') || is_used(table, slice_id) }
+            .map { slice_id, path, _table -> [slice_id, path] }
+        align_mosaics_3d_from_shifts(stacked, in_order(stacked), registration)
         volumes = in_order(align_mosaics_3d_from_shifts.out.slice)
         times = times.mix(align_mosaics_3d_from_shifts.out.time)
     }

@@ -1,5 +1,7 @@
 // What lies in the input folder, told by content.
 
+include { local_path; safe_place } from './names'
+
 // The input as a map: kind (raw or grids), root, subject, digest of all, the tables that are given,
 // whether raw tiles go straight to the slices, as nobody keeps or needs grids of them, and slices,
 // each a list [slice_id, path, digest]. A slice id is text of two digits or more.
@@ -38,7 +40,7 @@ def find_input(given) {
 // what it works on.
 def input_folder(text) {
     try {
-        return file(text)
+        return local_path('--input', text)
     }
     catch (IllegalStateException problem) {
         error("--input ${text}: this Nextflow cannot read it (${problem.message}); copy the folder here, or see docs/cloud.md")
@@ -56,24 +58,24 @@ def given_table(name, given, grids) {
         return checked_file("--${name}", given[name])
     }
     def beside = grids ? grids[0].resolveSibling("${name}.csv") : null
-    beside?.exists() ? beside : null
+    beside?.exists() ? safe_place("--input: ${name}.csv", beside) : null
 }
 
 def checked_file(option, text) {
-    def path = file(text.toString())
+    def path = local_path(option, text)
     if (!path.isFile()) {
         error("${option} ${text}: no such file")
     }
     path
 }
 
-// A file, or a folder that holds one volume.
+// A file, or a folder that holds one volume, with a digest.
 def checked_path(option, text) {
-    def path = file(text.toString())
+    def path = local_path(option, text)
     if (!path.exists()) {
         error("${option} ${text}: no such file")
     }
-    path
+    path.isDirectory() ? with_digest(option, text) : [path, digest_of(path.parent, [path])]
 }
 
 // A folder of transforms made by hand, with a digest. Each must be for a slice of the input.
@@ -90,7 +92,7 @@ def manual_transforms(text, ids) {
 
 // A folder, with a digest of what is in it.
 def with_digest(option, text) {
-    def folder = file(text.toString())
+    def folder = local_path(option, text)
     if (!folder.isDirectory()) {
         error("${option} ${text}: no such folder")
     }
@@ -99,7 +101,7 @@ def with_digest(option, text) {
 
 // The folders that this run itself writes to, should they lie within the input.
 def own_folders(given) {
-    [workflow.workDir, file(given.output.toString())].findAll { path -> path.exists() }.collect { path -> unlinked(path) }
+    [workflow.workDir, local_path('--output', given.output)].findAll { path -> path.exists() }.collect { path -> unlinked(path) }
 }
 
 // Mosaic grids in the folder, or in its folder mosaic_grids.
@@ -126,12 +128,12 @@ def children(folder) {
 }
 
 def tile_id(path) {
-    def match = path.name =~ /^tile_x\d+_y\d+_z(\d+)/
+    def match = path.name =~ /^tile_x\d+_y\d+_z(\d{1,9})(?!\d)/
     match ? match[0][1].toInteger() : null
 }
 
 def grid_id(path) {
-    def match = path.name =~ /^mosaic_grid[A-Za-z0-9_]*?_z(\d+)(?:_[A-Za-z0-9_]+)?\.ome\.zarr$/
+    def match = path.name =~ /^mosaic_grid[A-Za-z0-9_]*?_z(\d{1,9})(?:_[A-Za-z0-9_]+)?\.ome\.zarr\z/
     match ? match[0][1].toInteger() : null
 }
 

@@ -1,33 +1,6 @@
-// The output folder: one launch at a time, and nothing finished is replaced unasked.
+// The output folder: room for it, how it is laid out, and what its results are called.
 
-// Open the output folder for this launch and return its lock. The system lets go of the lock
-// when this process ends, however it ends. The lock's file tells the session to resume: by itself
-// -resume takes up the last launch, be it one that was refused.
-def claim_output(given, subject) {
-    def folder = file(given.output.toString())
-    folder.mkdirs()
-    if (!folder.isDirectory()) {
-        error("--output ${folder}: cannot be made; expected a folder, or a place for one")
-    }
-    def lock_file = folder.resolve('.linumpy.lock')
-    def opened = java.nio.channels.FileChannel.open(
-        lock_file,
-        java.nio.file.StandardOpenOption.CREATE,
-        java.nio.file.StandardOpenOption.READ,
-        java.nio.file.StandardOpenOption.WRITE,
-    )
-    def lock = opened.tryLock()
-    if (lock == null) {
-        error("--output ${folder}: another run is writing there; wait for it, or name another folder")
-    }
-    def brain = folder.resolve(brain_name(given, subject))
-    if (brain.exists() && !workflow.resume && !given.overwrite) {
-        error("${brain}: exists already; continue that run with -resume ${lock_file.text.trim()}, replace it with --overwrite, or name another --output")
-    }
-    opened.truncate(0)
-    opened.write(java.nio.ByteBuffer.wrap("${workflow.sessionId}\n".getBytes('UTF-8')))
-    lock
-}
+include { shown } from './names'
 
 // Refuse to start what the disk cannot hold. Raw tiles are written once as grids unless they go
 // straight to the slices, and once more where grids are published as copies; single stages write a
@@ -39,7 +12,7 @@ def check_space(given, source) {
     def grids = source.kind == 'raw' && !source.straight ? 1 : 0
     def published = given.keep_mosaic_grids && given.publish_mode == 'copy' ? grids : 0
     def worked = grids + (given.fused ? 0.5 : 3)
-    def output = java.nio.file.Files.getFileStore(file(given.output.toString()))
+    def output = java.nio.file.Files.getFileStore(file(given.output.toString(), glob: false))
     if (workflow.workDir.fileSystem.provider().scheme != 'file') {
         // A bucket is never full.
         enough_space("--output ${given.output}", output, published * source.bytes)
@@ -61,10 +34,14 @@ def enough_space(what, store, bytes) {
 }
 
 // A file of a finished task with its place in the output folder. Task folders are two names
-// below the work folder, and laid out like the output.
+// below the work folder, and laid out like the output. Places go into scripts as they are.
 def placed(path) {
     def inside = workflow.workDir.relativize(path)
-    [inside.subpath(2, inside.nameCount).toString(), path]
+    def place = inside.subpath(2, inside.nameCount).toString()
+    if (!(place ==~ '[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*')) {
+        error("${workflow.workDir}: a task left ${shown(place)}; expected letters, digits, dots, dashes and underscores")
+    }
+    [place, path]
 }
 
 // [slice_id, volume] of all slices as one list of volumes, first slice first.
@@ -105,8 +82,14 @@ def brain_name(given, subject) {
     given.mode == '2.5d' ? "${subject}_2d.ome.zarr" : "${subject}.ome.zarr"
 }
 
-def tell_result(subject) {
-    if (workflow.success) {
+// The last word of a run, which fails here if results could not be published.
+def tell_result(subject, problems) {
+    if (problems) {
+        problems.each { problem -> log.error(problem) }
+        log.error('the results are in the work folder; once the output folder can take them, -resume publishes them')
+        nextflow.Global.session.abort(new IllegalStateException('results are not published'))
+    }
+    else if (workflow.success) {
         log.info("Brain:  ${params.output}/${brain_name(params, subject)}\nReport: ${params.output}/report.html")
     }
 }

@@ -1,6 +1,8 @@
 // Parameters: nextflow_schema.json says which there are, checks them, shows them, and gives each
 // process those that it consumes.
 
+include { shown } from './names'
+
 // All properties of the schema by name, in the schema's order.
 def schema_properties(schema) {
     schema['$defs'].values().inject([:]) { all, group -> all + group.properties }
@@ -15,13 +17,13 @@ def read_schema(path) {
 def param_problems(given, schema) {
     def known = schema_properties(schema)
     def unknown = given.keySet().findAll { name -> !known.containsKey(name) }
-        .collect { name -> "--${name}: there is no such parameter; did you mean --${nearest(name, known.keySet())}?" }
+        .collect { name -> "--${shown(name)}: there is no such parameter; did you mean --${nearest(name, known.keySet())}?" }
     def missing = schema['$defs'].values().collectMany { group -> group.required ?: [] }
         .findAll { name -> given[name] == null }
         .collect { name -> "--${name}: missing; expected ${lower_first(known[name].description)}" }
     def wrong = known
         .findAll { name, property -> given[name] != null && !is_valid(typed(given[name], property), property) }
-        .collect { name, property -> "--${name} ${given[name]}: expected ${expectation(property)}" }
+        .collect { name, property -> "--${name} ${shown(given[name])}: expected ${expectation(property)}" }
     unknown + missing + wrong
 }
 
@@ -44,7 +46,8 @@ def is_valid(value, property) {
         boolean: value instanceof Boolean,
         integer: value instanceof Integer || value instanceof Long,
         number: value instanceof Number,
-        string: value instanceof String,
+        // A line break would also end Nextflow's own note of the launch, which -resume reads.
+        string: value instanceof String && !(value =~ /\p{Cntrl}/),
     ][property.type]
     right_type &&
         (property['enum'] == null || value in property['enum']) &&
@@ -67,7 +70,7 @@ def expectation(property) {
     if (property.errorMessage) {
         return property.errorMessage
     }
-    def words = [boolean: 'true or false', integer: 'a whole number', number: 'a number', string: 'text'][property.type]
+    def words = [boolean: 'true or false', integer: 'a whole number', number: 'a number', string: 'text on one line'][property.type]
     def bounds = [
         property.minimum == null ? null : "from ${property.minimum}",
         property.exclusiveMinimum == null ? null : "above ${property.exclusiveMinimum}",

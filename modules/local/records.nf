@@ -6,7 +6,7 @@ include { schema_properties; to_json; typed } from './params'
 // Write down what is known when a launch begins; it is all that is left of one that is killed.
 // Returns it, with its file.
 def begin_record(given, subject, schema) {
-    def folder = file("${given.output}/pipeline_info")
+    def folder = file("${given.output}/pipeline_info", glob: false)
     folder.mkdirs()
     // The RO-Crate's main entity.
     folder.resolve('main.nf').text = projectDir.resolve('main.nf').text
@@ -33,22 +33,23 @@ def begin_record(given, subject, schema) {
 }
 
 // Write down how a launch ended, and have the rest done. Its result stands whatever becomes of that.
-def end_record(begun) {
+// A run whose results are not all published, one problem a line, has failed.
+def end_record(begun, problems) {
     def counts = workflow.stats
     def ended = [
-        status: workflow.success ? 'completed' : 'failed',
+        status: workflow.success && !problems ? 'completed' : 'failed',
         ended: moment(workflow.complete),
-        exit_status: workflow.exitStatus,
-        error: workflow.errorMessage,
+        exit_status: problems ? 1 : workflow.exitStatus,
+        error: problems ? problems.join('\n') : workflow.errorMessage,
         counts: [succeeded: counts.succeededCount, cached: counts.cachedCount, failed: counts.failedCount],
     ]
     write_record(begun + [record: begun.record + ended])
-    def script = ['linum_write_run_record.py', file(params.output.toString()).toString()]
+    def script = ['linum_write_run_record.py', file(params.output.toString(), glob: false).toString()]
     def here = run_command(script)
     // Where only the container has linumpy.
     def said = here.status == 127 ? run_command(in_container(script)) : here
     if (said.status != 0) {
-        log.warn("the run's record is not complete (${said.text}); complete it with: ${script.join(' ')}")
+        log.warn("the run's record is not complete (${said.text}); complete it with: ${script[0]} '${script[1].replace("'", "'\\''")}'")
     }
 }
 
@@ -59,7 +60,7 @@ def in_container(words) {
     if (!engine || !(workflow.container instanceof CharSequence)) {
         return words
     }
-    def output = file(params.output.toString()).toString()
+    def output = file(params.output.toString(), glob: false).toString()
     def places = [[output, 'rw'], [workflow.workDir.toString(), 'ro']]
     if (engine in ['docker', 'podman']) {
         def user = engine == 'podman' ? '0:0' : ['-u', '-g'].collect { flag -> run_command(['id', flag]).text }.join(':')

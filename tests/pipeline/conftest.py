@@ -32,8 +32,8 @@ class Launcher:
     def __init__(self, folder: Path, scripts: Path) -> None:
         self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._config = folder / "scripts.config"
-        self._config.write_text(f"env.PATH = '{scripts}:$PATH'\n", encoding="utf-8")
+        self.config = folder / "scripts.config"
+        self.config.write_text(f"env.PATH = '{scripts}:$PATH'\n", encoding="utf-8")
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment of a launch; the working tree's package is imported."""
@@ -60,7 +60,7 @@ class Launcher:
     def run(self, *arguments: str | Path, **environment: str) -> Launch:
         """Launch the pipeline."""
         main = REPOSITORY / "main.nf"
-        return self("-c", self._config, "run", main, *arguments, **environment)
+        return self("-c", self.config, "run", main, *arguments, **environment)
 
 
 @pytest.fixture(scope="session")

@@ -193,6 +193,8 @@ def test_chained_mode_from_published_grids(stubs: Stubs) -> None:
         "align_mosaics_3d_from_shifts",
     )
     expected = {f"{stage} (z{z})" for stage in stages for z in ("00", "110")} | {
+        # Which slices were not chosen is put into the table.
+        "generate_slice_config (all slices)",
         "learn_models (all slices)",
         "detect_rehoming (all slices)",
         "assess_slice_quality (all slices)",

@@ -1,0 +1,151 @@
+"""Launches of Nextflow that are watched, killed and held against each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.pipeline.conftest import REPOSITORY, Launcher
+
+# What tells of the launch itself.
+OF_THE_LAUNCH = ("report.html", "ro-crate-metadata.json", "pipeline_info/")
+
+
+@dataclass
+class Head:
+    """A launch under way, in a session of its own, so that all its tasks are known."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    begun: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def start(cls, launcher: Launcher, *arguments: str | Path, **environment: str) -> Head:
+        """Launch the pipeline and return at once."""
+        log = launcher.folder / f"launch_{time.monotonic_ns()}.log"
+        script = REPOSITORY / "scripts" / "linum_nextflow.py"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, str(script), "-c", str(launcher.config), "run"]
+                + [str(REPOSITORY / "main.nf"), *map(str, arguments)],
+                cwd=launcher.folder,
+                env=launcher.environment(**environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return cls(process, log)
+
+    @property
+    def text(self) -> str:
+        """What the launch printed so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the status once the launch has ended, None if it has not by then."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def members(self) -> list[int]:
+        """Return all living processes of this launch but its head."""
+        return [pid for pid in living() if pid != self.process.pid and self._owns(pid)]
+
+    def scripts(self) -> list[int]:
+        """Return those that compute: the scripts of its tasks."""
+        return [pid for pid in self.members() if b"/linum_" in _command_line(pid)]
+
+    def kill(self) -> None:
+        """Kill the head alone; its tasks go on."""
+        self.process.kill()
+        self.process.wait()
+
+    def kill_everything(self) -> None:
+        """Kill what a machine's death would kill."""
+        self.process.send_signal(signal.SIGSTOP)
+        while members := self.members():
+            for pid in members:
+                kill_one(pid)
+        self.kill()
+
+    def _owns(self, pid: int) -> bool:
+        try:
+            return os.getsid(pid) == self.process.pid and _state(pid) not in "ZX"
+        except OSError:
+            return False
+
+
+def living() -> list[int]:
+    """Return the ids of all processes."""
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def kill_one(pid: int) -> None:
+    """Kill one process, which may be gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def digests(output: Path) -> dict[str, str]:
+    """Return a digest of all that is published and does not tell of the launch itself.
+
+    Arrays count by their values: threads lay the chunks of a shard in the order they come.
+    """
+    found = {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(output.rglob("*"))
+        if path.is_file()
+        and not (name := str(path.relative_to(output))).startswith((*OF_THE_LAUNCH, "."))
+    }
+    for root in sorted(output.glob("**/*.ome.zarr")):
+        if (root / "zarr.json").is_file():
+            place = str(root.relative_to(output))
+            inside = {n for n in found if n.startswith(f"{place}/") and not n.endswith(".npz")}
+            found = {name: digest for name, digest in found.items() if name not in inside}
+            found |= {f"{place}/{name}": digest for name, digest in array_digests(root)}
+            found[f"{place}, files"] = " ".join(sorted(inside))
+    return found
+
+
+def array_digests(root: Path) -> Iterator[tuple[str, str]]:
+    """Return a digest of every group and array of a Zarr store, by name."""
+    import numpy as np
+    import zarr
+
+    group = zarr.open_group(root, mode="r")
+    members: list[tuple[str, Any]] = [("", group), *group.members(max_depth=None)]
+    for name, member in members:
+        attributes: dict[str, Any] = dict(member.attrs)
+        attributes["linumpy"] = {**attributes.get("linumpy", {}), "manifest": None}
+        digest = hashlib.sha256(json.dumps(attributes, sort_keys=True).encode())
+        if isinstance(member, zarr.Array):
+            digest.update(f"{member.shape} {member.dtype}".encode())
+            digest.update(np.ascontiguousarray(member[...]).tobytes())
+        yield name, digest.hexdigest()

@@ -1,0 +1,254 @@
+"""Names and values on their way to the shell: refused by name, or they arrive as data."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.pipeline.conftest import REPOSITORY, Launch, Launcher, make_launcher, make_raw
+
+__all__ = ["make_launcher"]
+
+SCHEMA: dict[str, Any] = json.loads((REPOSITORY / "nextflow_schema.json").read_text("utf-8"))
+PROPERTIES = {
+    name: property
+    for group in SCHEMA["$defs"].values()
+    for name, property in group["properties"].items()
+}
+SAFE = re.compile(r"[A-Za-z0-9_.,:/@+=-]*")
+# Of a line for sbatch, which no shell reads; of a variable that the node knows.
+ALSO_SAFE = {"slurm_options": " %[]", "slurm_scratch": "$"}
+# Checked as names.
+PATHS = {name for name, property in PROPERTIES.items() if "path" in property.get("format", "")}
+
+HOSTILE = [
+    "$(touch PWNED)", "`touch PWNED`", "a;touch PWNED", "a\ntouch PWNED", "a\n", "a\rb", "a\tb",
+    "a'b", 'a"b', "a|touch PWNED", "a&touch PWNED", "a>PWNED", "a<b", "a\\b", "${IFS}x", "$HOME",
+    "-rf", "--params=x", "*", "a?", "[a]", "{a,b}", "~root", "#x", "!x", "a\u2028b", "a\u0085b",
+    "\x1b[31m", "\u202etxt", "a\u00a0b",
+]  # fmt: skip
+NAMES = [name for name in HOSTILE if "/" not in name] + [
+    "tile_x00_y00_z01", "tile_x00_y00_z99999999999", "tile_x00_y00_z01\ntouch PWNED",
+    "mosaic_grid_3d_z01.ome.zarr", "mosaic_grid_3d_z01.ome.zarr\n", "mosaic_grid$(x)_z01.ome.zarr",
+    "mosaic_grid_3d_z01;x.ome.zarr", "sub-01", "sub-01\n", "a ", " a",
+    "a b (c) 'd' & é", "a", "models",
+]  # fmt: skip
+HARMLESS = re.compile(r"(?!-)[\w ._,=@%+()'&:-]+(?<! )")
+
+
+def scripts_of(path: Path) -> str:
+    """Return what a module has the shell run."""
+    text = path.read_text(encoding="utf-8")
+    return "".join(re.findall(r'"""(.*?)"""', text, re.DOTALL))
+
+
+MODULES = sorted((REPOSITORY / "modules").glob("*.nf"))
+CONFIGS = sorted((REPOSITORY / "conf").rglob("*.config"))
+
+
+def names_in_commands() -> set[str]:
+    """Return the parameters that modules, their flags and configs put into text."""
+    found: set[str] = set()
+    for path in [*MODULES, *CONFIGS, REPOSITORY / "modules" / "local" / "params.nf"]:
+        found |= set(re.findall(r"\b(?:params|given)\.(\w+)", path.read_text(encoding="utf-8")))
+    return found & set(PROPERTIES)
+
+
+def strings_in_commands() -> list[str]:
+    return sorted(
+        name
+        for name in names_in_commands() - PATHS
+        if PROPERTIES[name]["type"] == "string" and "enum" not in PROPERTIES[name]
+    )
+
+
+@pytest.fixture(scope="module")
+def answers(
+    tmp_path_factory: pytest.TempPathFactory, make_launcher: Callable[[str, Path], Launcher]
+) -> dict[str, Any]:
+    """Return what the pipeline's own functions say to every text and name, in one launch."""
+    folder = tmp_path_factory.mktemp("names")
+    launcher = make_launcher("asking", folder)
+    things = folder / "things"
+    for name in NAMES:
+        (things / name).mkdir(parents=True)
+    beats = [folder / "now", folder / "long ago"]
+    for beat, age_s in zip(beats, (5, 200), strict=True):
+        beat.mkdir()
+        (beat / ".linumpy.alive").write_text("elsewhere 1 session 2\n", encoding="utf-8")
+        os.utime(beat / ".linumpy.alive", (time.time() - age_s,) * 2)
+    asked = {"texts": HOSTILE, "names": NAMES, "folder": str(things), "beats": [*map(str, beats)]}
+    (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
+    launch = launcher(
+        *("run", REPOSITORY / "tests" / "faults" / "names.nf", "--asked", folder / "asked.json"),
+        *("--answers", folder / "answers.json"),
+    )
+    assert launch.status == 0, launch.text
+    assert not list(launcher.folder.rglob("*PWNED*"))
+    return dict(json.loads((folder / "answers.json").read_text(encoding="utf-8")))
+
+
+def test_every_parameter_takes_only_what_is_safe_where_it_goes(answers: dict[str, Any]) -> None:
+    """Seen to fail without `Cntrl` in `is_valid`."""
+    in_commands = names_in_commands()
+    seen = set()
+    for name, text, problems in answers["values"]:
+        seen.add(name)
+        property = PROPERTIES[name]
+        if problems:
+            assert problems[0].startswith(f"--{name} "), problems
+            assert not re.search(r"[\x00-\x1f\x7f]", problems[0])
+            continue
+        assert property["type"] == "string", (name, text)
+        assert not re.search(r"[\x00-\x1f\x7f]", text), (name, text)
+        if name in in_commands - PATHS:
+            assert SAFE.fullmatch(text.translate({ord(c): "" for c in ALSO_SAFE.get(name, "")})), (
+                name,
+                text,
+            )
+    assert seen == set(PROPERTIES)
+
+
+def test_names_on_paths_are_harmless_or_refused(answers: dict[str, Any]) -> None:
+    """Seen to fail with `is_harmless` always true."""
+    for name, refused in answers["paths"]:
+        assert (refused is None) == bool(HARMLESS.fullmatch(name)), (name, refused)
+        if refused:
+            assert refused.startswith("--truth ") and "rename it" in refused
+            assert not re.search(r"[\x00-\x1f\x7f\u202e]", refused)
+
+
+def test_what_tasks_leave_is_laid_out_by_plain_names_only(answers: dict[str, Any]) -> None:
+    """Seen to fail without the check of `placed`."""
+    for name, refused in answers["places"]:
+        assert (refused is None) == bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)), name
+
+
+def test_ids_and_subject_come_from_whole_names(answers: dict[str, Any]) -> None:
+    """Seen to fail with `$` for the end of a grid's name: a line break after it went through."""
+    found = {name: rest for name, *rest in answers["within"]}
+    assert found["tile_x00_y00_z01"][0] == 1
+    assert found["tile_x00_y00_z99999999999"][0] is None
+    assert [name for name in found if found[name][1] is not None] == ["mosaic_grid_3d_z01.ome.zarr"]
+    for name, (_, _, subject) in found.items():
+        assert re.fullmatch(PROPERTIES["subject_name"]["pattern"], subject), (name, subject)
+
+
+def test_launch_on_another_machine_is_noticed_without_locks(answers: dict[str, Any]) -> None:
+    """Seen to fail with an age of 0 s in `refuse_other_machine`."""
+    now, long_ago = answers["beats"]
+    assert "a run on elsewhere was writing there" in now
+    assert long_ago is None
+
+
+@pytest.mark.parametrize("name", strings_in_commands())
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_no_pattern_lets_a_shell_work(name: str, data: st.DataObject) -> None:
+    """Texts made from the pattern itself; seen to fail with that of `slurm_account` widened."""
+    pattern = PROPERTIES[name]["pattern"]
+    text = data.draw(st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
+    kept = text.translate({ord(letter): "" for letter in ALSO_SAFE.get(name, "")})
+    # Java's end of a pattern is not before a last line break, as Python's is.
+    assert SAFE.fullmatch(kept.removesuffix("\n")), text
+
+
+# What modules may put into a script: ids, the subject, staged files, flags, and words of their own.
+CHECKED = {"slice_id", "slice_ids.join(' ')", "subject", "lay_out('run', places)"}
+# The name of a volume that a task left, and what a stub without scripts does.
+CHECKED |= {
+    "slice_in.name",
+    "given ? 'cp given.csv slice_config.csv' : 'echo slice_id,use > slice_config.csv'",
+}
+FLAGS = {"gpu_flags(params, task)", "acquisition_flags(params)"}
+
+
+def expressions(text: str) -> Iterator[str]:
+    yield from re.findall(r"(?<!\\)\$\{((?:[^{}]|\{[^{}]*\})*)\}", text)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_modules_put_only_checked_values_into_scripts(path: Path) -> None:
+    """Seen to fail with a `val` that nothing checks, and with one in a text of a module's own."""
+    text = path.read_text(encoding="utf-8")
+    inputs = text.split("    input:")[1].split("    output:")[0]
+    staged = set(re.findall(r"\bpath\(?\s*\(?(\w+)", inputs))
+    values = set(re.findall(r"\bval\(?\s*\(?(\w+)", inputs))
+    assert values <= {"slice_id", "slice_ids", "subject", "digest", "digests", "places"} | {
+        "already_aligned"
+    }
+    own = dict(re.findall(r"^    def (\w+) = (.+?)(?=^    (?:def|\"\"\"))", text, re.M | re.S))
+    allowed = CHECKED | FLAGS | staged | set(own)
+    for expression in expressions(scripts_of(path)):
+        if match := re.fullmatch(r"params\.(\w+)", expression):
+            assert match[1] in PROPERTIES
+        else:
+            assert expression in allowed, expression
+    for definition in own.values():
+        for expression in expressions(definition):
+            known = re.fullmatch(r"params\.(\w+)", expression)
+            assert known or expression in CHECKED | FLAGS | staged, expression
+    # No shell is asked to read a value twice.
+    assert not re.search(r"\beval\b|\bsh -c", scripts_of(path))
+
+
+def test_python_starts_no_shell() -> None:
+    """Seen to fail with `shell=True` in one call."""
+    for path in [*(REPOSITORY / "linumpy").rglob("*.py"), *(REPOSITORY / "scripts").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in {"os.system", "os.popen", "subprocess.getoutput"}, path
+                shells = [k for k in node.keywords if k.arg == "shell"]
+                assert not shells, f"{path}:{node.lineno}"
+
+
+@pytest.fixture(scope="module")
+def refused(
+    tmp_path_factory: pytest.TempPathFactory, make_launcher: Callable[[str, Path], Launcher]
+) -> tuple[Launch, Path]:
+    folder = tmp_path_factory.mktemp("hostile")
+    launcher = make_launcher("refused", folder)
+    raw = make_raw(launcher.folder / "in $(touch PWNED)\ntouch PWNED" / "raw", [0])
+    inside = launcher.folder / "link"
+    inside.symlink_to(raw)
+    return launcher.run("--input", inside, "--output", "out", "-stub-run"), launcher.folder
+
+
+def test_launch_with_hostile_folder_is_refused_at_once(refused: tuple[Launch, Path]) -> None:
+    """The name is reached through a link; seen to fail without the real path in `safe_place`."""
+    launch, folder = refused
+    assert launch.status == 1
+    assert "a folder or file is called in $(touch PWNED)\\u000atouch PWNED" in launch.text
+    assert "Submitted" not in launch.text
+    assert not list(folder.glob("PWNED"))
+    assert not (folder / "out" / "raw.ome.zarr").exists()
+
+
+def test_script_takes_hostile_names_as_data(tmp_path: Path) -> None:
+    """Straight from the command line; no protection of ours to take out, as no shell is near."""
+    raw = tmp_path / "$(touch PWNED)\n; touch PWNED '\""
+    make_raw(raw, [0, 1])
+    script = REPOSITORY / "scripts" / "linum_generate_slice_config.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(raw), str(raw / "*$(touch PWNED).csv")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (raw / "*$(touch PWNED).csv").is_file()
+    assert not list(tmp_path.glob("PWNED"))
