@@ -31,6 +31,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="number of slices from the first on that were for calibration",
     )  # fmt: skip
     parser.add_argument(
+        "--only", metavar="IDS", help="slices to work on, such as 7,9-12; without it all"
+    )
+    parser.add_argument(
         "--given", type=Path, metavar="TABLE",
         help="slice_config.csv with decisions made before, which win",
     )  # fmt: skip
@@ -59,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         galvo_threshold=args.galvo_threshold,
         assume_unit=args.assume_unit,
         given=args.given,
+        only=None if args.only is None else parse_ids(args.only),
     )
     write_slice_config(args.output, rows, overwrite=args.overwrite)
 

@@ -11,9 +11,10 @@ from linumpy.device import CPU, Array, Device, namespace
 from linumpy.errors import InputError
 from linumpy.flat.stitch_2d import KIND
 from linumpy.io.omezarr import Image, Triple, open_image
-from linumpy.io.tables import read_slice_config, selected_ids
-from linumpy.mosaic.brain import placed_by_table
+from linumpy.io.reading import reading
+from linumpy.mosaic.brain import placed_by_table, used_ids
 from linumpy.registration.register_slices import SliceVolume
+from linumpy.slices.usable import refuse_unusable
 
 PLANES = 2
 """As many as registration asks of two slices in common."""
@@ -29,7 +30,8 @@ def find_pictures(folder: Path, config: Path | None = None) -> list[Path]:
     Raises
     ------
     InputError
-        When the folder holds no picture, two are named for one slice, or none is used.
+        When the folder holds no picture, two are named for one slice, none is used, or one is
+        wanted that is not there.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of slices")
@@ -40,12 +42,7 @@ def find_pictures(folder: Path, config: Path | None = None) -> list[Path]:
             raise InputError(f"{other} and {path} are named for one slice; expected one")
     if not found:
         raise InputError(f"{folder}: no slice_2d_z*.ome.zarr in it")
-    ids: Sequence[int] = sorted(found)
-    if config is not None:
-        ids = selected_ids(read_slice_config(config), ids)
-        if not ids:
-            raise InputError(f"{config}: leaves out every slice of {folder}")
-    return [found[i] for i in ids]
+    return [found[i] for i in used_ids(found, folder, config)]
 
 
 def open_pictures(
@@ -108,13 +105,10 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
         return namespace(plane).repeat(plane, planes.stop - planes.start, axis=0)
 
     def read(planes: slice, window: Window) -> tuple[Array, Array | None]:
-        try:
+        with reading(f"{image.path}:"):
             data = part(image.array, planes, window)
-            return data, None if image.valid is None else part(image.valid, planes, window)
-        except Exception as error:
-            raise InputError(
-                f"{image.path}: cannot be read ({type(error).__name__}: {error})"
-            ) from error
+            valid = None if image.valid is None else part(image.valid, planes, window)
+        return refuse_unusable(data, valid, str(image.path)), valid
 
     return SliceVolume(
         slice_id=_slice_id(image),

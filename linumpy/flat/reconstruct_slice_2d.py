@@ -13,7 +13,7 @@ from linumpy.errors import InputError
 from linumpy.flat.estimate_illumination import picture_stages
 from linumpy.flat.stitch_2d import stitch_2d
 from linumpy.intensity.fix_illumination_3d import FlatField
-from linumpy.io.atomic import refuse_existing
+from linumpy.io.atomic import refuse_existing, together
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import load_model, save_model
 from linumpy.slices.engine import Stage, make_store, run
@@ -29,6 +29,7 @@ from linumpy.slices.tile_stages import Aip, FixIllumination3d
 from linumpy.stage_params.flat import FlatParams
 
 
+@together()
 def reconstruct_slice_2d(
     slice_input: SliceInput,
     output: Path | str,

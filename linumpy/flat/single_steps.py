@@ -39,8 +39,7 @@ class _FlaggedGridSink(GridSink):
 
     def flag(self, info: GridInfo) -> None:
         """Replace the flags of all tiles."""
-        for tile in info.tiles:
-            self._writer.update_tile(tile.ix, tile.iy, flags=tile.flags)
+        self._writer.update_flags({(tile.ix, tile.iy): tile.flags for tile in info.tiles})
 
 
 def project_to_grid(

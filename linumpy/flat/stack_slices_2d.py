@@ -16,6 +16,7 @@ from linumpy.cli import progress
 from linumpy.device import CPU, Array, Device, default_workers
 from linumpy.errors import InputError
 from linumpy.flat.pictures import find_pictures, open_pictures
+from linumpy.io.atomic import together
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import ImageSpec, Triple, create_image
 from linumpy.mosaic.pyramid import Part, Pyramid, write_parts
@@ -167,6 +168,7 @@ def _blocks(shape: tuple[int, int]) -> list[tuple[slice, slice]]:
     return [(row, column) for row in rows for column in columns]
 
 
+@together()
 def stack_folder_2d(
     folder: Path,
     output: Path,

@@ -33,6 +33,7 @@ from linumpy.io.omezarr import Image, Shape
 from linumpy.mosaic.pyramid import Box
 from linumpy.mosaic.stacking import cuts
 from linumpy.slices.layout import SHARD_PX
+from linumpy.slices.usable import refuse_unusable
 from linumpy.stage_params.bias import BiasParams
 from linumpy.stream import stream
 
@@ -159,12 +160,19 @@ def learn(
 
 
 def read_block(image: Image, window: Box, device: Device) -> Block | None:
-    """Read a block of a brain; None where it holds no data. Called from several threads."""
+    """Read a block of a brain; None where it holds no data. Called from several threads.
+
+    Raises
+    ------
+    InputError
+        When it holds voxels that are not finite.
+    """
     valid = None if image.valid is None else _read(image.valid, window, device)
     if valid is not None and not valid.any():
         return None
-    data = _read(image.array, window, device)
-    return Block(data.astype(np.float32, copy=False), valid)
+    data = _read(image.array, window, device).astype(np.float32, copy=False)
+    where = f"{image.path}: planes {window[0].start}-{window[0].stop}"
+    return Block(refuse_unusable(data, valid, where), valid)
 
 
 def _read(array: Any, window: Box, device: Device) -> Array:

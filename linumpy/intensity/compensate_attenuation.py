@@ -333,8 +333,9 @@ def attenuation_gain(model: Attenuation) -> Array:
     xp = namespace(model.mu_per_mm)
     step = model.mu_per_mm.astype(np.float32) * np.float32(model.voxel_um[0] / 1000)
     depth = xp.cumsum(step, axis=0, dtype=np.float32) - step / 2
+    # The array comes first: for a NumPy number before it CuPy would load a good part of CuPyX.
     return xp.minimum(
-        xp.exp(np.float32(model.strength) * depth), np.float32(1 / np.sqrt(model.min_bias))
+        xp.exp(depth * np.float32(model.strength)), np.float32(1 / np.sqrt(model.min_bias))
     )
 
 

@@ -20,7 +20,9 @@ from linumpy.intensity.bias_correction import Correction, thin
 from linumpy.intensity.bias_learning import Block, learn, read_block, sections
 from linumpy.intensity.bias_model import BiasModel
 from linumpy.io.atomic import atomic_path, refuse_existing
+from linumpy.io.manifest import check_all, write_manifest
 from linumpy.io.omezarr import Image, ImageWriter, open_image
+from linumpy.io.untrusted_zarr import check_links
 from linumpy.mosaic.pyramid import Box, Part, Pyramid, pyramid_levels, write_parts
 from linumpy.mosaic.stacking import SLAB_PX, cuts
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
@@ -129,6 +131,8 @@ def correct_bias_field(
         for copy in copies:
             copy.finish()
         copies[0].take_labels(image)
+        for copy in copies:
+            copy.seal()
     return model
 
 
@@ -175,10 +179,16 @@ class _Copy:
         """Write the metadata."""
         self._writer.finish()
 
+    def seal(self) -> None:
+        """Write the manifest: nothing may change after."""
+        write_manifest(self._path)
+
     def take_labels(self, image: Image) -> None:
         """Copy the labels of the brain beside its mask, whatever made them."""
         import zarr
 
+        check_all(image.path, "labels/")
+        check_links(image.path, "labels")
         source = image.path / "labels"
         names = [p.name for p in source.iterdir() if p.is_dir()] if source.is_dir() else []
         others = sorted(name for name in names if name != "valid")

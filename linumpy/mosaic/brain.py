@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linumpy.cli import progress
+from linumpy.cli import logger, progress
 from linumpy.device import CPU, Array, Device, default_workers, to_host
 from linumpy.errors import InputError
-from linumpy.io.atomic import write_text
+from linumpy.io.atomic import together, write_text
 from linumpy.io.grid import parse_stage_to_array
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
@@ -26,7 +26,7 @@ from linumpy.io.tables import (
 )
 from linumpy.mosaic.stack_slices_motor import (
     brain_geometry,
-    open_slices,
+    slice_volumes,
     stack_slices_motor,
     z_matches,
 )
@@ -56,7 +56,7 @@ def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
     Raises
     ------
     InputError
-        When the folder holds no slice, or none is used.
+        When the folder holds no slice, none is used, or one is wanted that is not there.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of slices")
@@ -69,13 +69,33 @@ def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
             raise InputError(f"{other} and {path} are named for one slice; expected one")
     if not found:
         raise InputError(f"{folder}: no slice_z*.ome.zarr in it")
-    ids: Sequence[int] = sorted(found)
-    if config is not None:
-        ids = selected_ids(read_slice_config(config), ids)
-        if not ids:
-            raise InputError(f"{config}: leaves out every slice of {folder}")
+    ids = used_ids(found, folder, config)
     used = {**made, **{i: found[i] for i in ids}}
     return [used[i] for i in sorted(used)]
+
+
+def used_ids(found: Iterable[int], folder: Path, config: Path | None) -> Sequence[int]:
+    """Return which of the slices that a folder holds are used, sorted.
+
+    Raises
+    ------
+    InputError
+        When the table leaves out all of them, or wants one that is not there: a slice whose
+        reconstruction failed must not be missing from the brain without a word.
+    """
+    if config is None:
+        return sorted(found)
+    found, rows = set(found), read_slice_config(config)
+    ids = selected_ids(rows, found)
+    if not ids:
+        raise InputError(f"{config}: leaves out every slice of {folder}")
+    lacking = [f"z{row.slice_id:02d}" for row in rows if row.used and row.slice_id not in found]
+    if lacking:
+        raise InputError(
+            f"{config}: wants slice {', '.join(lacking)}, of which {folder} has no volume; make "
+            "it, or give its row use=false and a reason"
+        )
+    return ids
 
 
 def load_slices(
@@ -90,9 +110,21 @@ def load_slices(
     Returns
     -------
     Slices in order, their voxel size, and the slicing interval in um.
+
+    Raises
+    ------
+    InputError
+        When one is no slice, or not the one that its name says; or they do not belong together.
     """
-    volumes = open_slices(paths, device=device)
     images = [open_image(path) for path in paths]
+    volumes = slice_volumes(images, device=device)
+    for path, image in zip(paths, images, strict=True):
+        named = _SLICE_NAME.fullmatch(path.name)
+        if named and int(named.group(1)) != int(image.attributes["slice_id"]):
+            raise InputError(
+                f"{path}: holds slice z{int(image.attributes['slice_id']):02d}, expected that of "
+                "its name"
+            )
     interval_um = _common_interval([image.attributes for image in images], paths[0].parent)
     if shifts is not None:
         volumes = placed_by_table(volumes, [image.attributes for image in images], shifts)
@@ -244,6 +276,7 @@ def align_slice(
             pass
 
 
+@together()
 def stack_folder(
     folder: Path,
     shifts: Path,
@@ -266,6 +299,12 @@ def stack_folder(
         Offsets and turns of all slices; the motor positions alone when None.
     aligned
         The slices share a canvas already: only their depths are taken from the registration.
+
+    Raises
+    ------
+    InputError
+        When a slice is missing that the table wants, or that was registered where there is no
+        table; or the files do not fit each other. Nothing is written then.
     """
     volumes, voxel_um, interval_um = load_slices(
         find_slices(folder, config), None if aligned else shifts, device=device
@@ -274,6 +313,7 @@ def stack_folder(
     if registration is not None:
         model = load_model(*model_place(registration), SliceRegistration)
         _check_voxels(model, voxel_um, registration)
+        _check_complete(volumes, model, registration, config)
         if not aligned:
             volumes = _as_registered(volumes, model)
     if aligned:
@@ -309,6 +349,27 @@ def _check_voxels(
             f"{path}: made for voxels of {model.voxel_um} um, the slices have {voxel_um}; "
             "register them again"
         )
+
+
+def _check_complete(
+    volumes: Sequence[SliceVolume], model: SliceRegistration, path: Path, config: Path | None
+) -> None:
+    """Refuse to go without a slice that was registered, where no table says why."""
+    there = {volume.slice_id for volume in volumes}
+    if config is None:
+        lacking = sorted(set(model.offsets_um()) - there)
+        if lacking:
+            raise InputError(
+                f"{path}: has slice z{lacking[0]:02d}, of which there is no volume; a slice that "
+                "is to be left out is named in --slice_config"
+            )
+        return
+    for row in read_slice_config(config):
+        if row.interpolated and row.slice_id not in there:
+            logger.warning(
+                "%s: slice z%02d is said to be interpolated, but there is no volume of it: its "
+                "gap stays", config, row.slice_id,
+            )  # fmt: skip
 
 
 def resolutions(values: Mapping[str, Any]) -> list[float]:

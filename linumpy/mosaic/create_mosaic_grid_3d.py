@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,6 +50,7 @@ from linumpy.mosaic.raw_slice import (
     slice_interval_um,
     tile_grid,
 )
+from linumpy.slices.usable import usable
 from linumpy.stream import stream
 
 logger = logging.getLogger("linumpy")
@@ -179,6 +180,12 @@ class RawTiles:
     matrices: list[np.ndarray | None]
     galvo: GalvoTrack | None = None
 
+    @cached_property
+    def _number(self) -> dict[Key, int]:
+        """At which place of the slice's list each tile stands."""
+        place = {tile: number for number, tile in enumerate(self.raw.tiles)}
+        return {key: place[tile] for key, tile in self.tiles.items()}
+
     @property
     def has_holes(self) -> bool:
         """Whether places of the grid lack a tile."""
@@ -196,7 +203,7 @@ class RawTiles:
         """Cut the fly-back out of a tile, and do the rest as `prepare_tile`."""
         n_extra, shift = self.raw.info.n_extra, self.info.galvo_shift_px
         if self.galvo is not None:
-            number = self.raw.tiles.index(self.tiles[key])
+            number = self._number[key]
             shift = tile_galvo_shift(depth_mean(volume), number, self.galvo, n_extra)
         kept = fix_galvo_shift(volume, shift, n_extra)
         return prepare_tile(kept, self.matrices)
@@ -394,9 +401,7 @@ def _write(
         if progress is not None:
             steps = progress(steps, len(tiles.keys()), f"slice z{tiles.info.slice_id:02d}")
         info = tiles.finish({key: tile.notes for key, tile in steps})
-        for before, place in zip(tiles.info.tiles, info.tiles, strict=True):
-            if place.flags != before.flags:
-                writer.update_tile(place.ix, place.iy, flags=place.flags)
+        writer.update_flags({(place.ix, place.iy): place.flags for place in info.tiles})
         return writer.info
 
 
@@ -428,9 +433,10 @@ class PreparedTile:
 def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTile:
     """Mask what is not finite, note what is odd, and resample.
 
-    Flags: ``nan:<n>`` for n samples that are not finite, which become 0; ``dark`` for a tile that
-    shows nothing, its mean the same at every depth within 10 %; ``saturated`` when more than 1 %
-    of the samples have the largest value.
+    Flags: ``nan:<n>`` for n samples that are not finite, or too large to reckon with
+    (`linumpy.slices.usable.LARGEST`), which become 0; ``dark`` for a tile that shows nothing, its
+    mean the same at every depth within 10 %; ``saturated`` when more than 1 % of the samples have
+    the largest value.
 
     Parameters
     ----------
@@ -441,7 +447,7 @@ def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTi
     """
     xp = namespace(volume)
     flags = []
-    finite = xp.isfinite(volume)
+    finite = usable(volume)
     n_bad = int(volume.size - xp.count_nonzero(finite))
     if n_bad:
         volume = xp.where(finite, volume, volume.dtype.type(0))

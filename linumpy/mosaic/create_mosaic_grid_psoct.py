@@ -30,6 +30,7 @@ from linumpy.mosaic.create_mosaic_grid_3d import (
 from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY, PsoctOptions
 from linumpy.mosaic.psoct_slice import Key, PsoctSlice, read_psoct_slice
+from linumpy.slices.usable import usable
 
 
 def create_mosaic_grid_psoct(
@@ -180,7 +181,7 @@ def _prepare_complex(volume: Array, matrices: list[np.ndarray | None]) -> Prepar
     magnitude = xp.abs(volume)
     keep: list[np.ndarray | None] = [None] * 3
     notes = prepare_tile(magnitude, keep).notes
-    finite = xp.isfinite(magnitude)
+    finite = usable(magnitude)
     whole = bool(finite.all())
     parts, valid = [], None
     for part in (volume.real, volume.imag):

@@ -15,6 +15,7 @@ from linumpy.cli import logger
 from linumpy.device import CPU, Device
 from linumpy.errors import InputError
 from linumpy.io.tables import SliceConfig, parse_slice_id, stamp
+from linumpy.io.untrusted import TABLE_NBYTES, quoted, read_bounded
 from linumpy.stage_params.gaps import InterpolateParams
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
         When the file cannot be read or a line is not one of a manifest; names file and line.
     """
     try:
-        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")))
+        text = read_bounded(path, TABLE_NBYTES).decode("utf-8")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as a manifest ({error})") from error
     entries = []
@@ -182,11 +184,12 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
             slice_id = parse_slice_id(row["slice_id"])
         except (ValueError, OverflowError):
             raise InputError(
-                f"{path}, line {number}: slice_id is {row['slice_id']!r}, expected a slice id"
+                f"{path}, line {number}: slice_id is {quoted(row['slice_id'])}, expected a slice id"
             ) from None
         if failed not in ("true", "false"):
             raise InputError(
-                f"{path}, line {number}: interpolation_failed is {failed!r}, expected true or false"
+                f"{path}, line {number}: interpolation_failed is {quoted(failed)}, "
+                "expected true or false"
             )
         entries.append(
             ManifestEntry(
@@ -239,6 +242,8 @@ def finalise_interpolation(
 ) -> None:
     """Merge manifests into a table: ``slice_config.csv``; without any it is the same table.
 
+    A row that leaves its slice out without a reason gets one: it was somebody's decision.
+
     Parameters
     ----------
     config_in, config_out
@@ -247,12 +252,14 @@ def finalise_interpolation(
         Manifests, or folders of them (``*_manifest.csv``).
     """
     from linumpy.io.tables import read_slice_config, write_slice_config
+    from linumpy.mosaic.slice_config import with_reason
 
     paths: list[Path] = []
     for place in fragments:
         paths += sorted(place.glob("*_manifest.csv")) if place.is_dir() else [place]
     entries = [entry for path in paths for entry in read_manifest(path)]
-    rows = stamp_interpolations(read_slice_config(config_in), entries)
+    decided = [with_reason(row) for row in read_slice_config(config_in)]
+    rows = stamp_interpolations(decided, entries)
     write_slice_config(config_out, rows, overwrite=overwrite)
 
 

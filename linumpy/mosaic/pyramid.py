@@ -90,7 +90,8 @@ class _Axis:
                 used = np.flatnonzero(part.any(axis=1))
                 if used.size:
                     rows = slice(int(used[0]), int(used[-1]) + 1)
-                    shares.append(_Share(index, rows, np.ascontiguousarray(part[rows])))
+                    # A copy: a view would keep the matrix, which is as long as the brain, alive.
+                    shares.append(_Share(index, rows, part[rows].copy()))
                     self.n_cells[index] += 1
 
 

@@ -14,6 +14,7 @@ from linumpy.errors import InputError
 from linumpy.io.grid import NOMINAL_OVERLAP_FRACTION, GridTile, parse_stage_to_array
 from linumpy.io.info import INFO_NAME, TileInfo
 from linumpy.io.raw import RawTile, SideData, read_side_data, tiles_of_slice
+from linumpy.mosaic.neighbours import close_pairs
 
 logger = logging.getLogger("linumpy")
 
@@ -162,10 +163,9 @@ def _refuse_same_place(
     raw: RawSlice, centre: np.ndarray, known: np.ndarray, fov: np.ndarray
 ) -> None:
     numbers = np.flatnonzero(known)
-    away = np.abs(centre[numbers, None] - centre[None, numbers]) / fov
-    close = np.triu((away < SAME_PLACE).all(axis=-1), k=1)
-    if close.any():
-        a, b = (int(numbers[i[0]]) for i in np.nonzero(close))
+    close = close_pairs(centre[numbers] / fov, (SAME_PLACE, SAME_PLACE))
+    if len(close):
+        a, b = (int(numbers[i]) for i in close[0])
         first, second = raw.infos[a], raw.infos[b]
         raise InputError(
             f"{raw.tiles[a].path} and {raw.tiles[b].path}: two tiles at one stage position "

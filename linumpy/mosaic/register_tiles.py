@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace
+from linumpy.mosaic.neighbours import close_pairs
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,
     CorrelationSurface,
@@ -123,16 +124,17 @@ def find_pairs(stage_px: np.ndarray, tile_shape: tuple[int, int]) -> list[TilePa
     tile_shape
         Pixels of a tile along axis 1 and axis 2.
     """
-    pairs = []
-    for a in range(len(stage_px)):
-        shift = stage_px[a + 1 :] - stage_px[a]
-        share = 1 - np.abs(shift) / np.asarray(tile_shape)
-        # Along a side: most of one axis is shared, and something of the other.
-        beside = (share.max(axis=1) >= MIN_SIDE_SHARE) & (share.min(axis=1) >= MIN_OVERLAP_SHARE)
-        for offset in np.flatnonzero(beside):
-            expected = shift[offset]
-            pairs.append(TilePair(a, a + 1 + int(offset), (float(expected[0]), float(expected[1]))))
-    return pairs
+    pairs = close_pairs(stage_px, tile_shape)
+    if not len(pairs):
+        return []
+    shift = stage_px[pairs[:, 1]] - stage_px[pairs[:, 0]]
+    share = 1 - np.abs(shift) / np.asarray(tile_shape)
+    # Along a side: most of one axis is shared, and something of the other.
+    beside = (share.max(axis=1) >= MIN_SIDE_SHARE) & (share.min(axis=1) >= MIN_OVERLAP_SHARE)
+    return [
+        TilePair(int(a), int(b), (float(step[0]), float(step[1])))
+        for (a, b), step in zip(pairs[beside], shift[beside], strict=True)
+    ]
 
 
 def tile_evidence(array: Array, valid: Array | None = None) -> TileEvidence:

@@ -27,6 +27,7 @@ import numpy as np
 
 from linumpy.device import Array, to_host
 from linumpy.errors import InputError
+from linumpy.mosaic.neighbours import close_pairs
 
 _ROBUST_SIGMA = 1.4826
 _TUKEY = 4.685
@@ -253,23 +254,24 @@ def _overlap_equations(
     """Return basis differences, map differences and pair number of every cell in an overlap."""
     rows, differences, pair_of_row = [], [], []
     n_pairs = 0
-    for a, first in enumerate(maps):
-        for second in maps[a + 1 :]:
-            if first.group != second.group:
-                continue
-            shift = np.subtract(second.corner_px, first.corner_px)
-            found = _overlap_cells(first.values, second.values, shift / cell)
-            if found is None:
-                continue
-            at_first, at_second, difference = found
-            centre = [(c + 0.5) * cell - 0.5 for c in (*at_first, *at_second)]
-            rows.append(
-                basis(tile_shape, centre[0], centre[1], degree)
-                - basis(tile_shape, centre[2], centre[3], degree)
-            )
-            differences.append(difference)
-            pair_of_row.append(np.full(len(difference), n_pairs))
-            n_pairs += 1
+    corners = np.array([m.corner_px for m in maps]).reshape(-1, 2)
+    for a, b in close_pairs(corners, tile_shape).tolist():
+        first, second = maps[a], maps[b]
+        if first.group != second.group:
+            continue
+        shift = np.subtract(second.corner_px, first.corner_px)
+        found = _overlap_cells(first.values, second.values, shift / cell)
+        if found is None:
+            continue
+        at_first, at_second, difference = found
+        centre = [(c + 0.5) * cell - 0.5 for c in (*at_first, *at_second)]
+        rows.append(
+            basis(tile_shape, centre[0], centre[1], degree)
+            - basis(tile_shape, centre[2], centre[3], degree)
+        )
+        differences.append(difference)
+        pair_of_row.append(np.full(len(difference), n_pairs))
+        n_pairs += 1
     if not rows:
         return np.zeros((0, 0)), np.zeros(0), np.zeros(0, dtype=int)
     return np.concatenate(rows), np.concatenate(differences), np.concatenate(pair_of_row)

@@ -13,7 +13,10 @@ from linumpy.mosaic.create_mosaic_grid_3d import GridOptions, galvo_shift_of_sli
 from linumpy.mosaic.raw_slice import read_raw_slice
 from linumpy.mosaic.shifts import holds_grids, read_grid_infos
 
-CALIBRATION_NOTE = "calibration_slice"
+CALIBRATION = "calibration_slice"
+BY_HAND = "excluded by hand"
+NOT_CHOSEN = "not_chosen"
+"""Reasons why a slice is left out before anything is computed."""
 
 
 def generate_slice_config(
@@ -25,6 +28,7 @@ def generate_slice_config(
     galvo_threshold: float = 0.6,
     assume_unit: str | None = None,
     given: Path | None = None,
+    only: Iterable[int] | None = None,
 ) -> tuple[SliceConfig, ...]:
     """List the slices of an acquisition and say which go into the brain.
 
@@ -46,6 +50,12 @@ def generate_slice_config(
     given
         ``slice_config.csv`` with decisions made before, which win over all others. It may lack
         slices and columns, but want no slice that the acquisition does not have.
+    only
+        Slices to work on, whatever else is decided; None for all.
+
+    Returns
+    -------
+    A row a slice. Each that is left out says why.
 
     Raises
     ------
@@ -68,14 +78,29 @@ def generate_slice_config(
         raise InputError(f"--exclude_first is {exclude_first}, expected 0 or more")
     for n, row in enumerate(rows):
         if n < exclude_first:
-            rows[n] = replace(row, use=False, notes=CALIBRATION_NOTE)
+            rows[n] = replace(row, use=False, exclude_reason=CALIBRATION, notes=CALIBRATION)
         elif row.slice_id in set(exclude):
-            rows[n] = replace(row, use=False, exclude_reason="excluded by hand")
-    rows = [_merged(row, decided.get(row.slice_id)) for row in rows]
+            rows[n] = replace(row, use=False, exclude_reason=BY_HAND)
+    rows = [with_reason(_merged(row, decided.get(row.slice_id))) for row in rows]
+    if only is not None:
+        chosen = set(only)
+        rows = [
+            row
+            if row.slice_id in chosen or not row.used
+            else replace(row, use=False, exclude_reason=NOT_CHOSEN)
+            for row in rows
+        ]
     if not any(row.used for row in rows):
         raise InputError(f"{source}: all {len(rows)} slices are excluded; expected one to be left")
-    absent = [row for slice_id, row in decided.items() if slice_id not in ids]
+    absent = [with_reason(row) for slice_id, row in decided.items() if slice_id not in ids]
     return tuple(sorted([*rows, *absent], key=lambda row: row.slice_id))
+
+
+def with_reason(row: SliceConfig) -> SliceConfig:
+    """Return a row that says why its slice is left out, where nobody has said so."""
+    if row.used or row.exclude_reason or row.interpolated:
+        return row
+    return replace(row, exclude_reason=BY_HAND)
 
 
 def _merged(row: SliceConfig, given: SliceConfig | None) -> SliceConfig:

@@ -14,6 +14,7 @@ from linumpy.cli import logger, progress
 from linumpy.device import CPU, Array, Device, default_workers, is_device_array, namespace
 from linumpy.errors import InputError
 from linumpy.io.omezarr import Image, ImageWriter, Shape, create_image, open_image
+from linumpy.io.reading import reading
 from linumpy.mosaic.pyramid import Part, Pyramid, write_parts
 from linumpy.mosaic.stacking import (
     BLOCK_PX,
@@ -34,6 +35,7 @@ from linumpy.registration.align_mosaics_3d_from_shifts import (
 from linumpy.registration.register_slices import SliceRegistration
 from linumpy.registration.slice_planes import GivenPlace, SliceVolume
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
+from linumpy.slices.usable import refuse_unusable
 from linumpy.stage_params.brain import StackParams
 from linumpy.stream import stream
 from linumpy.timeline import span
@@ -67,7 +69,11 @@ def open_slices(paths: Sequence[Path], *, device: Device = CPU) -> list[SliceVol
     """
     if not paths:
         raise InputError("no slice volume (slice_z*.ome.zarr) to work on")
-    images = [open_image(path) for path in paths]
+    return slice_volumes([open_image(path) for path in paths], device=device)
+
+
+def slice_volumes(images: Sequence[Image], *, device: Device = CPU) -> list[SliceVolume]:
+    """Return opened slice volumes as registration and stacking see them; see `open_slices`."""
     volumes = [_slice_volume(image, device) for image in images]
     seen: dict[int, Path] = {}
     for image, volume in zip(images, volumes, strict=True):
@@ -89,6 +95,8 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
     if attributes.get("kind") != "slice" or attributes.get("interface_um") is None:
         raise InputError(f"{image.path}: expected a slice cropped at its interface")
     corner = [t - v / 2 for t, v in zip(image.translation_um, image.voxel_um, strict=True)]
+    if not np.isfinite([*corner, float(attributes["interface_um"])]).all():
+        raise InputError(f"{image.path}: lies at {corner} um; expected finite numbers")
 
     def part(array: Any, box: tuple[slice, ...]) -> Array:
         if not device.is_gpu:
@@ -98,15 +106,11 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
         return read_windows(array, [box])[0]
 
     def read(planes: slice, window: tuple[slice, slice]) -> tuple[Array, Array | None]:
-        try:
+        where = f"{image.path}: planes {planes.start}-{planes.stop}"
+        with reading(where):
             data = part(image.array, (planes, *window))
             valid = None if image.valid is None else part(image.valid, (planes, *window))
-        except Exception as error:
-            raise InputError(
-                f"{image.path}: planes {planes.start}-{planes.stop} cannot be read "
-                f"({type(error).__name__}: {error})"
-            ) from error
-        return data, valid
+        return refuse_unusable(data, valid, where), valid
 
     return SliceVolume(
         slice_id=int(attributes["slice_id"]),
@@ -125,7 +129,10 @@ def _given_place(image: Image) -> GivenPlace | None:
     try:
         placement = image.attributes["placement"]
         z, first, second = (float(value) for value in placement["offset_um"])
-        return GivenPlace((z, first, second), float(placement["rotation_deg"]))
+        place = GivenPlace((z, first, second), float(placement["rotation_deg"]))
+        if not np.isfinite([*place.offset_um, place.rotation_deg]).all():
+            raise ValueError(f"finite numbers: {placement}")
+        return place
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{image.path}: an interpolated slice without its placement (offset_um of three "
@@ -221,6 +228,11 @@ def stack_slices_motor(
     Returns
     -------
     Where each slice went.
+
+    Raises
+    ------
+    InputError
+        When the registration lacks a slice, or a slice has nothing to show.
     """
     canvas, places = brain_geometry(slices, registration, params)
     turns = registration.rotations_deg()
@@ -248,6 +260,8 @@ def stack_slices_motor(
         done = stream(steps, brain.read, brain.lay, brain.write)
         for _ in progress(done, len(steps), "stack"):
             pass
+        # Nothing has appeared yet: a brain that lacks a slice never does.
+        brain.check(places)
     return BrainModel(
         voxel_um,
         origin_um,
@@ -308,6 +322,7 @@ class _Brain:
         self._pyramid = Pyramid(image, resolutions_um, cell, device=device, each=self._each)
         self._open: dict[int, tuple[Array, Array]] = {}
         self._faces: dict[tuple[int, int, int], _Faces] = {}
+        self._shown: set[int] = set()
 
     def placement(self, place: StackedSlice, window: tuple[slice, slice]) -> Placement | None:
         """Return how a slice reaches a lateral block; None when it does not."""
@@ -349,6 +364,21 @@ class _Brain:
                 parts.extend(self._pyramid.add(window, data, mask))
         return parts
 
+    def check(self, places: Sequence[StackedSlice]) -> None:
+        """Refuse a brain that lacks what a slice shows.
+
+        Raises
+        ------
+        InputError
+            When no voxel of a slice was laid.
+        """
+        lacking = [place.slice_id for place in places if place.slice_id not in self._shown]
+        if lacking:
+            raise InputError(
+                f"slice z{lacking[0]:02d} has no voxel of data to put into the brain; leave it out "
+                "in slice_config.csv, or make it anew"
+            )
+
     def write(self, step: StackStep, parts: list[Part]) -> None:
         """Write what is finished; called from one thread."""
         if parts:
@@ -357,6 +387,8 @@ class _Brain:
 
     def _lay(self, step: StackStep, place: StackedSlice, read: Planes) -> None:
         """Lay planes over the open shards, by threads that have planes of their own."""
+        if place.slice_id not in self._shown and (read.valid is None or bool(read.valid.any())):
+            self._shown.add(place.slice_id)
         faces = self._find_faces(step, place, read)
         data = read.data[read.lead :]
         valid = None if read.valid is None else read.valid[read.lead :]

@@ -66,26 +66,6 @@ def canvas_shape(
     return corner, (int(shape[0]), int(shape[1]))
 
 
-def tiles_in_block(
-    offset_px: np.ndarray,
-    tile_shape: tuple[int, int],
-    window: tuple[slice, slice],
-) -> list[int]:
-    """List the tiles, by number, that touch a block of the canvas.
-
-    Parameters
-    ----------
-    offset_px
-        Tile corners from the canvas corner, shape (n_tiles, 2).
-    window
-        The block's pixels along axis 1 and axis 2.
-    """
-    low = np.array([s.start for s in window])
-    high = np.array([s.stop for s in window])
-    touch = (offset_px < high) & (offset_px + np.asarray(tile_shape) > low)
-    return np.flatnonzero(touch.all(axis=1)).tolist()
-
-
 @dataclass(frozen=True)
 class Placement:
     """Where a tile lies on a block of the canvas.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
+from linumpy.io.manifest import check_files
 from linumpy.quality.atlas import atlas_figures
 from linumpy.quality.attenuation import attenuation_figures
 from linumpy.quality.axial import axial_flatness
@@ -90,7 +91,11 @@ def evaluate(
     InputError
         When a folder is not there, or a file in it cannot be understood.
     """
-    run, truth = Run(run_path), load_truth(truth_path)
+    run = Run(run_path)
+    for path in (run.brain_path, *run.slice_paths.values()):
+        if path is not None:
+            check_files(path)
+    truth = load_truth(truth_path)
     found = _grids(grids)
     figures = {
         **tile_positions(run, truth),

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
+from linumpy.io.omezarr import open_image
 from linumpy.io.tables import parse_slice_id
 from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
 from linumpy.quality.run import Run
-from linumpy.quality.truth import Truth
+from linumpy.quality.truth import TISSUE_CLASS, Truth
 
 F1_TARGET = 1.0
 
@@ -48,11 +51,30 @@ def decision_figures(run: Run, truth: Truth) -> dict[str, Figure]:
         if _true(row.get("auto_excluded")) or row.get("exclude_reason", "") in _BY_MACHINE
     }
     # A bad slice that a person left out is found too; a good one that a person did is no error.
+    # Nor is one that has nothing but agarose to show: it matches nothing, and nothing is lost.
+    found = (by_machine | (unused & bad)) - _bare(truth, by_machine - bad)
     return {
         "rehoming_f1": _f1(glitches, mended, "the truth has no glitch of the stage"),
-        "bad_slices_found": _f1(bad, by_machine | (unused & bad), "the truth has no bad slice"),
+        "bad_slices_found": _f1(bad, found, "the truth has no bad slice"),
         "gaps_filled": _gaps(rows, truth),
     }
+
+
+def _bare(truth: Truth, ids: Iterable[int]) -> set[int]:
+    """Return which slices have no tissue between their own cut and the next."""
+    known = [truth.slices[i] for i in ids if i in truth.slices]
+    if not known or not truth.classes_path.exists():
+        return set()
+    classes = open_image(truth.classes_path)
+    axial_um, n_planes = classes.voxel_um[0], classes.array.shape[0]
+    top_um = classes.translation_um[0] - axial_um / 2
+    bare = set()
+    for each in known:
+        ends = np.array([each.face_um, each.face_um + truth.slice_interval_um])
+        first, stop = (int(n) for n in np.clip(np.rint((ends - top_um) / axial_um), 0, n_planes))
+        if not (np.asarray(classes.array[first:stop]) >= TISSUE_CLASS).any():
+            bare.add(each.slice_id)
+    return bare
 
 
 def _decisions(run: Run) -> dict[int, Mapping[str, str]]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from linumpy.errors import InputError
 from linumpy.io.models import read_json
+from linumpy.io.untrusted import TABLE_NBYTES, read_arrays, read_bounded
 
 PRIOR_ONLY = -1
 
@@ -159,11 +158,7 @@ class Run:
         archive = folder / f"{stem}.npz"
         if record is None or not archive.exists():
             return record
-        try:
-            with np.load(archive, allow_pickle=False) as arrays:
-                return {**record, **{name: arrays[name] for name in arrays.files}}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise InputError(f"{archive}: cannot be read as arrays ({error})") from error
+        return {**record, **read_arrays(archive)}
 
     @cached_property
     def brain_path(self) -> Path | None:
@@ -227,9 +222,9 @@ class Run:
         if not path.exists():
             return []
         try:
-            with path.open(newline="", encoding="utf-8") as file:
-                return [dict(row) for row in csv.DictReader(file)]
-        except (UnicodeDecodeError, csv.Error) as error:
+            text = read_bounded(path, TABLE_NBYTES).decode("utf-8")
+            return [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{path}: not a CSV table ({error})") from error
 
     def _slice_folders(self, name: str) -> list[tuple[int, Path]]:

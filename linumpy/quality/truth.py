@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.io.models import read_json
+from linumpy.io.untrusted import read_arrays
 
 TISSUE_CLASS = 2
 
@@ -276,11 +276,7 @@ def _turn(rotation_deg: float) -> np.ndarray:
 
 
 def _read_fields(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: cannot be read as arrays ({error})") from error
+    return read_arrays(path)
 
 
 def _floats(values: Any) -> tuple[float, ...]:

@@ -16,13 +16,15 @@ import numpy as np
 
 from linumpy.cli import progress
 from linumpy.device import CPU, Array, Device, default_workers, namespace
-from linumpy.errors import InputError
 from linumpy.geometry.orientation import orientation_of
 from linumpy.geometry.resample import HALF
 from linumpy.io.atomic import atomic_path
+from linumpy.io.manifest import check_all, write_manifest
 from linumpy.io.omezarr import Image, Shape, Triple, create_image, open_image
+from linumpy.io.reading import reading
 from linumpy.mosaic.pyramid import Box, Part, Pyramid, write_parts
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
+from linumpy.slices.usable import refuse_unusable
 from linumpy.stream import stream
 
 _EDGE = 1e-6
@@ -256,17 +258,15 @@ class _Source:
         box = source_box(self._to_source, window, image.array.shape)
         if box is None:
             return None
-        try:
+        with reading(f"{image.path}: voxels {box}"):
             data = self._part(image.array, box)
             valid = None if image.valid is None else self._part(image.valid, box)
-        except Exception as error:
-            raise InputError(
-                f"{image.path}: voxels {box} cannot be read ({type(error).__name__}: {error})"
-            ) from error
         xp = namespace(data)
+        data = data.astype(xp.float32, copy=False)
+        data = refuse_unusable(data, valid, f"{image.path}: voxels {box}")
         if valid is None:
             valid = xp.ones(data.shape, xp.uint8)
-        return _Read(data.astype(xp.float32, copy=False), valid, box)
+        return _Read(data, valid, box)
 
     def _part(self, array: Any, box: Box) -> Array:
         if not self._device.is_gpu:
@@ -294,6 +294,7 @@ def store_transform(
     """
     import zarr
 
+    check_all(image.path)
     with atomic_path(output, overwrite=overwrite, directory=True) as partial:
         partial.rmdir()
         shutil.copytree(image.path, partial, copy_function=_link)
@@ -305,6 +306,7 @@ def store_transform(
                 shutil.copy2(image.path / name, mine)
         group = zarr.open_group(partial, mode="r+")
         group.attrs["linumpy"] = {**image.attributes, **attributes}
+        write_manifest(partial)
     open_image(output)
 
 

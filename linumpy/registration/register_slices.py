@@ -69,6 +69,19 @@ class SliceRegistration:
     pivot_um: tuple[float, float] = (0.0, 0.0)
     jumps: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse a model that would place slices anywhere."""
+        for entry in self.slices:
+            numbers = [*entry["offset_um"], entry.get("rotation_deg", 0.0)]
+            if len(numbers) != 4 or not np.isfinite(np.asarray(numbers, float)).all():
+                raise ValueError(
+                    f"slice {entry['slice_id']}: offset_um {entry['offset_um']}, rotation_deg "
+                    f"{numbers[-1]}; expected three finite numbers and one"
+                )
+        ids = [entry["slice_id"] for entry in self.slices]
+        if len(set(ids)) < len(ids):
+            raise ValueError(f"slices {ids}: expected each once")
+
     def offsets_um(self) -> dict[int, np.ndarray]:
         """Return each slice's offset (z, axis 1, axis 2)."""
         return {s["slice_id"]: np.asarray(s["offset_um"], float) for s in self.slices}

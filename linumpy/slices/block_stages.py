@@ -28,14 +28,14 @@ from linumpy.intensity.normalize_intensities_per_slice import (
 )
 from linumpy.intensity.quantiles import float_histogram
 from linumpy.io.grid import GridInfo
+from linumpy.mosaic.neighbours import boxes_by_block
 from linumpy.mosaic.stitch_3d_refined import (
     blending_weights,
     canvas_shape,
     stitch_3d_refined,
-    tiles_in_block,
 )
 from linumpy.slices.engine import Source, Stage, on_device
-from linumpy.slices.layout import SliceLayout
+from linumpy.slices.layout import SHARD_PX, SliceLayout
 from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Key, Tile
@@ -67,6 +67,7 @@ class StitchedSource(Source):
         self._tile_shape = grid.tile_shape_px[1:]
         corner_px, shape = canvas_shape(position_px, self._tile_shape)
         self._offset_px = position_px - corner_px
+        self._in_block = boxes_by_block(self._offset_px, self._tile_shape, SHARD_PX)
         overlap = tuple(n * grid.overlap_fraction for n in self._tile_shape)
         self._weights = blending_weights(
             self._tile_shape,
@@ -122,7 +123,7 @@ class StitchedSource(Source):
 
     def _blend(self, key: Key, device: Device) -> Tile:
         window = self.layout.window(key)
-        numbers = tiles_in_block(self._offset_px, self._tile_shape, window)
+        numbers = self._in_block.get(key, [])
         # Of several GPUs the one that blends gets copies of the others' tiles.
         where = None if device.index is None else device
 

@@ -16,15 +16,16 @@ from linumpy.device import (
     batch_share,
     free_gpu_bytes,
     is_device_array,
-    namespace,
 )
 from linumpy.errors import InputError
 from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import Grid, GridInfo, create_grid, masks_on_gpu, open_grid
 from linumpy.io.omezarr import Image, create_image, open_image
+from linumpy.io.reading import reading
 from linumpy.slices.engine import Sink, Source
 from linumpy.slices.layout import SliceLayout
 from linumpy.slices.tile import Key, Tile
+from linumpy.slices.usable import mask_unusable, refuse_unusable
 
 ENCODE_NBYTES = 1 << 30
 """Most bytes of tiles on a GPU that are gathered before they are encoded together."""
@@ -72,20 +73,7 @@ class GridSource(Source):
         return [self._masked(key, *parts) for key, parts in zip(keys, found, strict=True)]
 
     def _masked(self, key: Key, data: Array, valid: Array | None) -> Tile:
-        xp = namespace(data)
-        # A sum is finite unless a voxel is not, or large voxels overflow it: no mask is made for
-        # tiles that have nothing to mask.
-        if bool(xp.isfinite(data.sum(dtype=xp.float64))):
-            return Tile(key, data, valid)
-        finite = xp.isfinite(data)
-        logger.warning(
-            "%s: tile %s has %d voxels that are not finite; they are masked",
-            self._grid.path,
-            key,
-            int((~finite).sum()),
-        )
-        data = xp.where(finite, data, xp.float32(0))
-        return Tile(key, data, finite.astype(xp.uint8) if valid is None else valid * finite)
+        return Tile(key, *mask_unusable(data, valid, f"{self._grid.path}: tile {key}"))
 
 
 class _Sink(Sink):
@@ -185,15 +173,15 @@ class SliceSource(Source):
     def read(self, key: Key) -> Tile:
         """Read a block and its mask."""
         window = (slice(None), *self.layout.window(key))
-        try:
+        with reading(f"{self._image.path}: block {key}"):
             data = np.ascontiguousarray(self._image.array[window], dtype=np.float32)
             valid = None
             if self._image.valid is not None:
                 valid = np.ascontiguousarray(self._image.valid[window], dtype=np.uint8)
-        except Exception as error:
-            raise InputError(
-                f"{self._image.path}: block {key} cannot be read ({type(error).__name__}: {error})"
-            ) from error
+        return self._checked(key, data, valid)
+
+    def _checked(self, key: Key, data: Array, valid: Array | None) -> Tile:
+        data = refuse_unusable(data, valid, f"{self._image.path}: block {key}")
         return Tile(key, data, valid)
 
     def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:
@@ -208,7 +196,7 @@ class SliceSource(Source):
         if self._image.valid is not None:
             found = read_windows(self._image.valid, windows)
             masks = [m.astype("uint8", copy=False) for m in found]
-        return [Tile(*parts) for parts in zip(keys, blocks, masks, strict=True)]
+        return [self._checked(*parts) for parts in zip(keys, blocks, masks, strict=True)]
 
 
 class SliceSink(_Sink):

@@ -11,6 +11,7 @@ import numpy as np
 from linumpy.device import Array, to_host
 from linumpy.errors import InputError
 from linumpy.intensity.compensate_psf import (
+    MIN_RESPONSE,
     AxialResponse,
     cell_means,
     compensate_psf,
@@ -75,6 +76,11 @@ class CompensatePsf(Stage):
             raise InputError(
                 f"the axial response was learned on {len(self.model.response)} planes, "
                 f"but these tiles have {planes}; learn it at this resolution"
+            )
+        if self.model is not None and not (self.model.response > 0.5 * MIN_RESPONSE).all():
+            raise InputError(
+                f"the axial response falls to {np.min(self.model.response):g}; expected at least "
+                f"{MIN_RESPONSE:g}"
             )
 
     def measure(self, tile: Tile) -> Array:

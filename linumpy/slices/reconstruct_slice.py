@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.device import CPU, Device
-from linumpy.io.atomic import refuse_existing
+from linumpy.io.atomic import refuse_existing, together
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import open_image
@@ -86,6 +86,7 @@ class SlicePictures:
     depth_mean: np.ndarray
 
 
+@together()
 def reconstruct_slice(
     slice_input: SliceInput,
     output: Path | str,

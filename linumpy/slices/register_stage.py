@@ -56,6 +56,15 @@ class TilePositions:
     pairs: list[dict[str, Any]]
     stage_affine: list[list[float]]
 
+    def __post_init__(self) -> None:
+        """Refuse positions that are none."""
+        for tile in self.tiles:
+            if np.shape(tile["corner_um"]) != (2,) or not np.isfinite(tile["corner_um"]).all():
+                raise ValueError(
+                    f"tile ({tile['ix']}, {tile['iy']}): corner_um {tile['corner_um']}; expected "
+                    "two finite numbers"
+                )
+
     def corners_um(self) -> dict[Key, np.ndarray]:
         """Return each tile's solved corner by its grid indices."""
         return {(t["ix"], t["iy"]): np.asarray(t["corner_um"], float) for t in self.tiles}

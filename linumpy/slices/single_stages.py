@@ -13,6 +13,7 @@ from typing import Any
 from linumpy.device import Device
 from linumpy.errors import InputError
 from linumpy.intensity.compensate_psf import AxialResponse
+from linumpy.io.atomic import together
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import open_image
 from linumpy.params import build
@@ -107,6 +108,7 @@ def illuminate_grid(
     _correct_grid(stage, FlatField, grid, output, models, overwrite, device)
 
 
+@together()
 def _correct_grid(
     stage: FieldStage | None,
     kind: type[Any],
@@ -177,6 +179,7 @@ def stitch_grid(
         run([], stitched, [sink], device=device)
 
 
+@together()
 def _slice_to_slice(
     make_chain: Callable[[], Sequence[Stage]],
     volume: Path,
@@ -214,6 +217,7 @@ def crop_slice(
     )
 
 
+@together()
 def refocus_slice(
     volume: Path,
     output: Path,

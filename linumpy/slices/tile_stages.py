@@ -37,6 +37,9 @@ from linumpy.stage_params.slices import FocalParams, ResampleParams
 
 _CELLS_A_SIDE = 48
 
+LEAST_FLAT = 1e-3
+"""Of a flat field whose mean is 1: what is divided by less would be noise alone."""
+
 
 class ResampleMosaicGrid(Stage):
     """Brings tiles to the working resolution."""
@@ -95,6 +98,7 @@ class FieldStage(Stage):
         """Note the tiles' size and where the stage put them."""
         self._tile_shape = layout.tile_shape_px[1:]
         self._voxel_um = layout.voxel_um
+        self._depth_um = layout.tile_shape_px[0] * layout.voxel_um[0]
         self._cell = max(1, min(self._tile_shape) // _CELLS_A_SIDE)
         self._slice_id = layout.slice_id
         corners = layout.corner_um() / np.asarray(layout.voxel_um[1:])
@@ -143,6 +147,11 @@ class DetectFocalCurvature(FieldStage):
         """Refuse a surface of another tile size."""
         if self.model is not None:
             self._refuse_other_size(self.model.surface_um.shape, "the focal curvature")
+            if not (abs(self.model.surface_um) < self._depth_um).all():
+                raise InputError(
+                    f"the focal curvature moves A-lines by {np.abs(self.model.surface_um).max():g} "
+                    f"um; expected less than the depth of the tiles, {self._depth_um:g} um"
+                )
 
     def measure(self, tile: Tile) -> np.ndarray:
         """Return the interface in cells, NaN where its edge is weak."""
@@ -178,6 +187,11 @@ class FixIllumination3d(FieldStage):
         """Refuse a flat field of another tile size."""
         if self.model is not None:
             self._refuse_other_size(self.model.flat_field.shape, "the flat field")
+            if not (self.model.flat_field >= LEAST_FLAT).all():
+                raise InputError(
+                    f"the flat field falls to {np.min(self.model.flat_field):g}; expected at least "
+                    f"{LEAST_FLAT:g}, with a mean of 1"
+                )
 
     def measure(self, tile: Tile) -> np.ndarray:
         """Return ln brightness in cells, NaN where it is dark."""

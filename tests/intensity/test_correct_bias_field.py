@@ -19,8 +19,10 @@ from linumpy.intensity.bias_model import (
 )
 from linumpy.intensity.correct_bias_field import correct_bias_field
 from linumpy.intensity.n4_fit import basis_matrix, contract
+from linumpy.io.manifest import adopt
 from linumpy.io.models import load_model
 from linumpy.io.omezarr import create_array, create_image, open_image
+from linumpy.io.verify import verify
 from linumpy.mosaic.pyramid import Pyramid, write_parts
 from linumpy.mosaic.stacking import StackedSlice, hann_weights
 from linumpy.slices.layout import volume_spec
@@ -139,6 +141,7 @@ def test_levels_labels_and_attributes_are_kept(brain, tmp_path):
     atlas = create_array(group, "labels/atlas/0", SHAPE, SHAPE, SHAPE, "u2")
     atlas[:] = (volume > 0.5).astype(np.uint16) * 7
     group["labels"].attrs["ome"] = {"version": "0.5", "labels": ["valid", "atlas"]}
+    adopt(source)
     output = tmp_path / "out.ome.zarr"
     correct_bias_field(source, output, BiasParams(engine="linumpy", mode="global"))
     before, after = open_image(source), open_image(output)
@@ -148,6 +151,7 @@ def test_levels_labels_and_attributes_are_kept(brain, tmp_path):
     assert after.attributes["slice_ids"] == [3, 4]
     assert after.attributes["slice_interval_um"] == 300.0
     assert after.attributes["bias_field"] == {"mode": "global", "strength": 1.0}
+    assert verify(output, deep=True) == []
     copied = zarr.open_group(output, mode="r")
     assert np.array_equal(copied["labels/atlas/0"][:], atlas[:])
     assert copied["labels"].attrs["ome"]["labels"] == ["valid", "atlas"]

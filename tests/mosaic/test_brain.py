@@ -9,6 +9,7 @@ import zarr
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.errors import InputError
+from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config
 from linumpy.mosaic.brain import (
@@ -163,6 +164,7 @@ def test_turned_slices_under_tilted_cuts_align_first_with_the_same_bits(
         valid *= np.arange(valid.shape[0])[:, None, None] >= deep
         image["labels/valid/0"][...] = valid
         image["0"][...] *= valid
+        adopt(path)
     record = json.loads(registration.read_text())
     for entry, turn in zip(record["slices"], (0.7, -1.9, 0.0, 0.05), strict=True):
         entry["rotation_deg"] = turn
@@ -278,7 +280,7 @@ def test_tables_and_slices_that_do_not_fit_are_named(scene, slices, registration
 
 def test_left_out_slices_leave_their_room(slices, registration, tmp_path):
     config = tmp_path / "c.csv"
-    rows = [SliceConfig(k, use=k != 1, exclude_reason="test" if k == 1 else "") for k in range(5)]
+    rows = [SliceConfig(k, use=k != 1, exclude_reason="test" if k == 1 else "") for k in IDS]
     write_slice_config(config, rows)
     stack_folder(
         slices,

@@ -145,7 +145,7 @@ def test_slices_are_listed_with_what_is_known_of_the_galvo(acquisition: Any) -> 
     acquisition.add_slice(4, [(3, 9)], n_extra=8)
     rows = generate_slice_config(acquisition.root, exclude=[4], exclude_first=1)
     assert rows == (
-        SliceConfig(0, use=False, notes="calibration_slice"),
+        SliceConfig(0, use=False, exclude_reason="calibration_slice", notes="calibration_slice"),
         SliceConfig(1, use=True),
         SliceConfig(4, use=False, exclude_reason="excluded by hand"),
     )
@@ -188,7 +188,8 @@ def test_decisions_made_before_win_and_must_fit_the_acquisition(
     assert [r.galvo_fix for r in rows] == [True, True, None, False]
     given.write_text("slice_id,quality_score\n0,0.5\n")
     (row, *_) = generate_slice_config(acquisition.root, exclude_first=1, given=given)
-    assert row == SliceConfig(0, use=False, notes="calibration_slice", quality_score=0.5)
+    why = "calibration_slice"
+    assert row == SliceConfig(0, use=False, exclude_reason=why, notes=why, quality_score=0.5)
     given.write_text("slice_id,use\n0,true\n2,true\n")
     with pytest.raises(InputError, match=r"given\.csv, line 3: slice z02 is not one of the acq"):
         generate_slice_config(acquisition.root, given=given)
@@ -232,7 +233,9 @@ def test_the_slice_config_command(acquisition: Any, tmp_path: Path) -> None:
         done = command(name, source, output, "--exclude_first", 1, "-f")
         assert (done.returncode, done.stderr) == (0, "")
         assert read_slice_config(output) == (
-            SliceConfig(0, use=False, notes="calibration_slice"),
+            SliceConfig(
+                0, use=False, exclude_reason="calibration_slice", notes="calibration_slice"
+            ),
             SliceConfig(1, use=True),
         )
     given = tmp_path / "given.csv"

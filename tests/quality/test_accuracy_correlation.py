@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linumpy.io.manifest import adopt
 from linumpy.quality.correlation import compare_runs, pearson, sharpness, truth_slabs
 from linumpy.quality.run import Run
 from linumpy.quality.truth import load_truth
@@ -35,6 +36,7 @@ def change_brain(runs: tuple[Path, Path, Path], change) -> None:  # noqa: ANN001
 
     array = zarr.open_group(runs[0] / "brain.ome.zarr")["0"]
     array[:] = change(np.asarray(array[:])).astype("f4")
+    adopt(runs[0] / "brain.ome.zarr")
 
 
 def test_the_ideal_run_equals_the_truth_here_and_itself(runs: tuple[Path, Path, Path]) -> None:
@@ -88,12 +90,14 @@ def test_missing_tissue_costs_correlation(runs: tuple[Path, Path, Path]) -> None
 
     group = zarr.open_group(runs[0] / "brain.ome.zarr")
     group["labels/valid/0"][:, 30:36] = 0
+    adopt(runs[0] / "brain.ome.zarr")
     figure = compare(runs)["correlation"]
     coverage = figure.details["coverage"]
     assert 0.8 < coverage < 0.95
     # What is known is right: only the share of the variance that is known counts.
     assert figure.value == pytest.approx(np.sqrt(coverage), abs=0.01)
     group["labels/valid/0"][:] = 0
+    adopt(runs[0] / "brain.ome.zarr")
     assert compare(runs)["correlation"].value == 0
 
 

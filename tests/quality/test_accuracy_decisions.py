@@ -1,5 +1,10 @@
 """Decisions about slices against the truth: glitches, bad slices, gaps."""
 
+import numpy as np
+import zarr
+
+from linumpy.io.manifest import adopt
+from linumpy.io.omezarr import open_image
 from linumpy.io.tables import SliceConfig, write_slice_config
 from linumpy.quality.rehoming import decision_figures
 from linumpy.quality.run import Run
@@ -78,3 +83,28 @@ def test_nothing_planted_nothing_marked(folders):
     assert all(f.value is None and "slice_config" in f.details["reason"] for f in none.values())
     clean = figures(run, truth, [SliceConfig(i) for i in range(3)])
     assert all(f.value is None and f.target is None for f in clean.values())
+
+
+def test_a_slice_of_bare_agarose_that_was_left_out_is_no_mistake(folders, synthetic, rng):
+    """Seen to fail without `_bare`: at the ends of a long brain such slices counted as wrong."""
+    run, truth_path = folders
+    synthetic.write_truth_volumes(truth_path, rng)
+    plant(synthetic, truth_path, bad={1: True})
+    rows = [SliceConfig(i) for i in range(3)]
+    rows[1] = SliceConfig(1, use=False, exclude_reason="low_quality")
+    rows[2] = SliceConfig(2, use=False, exclude_reason="no_match_but_neighbours_match")
+    assert figures(run, truth_path, rows)["bad_slices_found"].details["false"] == [2]
+    truth = load_truth(truth_path)
+    classes = open_image(truth.classes_path)
+    known, data = truth.slices[2], np.asarray(classes.array)
+    depth = classes.translation_um[0] + np.arange(len(data)) * classes.voxel_um[0] - known.face_um
+    own = (depth > 0) & (depth < truth.slice_interval_um)
+    assert own.sum() > 2
+    data[own] = 1
+    zarr.open_group(truth.classes_path)["0"][...] = data
+    adopt(truth.classes_path)
+    figure = figures(run, truth_path, rows)["bad_slices_found"]
+    assert figure.value == 1 and figure.details["false"] == []
+    # One that was used is not asked about, and a bad one that was missed still counts.
+    rows[1] = SliceConfig(1)
+    assert figures(run, truth_path, rows)["bad_slices_found"].value == 0

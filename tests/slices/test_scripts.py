@@ -9,6 +9,7 @@ import zarr
 from PIL import Image as Pillow
 
 from linumpy.io.grid import open_grid
+from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import open_image
 
 
@@ -113,6 +114,7 @@ def spoiled(work, tiny_grids, tmp_path):
     data = group["0"][:, :80, :80]
     data[40:60, 20:40, 20:40] = np.nan
     group["0"][:, :80, :80] = data
+    adopt(path)
     return path
 
 

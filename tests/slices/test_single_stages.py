@@ -19,6 +19,7 @@ from skimage.transform import resize
 
 from linumpy.errors import InputError, OutputExistsError
 from linumpy.io.grid import open_grid
+from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import open_image
 from linumpy.mosaic.stitch_3d_refined import blending_weights
 from linumpy.slices.grid_io import GridSource, SliceSource
@@ -315,6 +316,7 @@ def spoil(grid, folder, *, hole=None, nan=None):
         group["0"][:, hole[0] * t1 : (hole[0] + 1) * t1, hole[1] * t2 : (hole[1] + 1) * t2] = 7e3
     if nan is not None:
         group["0"][nan] = np.nan
+    adopt(path)
     return path
 
 
@@ -442,6 +444,7 @@ def test_grids_and_slices_are_not_mistaken_for_each_other(chain, tmp_path):
     group.attrs["linumpy"] = {
         **described, "tiles": [{**t, "present": False} for t in described["tiles"]],
     }  # fmt: skip
+    adopt(empty)
     with pytest.raises(InputError, match="no tile was imaged"):
         GridSource.open(empty)
 
