@@ -1,5 +1,6 @@
 # make demo: a small simulated acquisition through the whole pipeline, held against its truth.
 # make test: all checks and tests that need no GPU and no root.
+# make test-faults: kills, full and failing disks, hostile files, load; some of it Debian, as root.
 # make test-slurm: the pipeline through a SLURM of its own on this machine; Debian, as root.
 # make test-containers: the CPU image made from nothing, and the pipeline in it; Debian, as root.
 # Both make the environment (.venv) first. PYTHON chooses the interpreter (3.11 or newer),
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 DEMO := demo
 VALIDATOR := $(VENV)/rocrate
 
-.PHONY: help demo test test-slurm test-containers check format env clean
+.PHONY: help demo test test-faults test-slurm test-containers check format env clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -50,6 +51,10 @@ check: env
 
 test: check $(VALIDATOR)/.installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Tests that take minutes, or root; they say why where they are skipped.
+test-faults: env
+	$(BIN)/python -m pytest -n 2 --dist loadfile -raP tests/faults/check_*.py
 
 # What SLURM's packages are missing is installed; its daemons are gone afterwards.
 test-slurm: env

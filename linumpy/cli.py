@@ -6,18 +6,18 @@ import argparse
 import logging
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from linumpy import __version__
-from linumpy.errors import DeviceStuckError
-from linumpy.exit_status import exit_status, message
+from linumpy.exit_status import DEVICE_LOST, exit_status, message
 from linumpy.gpu.lease import DEFAULT_WAIT_S, Ask
-from linumpy.io.remote import refuse_remote_arguments
-from linumpy.start_up import begin_cuda, begin_import, leave
+from linumpy.io.remote import as_path, is_remote, refuse_remote_arguments
+from linumpy.start_up import Stopped, Stopping, begin_cuda, begin_import, leave
 
 T = TypeVar("T")
 
@@ -190,38 +190,64 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
             from linumpy.device import set_batch_share
 
             set_batch_share(args.gpu_batch)
+    _check_inputs(parser, args)
     return args
+
+
+def _check_inputs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Hold OME-Zarr on the command line against their manifests, before anything else is read."""
+    inputs = [a.dest for a in parser._actions if a.type is as_path]
+    for value in [getattr(args, dest) for dest in inputs]:
+        for path in value if isinstance(value, list) else [value]:
+            if path is not None and not is_remote(path) and path.is_dir():
+                from linumpy.io.manifest import check_files
+
+                check_files(path)
 
 
 def run(main: Callable[[], None]) -> None:
     """Run a script's main function and turn expected errors into one line and an exit status.
 
-    Statuses are those of `linumpy.exit_status`; a bug keeps its traceback.
+    Statuses are those of `linumpy.exit_status`, and 128 + n after signal n; a bug keeps its
+    traceback.
     """
     name = Path(sys.argv[0]).name
+    stopping = Stopping()
     try:
-        main()
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        sys.exit(130)
+        with stopping:
+            main()
+    except (KeyboardInterrupt, Stopped):
+        _end_stopped(name, stopping.number or signal.SIGINT)
     except BrokenPipeError:
         # The reader of our standard output went away (`linum_x.py | head`): not our error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
+        if stopping.number is not None:
+            logger.debug("where it was stopped", exc_info=error)
+            _end_stopped(name, stopping.number)
         status = exit_status(error)
         if status is None:
             raise
         print(f"{name}: error: {message(error, status)}", file=sys.stderr)
         logger.debug("where it happened", exc_info=error)
-        if isinstance(error, DeviceStuckError):
-            # Python's own way out waits for all threads.
+        if status == DEVICE_LOST:
+            # Python's own way out waits for all threads, and takes CUDA apart.
             leave(status)
         sys.exit(status)
+    if stopping.number is not None:
+        _end_stopped(name, stopping.number)
     from linumpy.records.environment import note_environment
 
     note_environment()
     leave()
+
+
+def _end_stopped(name: str, number: int) -> NoReturn:
+    """End with the status that shells give to a signal."""
+    said = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+    print(f"{name}: {said}", file=sys.stderr)
+    sys.exit(128 + number)
 
 
 def progress(iterable: Iterable[T], total: int, label: str) -> Iterator[T]:

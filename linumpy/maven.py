@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import shutil
 import sys
-import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from linumpy.errors import LinumpyError
+from linumpy.io.atomic import atomic_path
 
 _LISTING = "class_path.txt"
 _DOWNLOAD_TRIES = 4
@@ -51,17 +51,15 @@ def class_path(coordinates: str, cache: Path) -> list[Path]:
 
 
 def _fetch(coordinates: str, folder: Path) -> None:
-    """Fill `folder` with the jars and the list of their names, by rename."""
+    """Make `folder` of the jars and the list of their names; it appears whole."""
     print(f"fetching {coordinates} from Maven Central; this happens once", file=sys.stderr)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.partial-") as name:
-        partial = Path(name, "jars")
-        partial.mkdir()
-        jars = _download(coordinates, Path(name, "repository"))
+    with atomic_path(folder, overwrite=True, directory=True) as partial:
+        repository = partial / ".repository"
+        jars = _download(coordinates, repository)
         for jar in jars:
             jar.replace(partial / jar.name)
+        shutil.rmtree(repository)
         (partial / _LISTING).write_text("".join(f"{jar.name}\n" for jar in jars), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.replace(folder)
 
 
 def _download(coordinates: str, repository: Path) -> list[Path]:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from linumpy.io.atomic import write_text
+
 _INTRODUCTION = """\
 <!-- Made from nextflow_schema.json by linumpy.parameters_page; edit the schema instead. -->
 
@@ -82,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("page", type=Path)
     args = parser.parse_args(argv)
     schema = json.loads(args.schema.read_text(encoding="utf-8"))
-    args.page.write_text(parameters_page(schema), encoding="utf-8")
+    write_text(args.page, parameters_page(schema))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,13 @@ import ctypes
 import importlib
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Self
 
 from linumpy.errors import LinumpyError
 from linumpy.gpu.lease import Ask, hold, want
@@ -89,6 +92,56 @@ def begin_import(*names: str) -> None:
                 importlib.import_module(name)
 
     _in_thread("start-imports", work)
+
+
+class Stopped(BaseException):
+    """A signal asked the process to end; no `Exception`, so that nobody takes it for one."""
+
+
+class Stopping:
+    """Turns the first signal that asks to end into an exception in the main thread.
+
+    So what was made aside is removed, and threads end with the item in hand. A second signal ends
+    the process at once. Ctrl-C raises KeyboardInterrupt as ever. What the caller ignores, as nohup
+    does, stays ignored.
+
+    Attributes
+    ----------
+    number
+        The signal that came, also where the exception was lost on its way; None for none.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                before = signal.getsignal(number)
+                if before in (signal.SIG_DFL, signal.default_int_handler):
+                    self._before[number] = before
+                    signal.signal(number, self._stop)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # After a signal, the way out can be cut short by another.
+        if self.number is None:
+            for number, before in self._before.items():
+                signal.signal(number, before)  # type: ignore[arg-type]
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Stopped(signal.Signals(number).name)
 
 
 def leave(status: int = 0) -> None:

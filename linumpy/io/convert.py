@@ -131,7 +131,8 @@ def write_volume(
 ) -> None:
     """Write a volume as OME-Zarr 0.5 with its pyramid, box by box.
 
-    Coarser levels hold anti-aliased means, rounded where voxels are whole numbers.
+    Coarser levels hold anti-aliased means, rounded where voxels are whole numbers. Voxels that are
+    not finite become 0, and a warning counts them.
 
     Parameters
     ----------
@@ -151,10 +152,12 @@ def write_volume(
     OutputExistsError
         When `output` exists and `overwrite` is false.
     """
-    from linumpy.cli import progress
+    from linumpy.cli import logger, progress
     from linumpy.mosaic.pyramid import Part, Pyramid
     from linumpy.stream import stream
 
+    dtype = native(volume.dtype)
+    whole = dtype.kind in "ui"
     spec = ImageSpec(
         shape=volume.shape,
         voxel_um=volume.voxel_um,
@@ -163,10 +166,9 @@ def write_volume(
         ),
         chunks=(CHUNK_PX,) * 3,
         shards=SHARDS_PX,
-        dtype=native(volume.dtype).name,
+        dtype=dtype.name,
         attributes=volume.attributes,
     )
-    whole_numbers = native(volume.dtype).kind in "ui"
 
     def read(box: Box) -> np.ndarray:
         try:
@@ -177,16 +179,20 @@ def write_volume(
                 f"({type(error).__name__}: {error})"
             ) from error
 
+    unknown = 0
     with create_image(output, spec, overwrite=overwrite) as image:
         resolutions = default_levels(spec.voxel_um) if resolutions_um is None else resolutions_um
         pyramid = Pyramid(image, resolutions, SHARDS_PX)
 
         def compute(box: Box, data: np.ndarray) -> list[Part]:
-            if not np.isfinite(data).all():
+            nonlocal unknown
+            bad = 0 if data.dtype.kind in "ui" else int(data.size - np.isfinite(data).sum())
+            if bad:
+                unknown += bad
                 data = np.nan_to_num(data, posinf=0, neginf=0)
-            parts = pyramid.add(box, data.astype(np.float32, copy=False))
-            if whole_numbers:
-                parts = [Part(p.array, p.window, np.rint(p.data)) for p in parts]
+            parts = pyramid.add(box, _float32(data))
+            if whole:
+                parts = [Part(p.array, p.window, whole_numbers(p.data, dtype)) for p in parts]
             return [Part(image.array, box, data), *parts]
 
         def write(_: Box, parts: list[Part]) -> None:
@@ -197,6 +203,33 @@ def write_volume(
         done = stream(places, read, compute, write, readers=1)
         for _ in progress(done, len(places), "convert"):
             pass
+    if unknown:
+        logger.warning(
+            "%s: %d voxels are not finite; they are 0 in %s", volume.name, unknown, output
+        )
+
+
+def _float32(data: np.ndarray) -> np.ndarray:
+    """Return real numbers as float32; what is too large for it becomes its largest number."""
+    if data.dtype.itemsize > 4 and data.dtype.kind == "f":
+        limit = float(np.finfo(np.float32).max)
+        data = data.clip(-limit, limit)
+    return data.astype(np.float32, copy=False)
+
+
+def whole_numbers(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Round to whole numbers of a type; what is beyond its range becomes the nearest in it.
+
+    Rounded to float32 or float64, the largest numbers of wide types lie beyond their range: cast
+    as they are, they would come out as negative numbers.
+    """
+    limits = np.iinfo(dtype)
+    rounded = np.rint(values)
+    with np.errstate(invalid="ignore"):
+        out: np.ndarray = rounded.astype(dtype)
+    out[rounded >= float(limits.max)] = limits.max
+    out[rounded <= float(limits.min)] = limits.min
+    return out
 
 
 def read_resolutions(text: str | None) -> list[float] | None:

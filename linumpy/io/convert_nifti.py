@@ -12,7 +12,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path, refuse_existing
-from linumpy.io.convert import Box, Volume, native, write_volume
+from linumpy.io.convert import Box, Volume, native, whole_numbers, write_volume
 from linumpy.io.convert_nifti_file import (
     SLAB_BYTES,
     nifti_name,
@@ -186,9 +186,6 @@ def resample_nifti(
         affine = nifti.affine_mm.copy()
         affine[:3, :3] *= scale
         affine[:3, 3] += nifti.affine_mm[:3, :3] @ ((scale - 1) / 2)
-        limits = None
-        if nifti.dtype.kind in "ui":
-            limits = np.iinfo(nifti.dtype)
 
         def read(planes: slice) -> np.ndarray:
             depth, first = None, planes.start
@@ -200,9 +197,7 @@ def resample_nifti(
                 depth = part[:, first:last]
             slab = nifti.values(nifti.data[:, :, first:last]).astype(np.float32).transpose(2, 1, 0)
             slab = apply_axis_weights(slab, [depth, *matrices[1:]]).transpose(2, 1, 0)
-            if limits is None:
-                return slab
-            return np.rint(slab).clip(limits.min, limits.max)
+            return whole_numbers(slab, nifti.dtype) if nifti.dtype.kind in "ui" else slab
 
         write_nifti(
             output, shape[::-1], nifti.dtype, affine, read, overwrite=overwrite,

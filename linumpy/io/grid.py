@@ -9,7 +9,7 @@ no such metadata, are read with nominal positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,10 +18,24 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.omezarr import ImageSpec, ImageWriter, Shape, Triple, create_image, open_image
+from linumpy.io.omezarr import (
+    Image,
+    ImageSpec,
+    ImageWriter,
+    Shape,
+    Triple,
+    create_image,
+    open_image,
+)
+from linumpy.io.reading import reading
 from linumpy.io.remote import require
+from linumpy.io.tables import LARGEST_ID
+from linumpy.io.untrusted_zarr import metadata_of
 
 NOMINAL_OVERLAP_FRACTION = 0.2
+
+MOST_TILE_VOXELS = 1 << 31
+"""Most voxels of a tile; a tile is what must fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +129,40 @@ class GridInfo:
             raise InputError(
                 f"{where}: mosaic grid metadata (attributes.linumpy) lacks or misstates {error}"
             ) from error
+        _check_counts(info, where)
         parse_stage_to_array(info.stage_to_array)
+        lengths = [*info.tile_fov_um, *info.voxel_um]
+        lengths += [v for t in info.tiles for v in (t.stage_x_mm, t.stage_y_mm)]
+        try:
+            known = bool(np.isfinite(np.asarray(lengths, float)).all())
+        except (TypeError, ValueError):
+            known = False
+        if not known or not info.tiles:
+            raise InputError(
+                f"{where}: mosaic grid metadata (attributes.linumpy) misstates tiles, tile_fov_um "
+                "or voxel_um; expected positions and lengths that are finite numbers"
+            )
         return info
+
+
+def _check_counts(info: GridInfo, where: Path) -> None:
+    counts = [*info.tile_shape_px, info.slice_id, info.galvo_shift_px]
+    counts += [index for tile in info.tiles for index in (tile.ix, tile.iy)]
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in counts)
+    if (
+        not whole
+        or len(info.tile_shape_px) != 3
+        or min(info.tile_shape_px) < 1
+        or math.prod(info.tile_shape_px) > MOST_TILE_VOXELS
+        or any(min(tile.ix, tile.iy) < 0 for tile in info.tiles)
+        or not 0 <= info.slice_id <= LARGEST_ID
+        or not isinstance(info.stage_to_array, str)
+    ):
+        raise InputError(
+            f"{where}: mosaic grid metadata (attributes.linumpy) misstates slice_id, "
+            f"tile_shape_px, galvo_shift_px, stage_to_array or a tile's index; expected whole "
+            f"numbers, and tiles of at most {MOST_TILE_VOXELS} voxels"
+        )
 
 
 def parse_stage_to_array(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -160,7 +206,6 @@ class GridWriter:
     def __init__(self, image: ImageWriter, info: GridInfo) -> None:
         self.info = info
         self._image = image
-        self._slots = {(t.ix, t.iy): t for t in info.tiles}
 
     def write_tile(
         self, ix: int, iy: int, data: np.ndarray, valid: np.ndarray | None = None
@@ -190,8 +235,14 @@ class GridWriter:
 
     def update_tile(self, ix: int, iy: int, *, flags: tuple[str, ...]) -> None:
         """Replace the flags of a tile in the metadata that is written at the end."""
-        self._slots[ix, iy] = replace(self._slots[ix, iy], flags=flags)
-        tiles = tuple(self._slots[t.ix, t.iy] for t in self.info.tiles)
+        self.update_flags({(ix, iy): flags})
+
+    def update_flags(self, flags: Mapping[tuple[int, int], tuple[str, ...]]) -> None:
+        """Replace the flags of tiles in the metadata that is written at the end, all at once."""
+        tiles = tuple(
+            replace(t, flags=flags[t.ix, t.iy]) if (t.ix, t.iy) in flags else t
+            for t in self.info.tiles
+        )
         self.info = replace(self.info, tiles=tiles)
         self._image.attributes.update(self.info.to_attributes())
 
@@ -286,14 +337,10 @@ class Grid:
 
         from linumpy.io.host_pool import empty
 
-        try:
+        with reading(f"{self.path}: tile ({ix}, {iy})"):
             room = empty(self.info.tile_shape_px, array.dtype)
             window = tile_window(self.info, ix, iy)
             data = array.get_basic_selection(window, out=NDBuffer.from_numpy_array(room))
-        except Exception as error:
-            raise InputError(
-                f"{self.path}: tile ({ix}, {iy}) cannot be read ({type(error).__name__}: {error})"
-            ) from error
         return np.ascontiguousarray(data, dtype=dtype)
 
 
@@ -306,6 +353,11 @@ def open_grid(path: Path | str, *, assume_unit: str | None = None) -> Grid:
         When `path` is no mosaic grid, or metadata and array disagree.
     """
     image = open_image(path, assume_unit=assume_unit)
+    with metadata_of(image.path):
+        return _opened_grid(image)
+
+
+def _opened_grid(image: Image) -> Grid:
     array = image.array
     if image.attributes.get("kind") == "mosaic_grid":
         info = GridInfo.from_attributes(image.attributes, image.path)

@@ -12,7 +12,6 @@ estimated, and says so.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
+from linumpy.io.atomic import write_json
 from linumpy.io.models import read_json
 
 MODEL = Path(__file__).with_name("stage_times.json")
@@ -159,7 +159,7 @@ def write_stage_times(model: StageTimes, path: Path) -> None:
             for device, entries in model.times.items()
         },
     }
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_json(path, content)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -57,16 +57,16 @@ def note_environment(folder: Path | None = None) -> None:
         Where to leave it; the task's folder if None.
     """
     folder = folder or task_folder()
-    if folder is None:
+    if folder is None or not folder.is_dir():
         return
     with suppress(Exception):
+        from linumpy.io.atomic import write_json
+
         path, found = folder / NOTE, describe_environment()
         before = read_note(folder)
         if before and not found["gpus"]:
             found["gpus"] = before["gpus"]
-        partial = path.with_name(f"{NOTE}.{os.getpid()}")
-        partial.write_text(json.dumps(found) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_json(path, found)
 
 
 def read_note(folder: Path) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ import pytest
 
 from linumpy.errors import InputError
 from linumpy.io.grid import open_grid
+from linumpy.io.manifest import adopt
 from linumpy.planning.plan_params import DEFAULTS, PlanParams
 from linumpy.planning.survey import survey
 
@@ -118,6 +119,7 @@ def test_a_grid_without_unit_is_named(tiny_grids, tmp_path):
     for axis in metadata["attributes"]["ome"]["multiscales"][0]["axes"]:
         axis.pop("unit", None)
     (copy / "zarr.json").write_text(json.dumps(metadata))
+    adopt(copy)
     with pytest.raises(InputError, match=rf"{copy.name}.*--assume_unit"):
         survey(tmp_path, given())
     assert survey(tmp_path, given(assume_unit="micrometer")).ids == (0,)

@@ -1,0 +1,150 @@
+"""SIGTERM, SIGHUP and Ctrl-C end a script with nothing left, also while its threads work."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+PATIENCE_S = 60
+
+# A script of its own: threads write tiles while the main thread waits for them.
+SCRIPT = """\
+import os, signal, sys, time
+from pathlib import Path
+from linumpy.cli import run
+from linumpy.io.atomic import atomic_path
+from linumpy.stream import stream
+
+def main():
+    with atomic_path(sys.argv[1], directory=True) as partial:
+        def write(key, value):
+            # As Zarr does: whatever folder is missing is made.
+            (partial / "c").mkdir(parents=True, exist_ok=True)
+            (partial / "c" / str(key)).write_text("tile")
+        def read(key):
+            time.sleep(float(sys.argv[2]))
+        keys = (print("ready", flush=True) or key if key == 9 else key for key in range(10**6))
+        for _ in stream(keys, read, lambda _, value: value, write):
+            pass
+
+run(main)
+"""
+
+
+def begin_script(path, pause_s="0.001", **options):
+    file = path.parent / "linum_test.py"
+    file.write_text(SCRIPT)
+    child = subprocess.Popen(
+        [sys.executable, str(file), str(path), pause_s],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("SIGTERM", "stopped by SIGTERM"), ("SIGHUP", "stopped by SIGHUP"), ("SIGINT", "interrupted")],
+)
+def test_a_signal_ends_a_script_and_leaves_nothing(name, said, tmp_path):
+    """Seen to fail without `Stopping` in `run`."""
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    for _ in range(3):
+        child = begin_script(tmp_path / "outputs" / "out")
+        (tmp_path / "outputs" / "linum_test.py").unlink()
+        child.send_signal(signal.Signals[name])
+        _, text = child.communicate(timeout=PATIENCE_S)
+        assert child.returncode == 128 + signal.Signals[name]
+        assert text.splitlines()[-1] == f"linum_test.py: {said}"
+        assert "Traceback" not in text
+        assert list(folder.iterdir()) == []
+
+
+def test_what_threads_write_after_a_signal_goes_too(tmp_path):
+    """Seen to fail without `_remove_rest` at exit."""
+    file = tmp_path / "linum_test.py"
+    file.write_text(
+        "import sys, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from contextlib import suppress\n"
+        "from linumpy.cli import run\n"
+        "from linumpy.io.atomic import atomic_path\n"
+        "def main():\n"
+        "    pool = ThreadPoolExecutor(1)\n"
+        "    with atomic_path(sys.argv[1], directory=True) as partial:\n"
+        "        def work():\n"
+        "            print('ready', flush=True)\n"
+        "            end = time.monotonic() + 1\n"
+        "            while time.monotonic() < end:\n"
+        "                with suppress(OSError):\n"
+        "                    (partial / 'c').mkdir(parents=True, exist_ok=True)\n"
+        "                    (partial / 'c' / '0').write_text('tile')\n"
+        "        pool.submit(work).result()\n"
+        "run(main)\n"
+    )
+    folder = tmp_path / "outputs"
+    child = subprocess.Popen(
+        [sys.executable, str(file), str(folder / "out")], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=PATIENCE_S)
+    assert child.returncode == 143
+    assert list(folder.iterdir()) == []
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path):
+    """Seen to fail without the default handlers that `_stop` sets."""
+    code = (
+        "import sys, threading, time\n"
+        "from linumpy.cli import run\n"
+        "def main():\n"
+        "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(600)\n"
+        "run(main)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGTERM)
+    # The thread goes on; the main thread has said what it does.
+    assert "stopped by SIGTERM" in child.stderr.readline()
+    assert child.poll() is None
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=PATIENCE_S)
+    assert child.returncode == -signal.SIGTERM
+
+
+def test_what_the_caller_ignores_stays_ignored(tmp_path):
+    """As under nohup."""
+
+    def ignore():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    child = begin_script(tmp_path / "out", preexec_fn=ignore)
+    child.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.3)
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=PATIENCE_S)
+    assert child.returncode == 143
+
+
+def test_handlers_come_back_and_other_threads_set_none():
+    from linumpy.cli import run
+
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    run(lambda: None)
+    thread = threading.Thread(target=run, args=(lambda: None,))
+    thread.start()
+    thread.join()
+    after = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert after == before
