@@ -47,8 +47,8 @@ def test_good_files_are_read(outcomes, reader):
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused_with_bounded_memory(outcomes, name):
-    """Seen to fail without each of: `_check_undeclared` (2.1 GB), `bound_json` (2.4 GB), the
-    size limits of `read_bounded` (1 GB), `check_expansion` (0.6 GB), `first_overlap` (accepted).
+    """Seen to fail without each of: `_check_undeclared` (2.1 GB), `bound_json` (0.8 GB), the
+    size limits of `read_bounded` (2.1 GB), `check_expansion` (0.9 GB), `first_overlap` (accepted).
     """
     reader, _, match = BOMBS[name]
     said, nbytes = outcomes[name]

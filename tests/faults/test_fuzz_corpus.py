@@ -14,7 +14,7 @@ INPUTS = sorted(path for path in CORPUS.rglob("*") if path.is_file())
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_nothing_but_an_input_error_comes_out(path):
-    """Each ``crash-*`` was seen to fail before its mending; they are named for what was wrong."""
+    """Each ``crash-*`` is made after a find of the fuzzers, and named for what was wrong."""
     target = importlib.import_module(f"tests.faults.fuzz.{path.parent.name}")
     target.one(path.read_bytes())
 

@@ -1,0 +1,38 @@
+"""docs/robustness.md names tests that there are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "robustness.md"
+
+
+def rows():
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith("| ") and not line.startswith("| ---")]
+
+
+def test_every_named_test_is_there():
+    """Seen to fail with one letter of a name changed."""
+    there = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        there.add(path.name)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        there |= {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+    named = set(re.findall(r"`((?:test|check)_\w+(?:\.py)?|Test\w+)`", "\n".join(rows())))
+    assert len(named) > 100
+    assert sorted(named - there) == []
+
+
+def test_every_row_names_a_test():
+    """Seen to fail with the last cell of a row emptied."""
+    heads = ("| what |", "| input |", "| campaign |")
+    for row in rows():
+        if row.startswith(heads) or row.count("|") != 4:
+            continue
+        last = row.split("|")[-2]
+        assert "`" in last or "same" in last or "by hand" in last, row
