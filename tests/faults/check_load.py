@@ -42,10 +42,7 @@ def records(tmp_path_factory):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_memory_is_flat_while_ten_thousand_tiles_pass(records, step):
-    """The last quarter of the loop against its second.
-
-    Seen to fail with a list that keeps every tile that passes.
-    """
+    """The last quarter of the loop against its second."""
     record = records[MANY][step]
     grown = load.growth(record["resident"])
     few, many = (max(records[n][step]["resident"]) / MIB for n in (FEW, MANY))

@@ -67,10 +67,7 @@ def runs(make_launcher: Callable[[str, Path], Launcher], scripts_folder: Path) -
 
 
 def test_killed_runs_come_to_the_same_once_resumed(runs: Runs) -> None:
-    """Heads, tasks and everything at once are killed, until a run is let through.
-
-    Seen to fail with `mend_work` taken out: a run took up a folder in which an orphan still worked.
-    """
+    """Heads, tasks and everything at once are killed, until a run is let through."""
     chance = random.Random(SEED)
     counted: Counter[str] = Counter()
     finished = 0
@@ -112,7 +109,7 @@ def test_killed_runs_come_to_the_same_once_resumed(runs: Runs) -> None:
 
 
 def test_full_disk_fails_the_run_and_room_mends_it(runs: Runs, tmp_path: Path) -> None:
-    """Published anew from finished tasks; seen to fail without the last line of `tell_result`."""
+    """Published anew from finished tasks."""
     with small_disk(tmp_path / "disk", 6 << 20) as disk:
         output = disk / "output"
         head = runs.start(runs.clean, output, "-resume")
