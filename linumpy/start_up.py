@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
@@ -94,6 +95,10 @@ def begin_import(*names: str) -> None:
     _in_thread("start-imports", work)
 
 
+PATIENCE_S = 10.0
+"""How long threads may take to end after a signal; batch systems wait for half a minute."""
+
+
 class Stopped(BaseException):
     """A signal asked the process to end; no `Exception`, so that nobody takes it for one."""
 
@@ -101,9 +106,10 @@ class Stopped(BaseException):
 class Stopping:
     """Turns the first signal that asks to end into an exception in the main thread.
 
-    So what was made aside is removed, and threads end with the item in hand. A second signal ends
-    the process at once. Ctrl-C raises KeyboardInterrupt as ever. What the caller ignores, as nohup
-    does, stays ignored.
+    So what was made aside is removed, and threads end with the item in hand. Where they do not
+    within `PATIENCE_S`, be it that the exception came between the taking of a lock and its release,
+    a thread of this object's removes it and ends the process. A second signal ends it at once.
+    Ctrl-C raises KeyboardInterrupt as ever. What the caller ignores, as nohup does, stays ignored.
 
     Attributes
     ----------
@@ -114,6 +120,7 @@ class Stopping:
     def __init__(self) -> None:
         self.number: int | None = None
         self._before: dict[int, object] = {}
+        self._wakeup = (-1, -1)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -122,6 +129,7 @@ class Stopping:
                 if before in (signal.SIG_DFL, signal.default_int_handler):
                     self._before[number] = before
                     signal.signal(number, self._stop)
+            self._watch()
         return self
 
     def __exit__(
@@ -131,9 +139,34 @@ class Stopping:
         traceback: TracebackType | None,
     ) -> None:
         # After a signal, the way out can be cut short by another.
-        if self.number is None:
+        if self.number is None and self._before:
             for number, before in self._before.items():
                 signal.signal(number, before)  # type: ignore[arg-type]
+            signal.set_wakeup_fd(self._wakeup[0])
+            os.close(self._wakeup[1])
+
+    def _watch(self) -> None:
+        """Begin to wait for a signal, by a pipe that the system's own handler writes to."""
+        if not self._before:
+            return
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        self._wakeup = (signal.set_wakeup_fd(write_end, warn_on_full_buffer=False), write_end)
+        wanted = set(self._before)
+
+        def wait() -> None:
+            while (found := os.read(read_end, 1)) and found[0] not in wanted:
+                pass
+            os.close(read_end)
+            if found:
+                time.sleep(PATIENCE_S)
+                # No lock is taken here that another thread may hold for good.
+                aside = sys.modules.get("linumpy.io.aside")
+                if aside is not None:
+                    aside.remove_rest()
+                os._exit(128 + found[0])
+
+        threading.Thread(target=wait, name="stopping", daemon=True).start()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.number = number

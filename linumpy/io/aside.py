@@ -53,7 +53,7 @@ class Aside:
     def begin(self) -> None:
         """Make the folder and take its lock, for as long as this process lives."""
         if not _begun:
-            atexit.register(_remove_rest)
+            atexit.register(remove_rest)
         _begun.add(self)
         for _ in range(_BEGINNINGS):
             self.folder.mkdir()
@@ -251,7 +251,7 @@ def _sees_all_locks(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -
     return kind in _DISK_KINDS or (kind in _SHARED_KINDS and not given & _LOCAL_LOCKS)
 
 
-def _remove_rest() -> None:
+def remove_rest() -> None:
     """At the end of the process, when no thread writes any more, see that nothing is left."""
     for aside in list(_begun):
         aside.end()

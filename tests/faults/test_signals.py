@@ -67,7 +67,7 @@ def test_a_signal_ends_a_script_and_leaves_nothing(name, said, tmp_path):
 
 
 def test_what_threads_write_after_a_signal_goes_too(tmp_path):
-    """Seen to fail without `_remove_rest` at exit."""
+    """Seen to fail without `remove_rest` at exit."""
     file = tmp_path / "linum_test.py"
     file.write_text(
         "import sys, time\n"
@@ -95,6 +95,39 @@ def test_what_threads_write_after_a_signal_goes_too(tmp_path):
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=PATIENCE_S)
+    assert child.returncode == 143
+    assert list(folder.iterdir()) == []
+
+
+def test_threads_that_never_end_are_not_waited_for(tmp_path):
+    """As when the exception comes while a lock is held. Seen to fail without `_watch`."""
+    file = tmp_path / "linum_test.py"
+    file.write_text(
+        "import sys, threading\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from linumpy import start_up\n"
+        "from linumpy.cli import run\n"
+        "from linumpy.io.atomic import atomic_path\n"
+        "start_up.PATIENCE_S = 0.5\n"
+        "def main():\n"
+        "    with atomic_path(sys.argv[1], directory=True) as partial, ThreadPoolExecutor() as pool:\n"
+        "        (partial / 'a').write_text('half')\n"
+        "        done = pool.submit(threading.Event().wait)\n"
+        "        print('ready', flush=True)\n"
+        "        done.result()\n"
+        "run(main)\n"
+    )
+    folder = tmp_path / "outputs"
+    child = subprocess.Popen(
+        [sys.executable, str(file), str(folder / "out")], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "ready\n"
+    assert len(list(folder.iterdir())) == 1
+    child.send_signal(signal.SIGTERM)
+    try:
+        child.communicate(timeout=PATIENCE_S)
+    finally:
+        child.kill()
     assert child.returncode == 143
     assert list(folder.iterdir()) == []
 
