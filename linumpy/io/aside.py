@@ -77,7 +77,7 @@ class Aside:
             if error.errno not in _NO_LOCKS:
                 raise
             # Without a lock nobody can tell what this is, and so nobody takes it away.
-            self._lock.rename(self._lock.with_suffix(".unlocked"))
+            self._lock.rename(_unlocked(self._lock))
             self._drop_lock()
             return
         os.write(self._descriptor, _boot_id().encode())
@@ -99,17 +99,22 @@ class Aside:
     def _take_away(self) -> None:
         if self._process != os.getpid():
             return
-        _empty(self.folder, self._lock)
+        if not self._is_needed():
+            _empty(self.folder, self._lock)
         self._drop_lock()
         _remove_lock(self.folder, self._lock)
 
     def end(self) -> None:
         """Remove what threads wrote after all was taken away."""
-        if self._process == os.getpid():
+        if self._process == os.getpid() and not self._is_needed():
             _empty(self.folder)
             self._drop_lock()
             with suppress(OSError):
                 self.folder.rmdir()
+
+    def _is_needed(self) -> bool:
+        """Whether it holds what was at the output's place, which neither came nor went back."""
+        return os.path.lexists(self.old) and not os.path.lexists(self._path)
 
 
 def clean(path: Path) -> None:
@@ -181,6 +186,10 @@ def _lock_of(folder: Path) -> Path:
     return folder / f".{_id_of(folder)}.lock"
 
 
+def _unlocked(lock: Path) -> Path:
+    return lock.with_suffix(".unlocked")
+
+
 def _empty(folder: Path, keep: Path | None = None) -> None:
     """Remove all that is in a folder but one file; says so where something cannot be removed."""
     try:
@@ -211,9 +220,10 @@ def _remove(place: Path) -> None:
 def _remove_lock(folder: Path, lock: Path) -> None:
     # Network file systems keep open files under other names: the lock is closed by now.
     with suppress(OSError):
-        lock.unlink(missing_ok=True)
-        lock.with_suffix(".unlocked").unlink(missing_ok=True)
-        folder.rmdir()
+        if {place.name for place in folder.iterdir()} <= {lock.name, _unlocked(lock).name}:
+            lock.unlink(missing_ok=True)
+            _unlocked(lock).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def _names(path: Path, descriptor: int) -> bool:

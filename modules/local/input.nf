@@ -6,7 +6,7 @@ include { local_path; safe_place } from './names'
 // whether raw tiles go straight to the slices, as nobody keeps or needs grids of them, and slices,
 // each a list [slice_id, path, digest]. A slice id is text of two digits or more.
 def find_input(given) {
-    def root = input_folder(given.input.toString())
+    def root = local_path('--input', given.input)
     if (!root.isDirectory()) {
         error("--input ${given.input}: no such folder; expected raw tiles (tile_x00_y00_z00) or mosaic grids")
     }
@@ -34,17 +34,6 @@ def find_input(given) {
         digest: slices.collect { slice -> slice[2] }.join(' ').sha256(),
         slices: chosen(slices, given.slices),
     ]
-}
-
-// The input's folder, which may be on an object store: Nextflow then lists it, and brings each task
-// what it works on.
-def input_folder(text) {
-    try {
-        return local_path('--input', text)
-    }
-    catch (IllegalStateException problem) {
-        error("--input ${text}: this Nextflow cannot read it (${problem.message}); copy the folder here, or see docs/cloud.md")
-    }
 }
 
 // The path without links, where there can be any.

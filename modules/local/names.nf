@@ -1,10 +1,22 @@
 // Which names come through. Names of files reach shells: Nextflow quotes those of the paths that it
 // stages, but not all that a shell knows. So only names of harmless characters enter.
 
-// The path that a parameter names, read as it stands: a star is no pattern here.
+// The path that a parameter names, read as it stands: a star is no pattern here. Of an address, such
+// as s3://bucket/raw, the names are those within its file system.
 def local_path(option, text) {
-    check_names("${option} ${text}", text.toString().tokenize('/'))
-    safe_place("${option} ${text}", file(text.toString(), glob: false))
+    if (!(text.toString() ==~ /(?s)[A-Za-z][A-Za-z0-9+.-]+:.*/)) {
+        check_names("${option} ${text}", text.toString().tokenize('/'))
+    }
+    safe_place("${option} ${text}", opened(option, text))
+}
+
+def opened(option, text) {
+    try {
+        return file(text.toString(), glob: false)
+    }
+    catch (IllegalStateException problem) {
+        error("${option} ${text}: this Nextflow cannot read it (${problem.message}); copy it here, or see docs/cloud.md")
+    }
 }
 
 // The path itself, once every name on it is harmless; also those that links on the way lead to.

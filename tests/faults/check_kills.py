@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -38,10 +39,14 @@ def test_nothing_is_lost_by_random_kills(tmp_path):
     seed = os.environ.get("LINUMPY_KILL_SEED")
     if seed is not None:
         command += ["--seed", seed]
-    memory = "/dev/shm"
-    if os.access(memory, os.W_OK):
-        # A kill is of a process, not of the machine: what is in memory counts as written.
-        command += ["--folder", memory]
+    # A kill is of a process, not of the machine: what is in memory counts as written.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        strike([*command, "--folder", folder], int(kills))
+
+
+def strike(command, kills):
+    """Run the campaign and judge every kill as it comes."""
     statuses, states = Counter(), Counter()
     seeds, done = "", 0
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as driver:
@@ -53,12 +58,12 @@ def test_nothing_is_lost_by_random_kills(tmp_path):
             try:
                 judge(found)
             except AssertionError as error:
-                driver.kill()
+                driver.kill()  # the folder goes with the test
                 pytest.fail(f"seed {seeds}, {line}: {error}")
             done = found["n"]
             statuses[found["status"]] += 1
             states[found["then"][0]] += 1
-    assert driver.returncode == 0 and done == int(kills)
+    assert driver.returncode == 0 and done == kills
     # Both kinds of signal came, and at moments before and after the output appeared.
     assert statuses[-9] > 0 and len(states) > 1
     print(f"seed {seeds}: {done} kills; statuses {dict(statuses)}; outputs {dict(states)}")

@@ -1,9 +1,10 @@
 """A program that writes an output again and again, and meets a fault at another call each time.
 
 ``python kill_points.py FAULT SCENARIO FOLDER`` forks a writer for every n; right before its n-th
-call of those that change or synchronise files it is killed, sent SIGTERM, or has the call fail,
-until one comes to its end untouched. It prints a line of JSON for each: what was at the output's
-place then, and what after the next run.
+call of those that change or synchronise files it is killed, sent SIGTERM, or has the call fail
+(with EROFS, as on a disk that is read-only from then on, all later ones too), until one comes to
+its end untouched. It prints a line of JSON for each: what was at the output's place then, and what
+after the next run.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def meet_at(n: int, fault: str) -> Callable[[], bool]:
                 os.kill(os.getpid(), signal.SIGKILL)
             elif left == 0 and fault == "stop":
                 os.kill(os.getpid(), signal.SIGTERM)
-            elif left == 0:
+            elif left == 0 or (left < 0 and fault == "EROFS"):
                 raise OSError(getattr(errno, fault), f"given to {call.__name__}")
             return call(*args, **kwargs)
 

@@ -11,7 +11,8 @@ PAGE = ROOT / "docs" / "robustness.md"
 
 
 def rows():
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition("## Campaigns\n")
+    lines = (before + rest[rest.index("## ") :]).splitlines()
     return [line for line in lines if line.startswith("| ") and not line.startswith("| ---")]
 
 
@@ -30,9 +31,8 @@ def test_every_named_test_is_there():
 
 def test_every_row_names_a_test():
     """Seen to fail with the last cell of a row emptied."""
-    heads = ("| what |", "| input |", "| campaign |")
     for row in rows():
-        if row.startswith(heads) or row.count("|") != 4:
+        if row.startswith(("| what |", "| input |")):
             continue
         last = row.split("|")[-2]
         assert "`" in last or "same" in last or "by hand" in last, row

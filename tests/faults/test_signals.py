@@ -33,7 +33,13 @@ run(main)
 """
 
 
-def begin_script(path, pause_s="0.001", **options):
+def heed():
+    """Let a child take signals, whatever those who started the tests ignore, as nohup and & do."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def begin_script(path, pause_s="0.001", prepare=heed):
     file = path.parent / "linum_test.py"
     file.write_text(SCRIPT)
     child = subprocess.Popen(
@@ -41,7 +47,7 @@ def begin_script(path, pause_s="0.001", **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
+        preexec_fn=prepare,
     )
     assert child.stdout.readline() == "ready\n"
     return child
@@ -110,7 +116,8 @@ def test_threads_that_never_end_are_not_waited_for(tmp_path):
         "from linumpy.io.atomic import atomic_path\n"
         "start_up.PATIENCE_S = 0.5\n"
         "def main():\n"
-        "    with atomic_path(sys.argv[1], directory=True) as partial, ThreadPoolExecutor() as pool:\n"
+        "    pool = ThreadPoolExecutor()\n"
+        "    with atomic_path(sys.argv[1], directory=True) as partial, pool:\n"
         "        (partial / 'a').write_text('half')\n"
         "        done = pool.submit(threading.Event().wait)\n"
         "        print('ready', flush=True)\n"
@@ -162,7 +169,7 @@ def test_what_the_caller_ignores_stays_ignored(tmp_path):
     def ignore():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    child = begin_script(tmp_path / "out", preexec_fn=ignore)
+    child = begin_script(tmp_path / "out", prepare=ignore)
     child.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(0.3)

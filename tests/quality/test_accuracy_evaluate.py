@@ -175,7 +175,7 @@ def test_missed_target_fails_only_when_strict(
     ("broken", "message"),
     [
         ("truth.json", "truth.json: no such file"),
-        ("fields.npz", "fields.npz: cannot be read"),
+        ("fields.npz", "fields.npz: no such file"),
     ],
 )
 def test_broken_truth_names_its_file(folders: Folders, broken: str, message: str) -> None:
