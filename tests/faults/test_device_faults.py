@@ -1,5 +1,6 @@
 """No device, no driver, a device that is lost: what a user is told, and how the process ends."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -63,7 +64,7 @@ def with_cupy(folder, source):
     (folder / "cupy").mkdir(parents=True, exist_ok=True)
     (folder / "cupy/__init__.py").write_text(textwrap.dedent(source))
     return {
-        "PYTHONPATH": f"{folder}:{SCRIPTS.parent}",
+        "PYTHONPATH": f"{folder}:{SCRIPTS.parent}:{os.environ.get('PYTHONPATH', '')}",
         "PATH": "/usr/bin:/bin",
         "LC_ALL": "C.UTF-8",
     }
