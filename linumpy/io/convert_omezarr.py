@@ -19,7 +19,7 @@ from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.manifest import check_files, write_manifest
 from linumpy.io.manifest_document import without_manifest
-from linumpy.io.omezarr import Image, Triple
+from linumpy.io.omezarr import Image, Triple, open_checked_group
 from linumpy.io.reading import reading
 from linumpy.io.remote import RemotePath, as_path, storage
 from linumpy.io.untrusted_zarr import check_node, metadata_of, store_key
@@ -77,24 +77,9 @@ def open_group(path: Path | str) -> Any:
     InputError
         When there is none, it is not an image, or its files are not those of its manifest.
     """
-    import zarr
-
     path = as_path(path)
-    if not isinstance(path, RemotePath):
-        if not path.is_dir():
-            raise InputError(f"{path}: no such OME-Zarr folder")
-        check_node(path)
-        check_files(path)
     with metadata_of(path), zarr_context():
-        try:
-            store = storage(path)
-            if isinstance(path, RemotePath):
-                from linumpy.io.remote_manifest import take_manifest
-
-                take_manifest(store)
-            group = zarr.open_group(store, mode="r")
-        except (FileNotFoundError, ValueError, KeyError) as error:
-            raise InputError(f"{path}: not a Zarr group ({error})") from error
+        group = open_checked_group(path)
     ngff, _ = split_attributes(dict(group.attrs))
     other = [key for key in _OTHER_LAYOUTS if key in ngff]
     if other:

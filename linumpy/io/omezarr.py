@@ -229,6 +229,32 @@ class Image:
         return self.level_translations_um[0]
 
 
+def open_checked_group(path: Path | RemotePath) -> Any:
+    """Open the Zarr group of an image for reading, after holding its files against its manifest.
+
+    Raises
+    ------
+    InputError
+        When there is none, or its files are not those of its manifest.
+    """
+    import zarr
+
+    if not isinstance(path, RemotePath):
+        if not path.is_dir():
+            raise InputError(f"{path}: no such OME-Zarr folder")
+        check_node(path)
+        check_files(path)
+    try:
+        store = storage(path)
+        if isinstance(path, RemotePath):
+            from linumpy.io.remote_manifest import take_manifest
+
+            take_manifest(store)
+        return zarr.open_group(store, mode="r")
+    except (FileNotFoundError, ValueError, KeyError) as error:
+        raise InputError(f"{path}: not a Zarr group ({error})") from error
+
+
 def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
     """Open an OME-Zarr 0.4 or 0.5 image with the axes z, y, x, after checking its files.
 
@@ -249,25 +275,10 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
         positive. A unit is never guessed from the size of a number. Also when a file is missing,
         surplus, of another size than the manifest says, or the metadata was altered.
     """
-    import zarr
-
     path = as_path(path)
-    if not isinstance(path, RemotePath):
-        if not path.is_dir():
-            raise InputError(f"{path}: no such OME-Zarr folder")
-        check_node(path)
-        check_files(path)
     # Arrays keep the pipeline that they are opened with: this one decodes on all cores.
     with metadata_of(path), zarr_context():
-        try:
-            store = storage(path)
-            if isinstance(path, RemotePath):
-                from linumpy.io.remote_manifest import take_manifest
-
-                take_manifest(store)
-            group = zarr.open_group(store, mode="r")
-        except (FileNotFoundError, ValueError, KeyError) as error:
-            raise InputError(f"{path}: not a Zarr group ({error})") from error
+        group = open_checked_group(path)
         attributes: dict[str, Any] = dict(group.attrs)
         multiscales = attributes.get("ome", attributes).get("multiscales")
         if not multiscales:
