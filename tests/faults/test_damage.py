@@ -265,6 +265,7 @@ def test_no_flipped_bit_of_the_root_document_passes(copy, setup):
     ],
 )
 def test_a_manifest_altered(copy, change, words):
+    """Three of its cases were seen to fail without the comparison with `_root_digest`."""
     path, _ = copy("ours")
     document = json.loads((path / "zarr.json").read_text())
     change(document["attributes"]["linumpy"]["manifest"])
@@ -316,7 +317,10 @@ def test_a_surplus_file_is_an_error(copy, surplus):
 
 
 def test_links(copy):
-    """What is a link is not there, or surplus; but a store may be a link itself."""
+    """What is a link is not there, or surplus; but a store may be a link itself.
+
+    Seen to fail without the refusal in `stay_inside`, and with a `walk` that follows folders.
+    """
     path, (file, _) = copy("ours")
     elsewhere = path.parent / "elsewhere"
     file.rename(elsewhere)
@@ -459,7 +463,10 @@ def test_a_change_that_was_meant_is_adopted(copy):
 
 
 def test_what_broke_off_is_not_adopted(copy):
-    """Neither a file that Zarr was about to rename, nor a shard that is damaged."""
+    """Neither a file that Zarr was about to rename, nor a shard that is damaged.
+
+    Seen to fail without the look for leftovers in `list_files`.
+    """
     path, (file, _) = copy("ours")
     rest = path / "0/c/0/0/1.0123456789abcdef0123456789abcdef.partial"
     rest.write_bytes(b"")

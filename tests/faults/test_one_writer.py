@@ -182,6 +182,7 @@ def test_tiles_may_come_from_many_threads(tmp_path, rng, grid_info):
 
 
 def test_part_of_a_tile_is_refused(tmp_path, grid_info):
+    """Seen to fail without the check of the shape in `write_tile`."""
     with (
         pytest.raises(InputError, match=r"tile \(0, 1\): shape \(64, 64, 32\), expected"),
         create_grid(tmp_path / "g.ome.zarr", grid_info, overwrite=False) as writer,

@@ -199,7 +199,10 @@ def chosen(total):
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_memory_may_run_out_at_any_allocation(name, stays, operations, wanted, tmp_path):
-    """The same bytes after the retries of `read_on_device` and `write_on_device`, or status 102."""
+    """The same bytes after the retries of `read_on_device` and `write_on_device`, or status 102.
+
+    Seen to fail where who reads slices took memory that ran out for a damaged slice (`reading`).
+    """
     import cupy
 
     expected = wanted(name)
@@ -226,6 +229,7 @@ def test_memory_may_run_out_at_any_allocation(name, stays, operations, wanted, t
 def test_any_limit_of_the_pool_gives_the_same_bytes_or_its_own_status(
     name, operations, wanted, tmp_path
 ):
+    """Seen to fail where a reader of slices took memory that ran out for damage (`reading`)."""
     import cupy
 
     expected = wanted(name)

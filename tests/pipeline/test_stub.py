@@ -135,6 +135,7 @@ def test_finished_results_are_not_replaced_unasked(stubs: Stubs) -> None:
 
 
 def test_one_launch_at_a_time(stubs: Stubs) -> None:
+    """Seen to fail without the lock of `claim_output`."""
     with (stubs.output / ".linumpy.lock").open("r+") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         launch = stubs.run("--overwrite")
