@@ -75,7 +75,8 @@ def moment(time) {
 }
 
 def write_record(begun) {
-    def partial = begun.file.resolveSibling(".${begun.file.name}")
+    // One name for all launches: what a killed one left is written over by the next.
+    def partial = begun.file.resolveSibling('.run.json')
     partial.text = to_json(begun.record) + '\n'
     java.nio.file.Files.move(partial, begun.file, java.nio.file.StandardCopyOption.ATOMIC_MOVE)
 }
