@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
+from linumpy.io.aside import clean
 from linumpy.io.atomic import write_json
 from linumpy.io.models import read_json
 from linumpy.records.environment import describe_environment, read_note
@@ -71,6 +72,8 @@ def finish_launches(output: Path) -> dict[Path, dict[str, Any]]:
     if last["status"] == RUNNING and _is_locked(output / LOCK):
         raise InputError(f"{output}: a run is writing there; its record is made when it has ended")
     for path, record in launches.items():
+        # Each launch has a file of its own: a later one would not come by what this one left.
+        clean(path)
         trace = _trace_of(path)
         done = finish(record, trace) if "tasks" not in record else _with_late_tasks(record, trace)
         if done != record:

@@ -229,3 +229,13 @@ def test_the_page_is_that_of_the_last_launch_that_made_it(output: Path) -> None:
     finish_launches(output)
     last = page_record(output)
     assert last is not None and last["run_name"] == "third"
+
+
+def test_what_killed_launches_left_beside_their_records_goes(output: Path) -> None:
+    """Seen to fail without `clean`."""
+    finish_launches(output)
+    record = sorted((output / "pipeline_info").glob("run_*.json"))[0]
+    left = record.parent / f".{record.name}.partial-0123456789ab"
+    left.mkdir()
+    finish_launches(output)
+    assert not left.exists()
