@@ -13,7 +13,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -26,7 +25,7 @@ ROOT = HERE.parent
 sys.path[:0] = [str(ROOT)]
 
 import measure  # noqa: E402
-from measure import Failed, Measured  # noqa: E402
+from measure import Measured, workplace  # noqa: E402
 from several_gpus import describe, worked_s  # noqa: E402
 from stages import apart, compare, count_tiles, make_grid, remove  # noqa: E402
 
@@ -176,13 +175,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Run the benchmark."""
     args = build_parser().parse_args()
-    with tempfile.TemporaryDirectory(prefix="linum-checks-", dir=args.folder) as work:
-        benchmark = Benchmark(args, Path(work))
-        try:
-            benchmark.run()
-        except Failed as error:
-            print(f"failed: {error}", file=sys.stderr)
-            sys.exit(1)
+    with workplace("checks", args.folder) as work:
+        benchmark = Benchmark(args, work)
+        benchmark.run()
         print(format_record(benchmark.record))
 
 

@@ -10,11 +10,12 @@ import ctypes
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -41,6 +42,17 @@ Interval = tuple[str, float, float]
 
 class Failed(Exception):
     """A process ended with an error; the message is the end of what it said."""
+
+
+@contextmanager
+def workplace(name: str, folder: Path | None) -> Iterator[Path]:
+    """Yield an empty folder below `folder` for the time of a benchmark, which a failure ends."""
+    with tempfile.TemporaryDirectory(prefix=f"linum-{name}-", dir=folder) as work:
+        try:
+            yield Path(work)
+        except Failed as error:
+            print(f"failed: {error}", file=sys.stderr)
+            sys.exit(1)
 
 
 @dataclass

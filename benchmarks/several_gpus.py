@@ -15,7 +15,6 @@ import os
 import queue
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ ROOT = HERE.parent
 sys.path[:0] = [str(ROOT)]
 
 import measure  # noqa: E402
-from measure import Failed, Measured  # noqa: E402
+from measure import Measured, workplace  # noqa: E402
 from stage_list import Place  # noqa: E402
 from stages import apart, compare, count_tiles, make_grid, remove  # noqa: E402
 from utilisation import Utilisation  # noqa: E402
@@ -385,13 +384,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Run the benchmark."""
     args = build_parser().parse_args()
-    with tempfile.TemporaryDirectory(prefix="linum-gpus-", dir=args.folder) as work:
-        benchmark = Benchmark(args, Path(work))
+    with workplace("gpus", args.folder) as work:
+        benchmark = Benchmark(args, work)
         try:
             benchmark.run()
-        except Failed as error:
-            print(f"failed: {error}", file=sys.stderr)
-            sys.exit(1)
         finally:
             if "throughput" in benchmark.record:
                 print(format_record(benchmark.record))

@@ -39,11 +39,10 @@ def heed():
         signal.signal(number, signal.SIG_DFL)
 
 
-def begin_script(path, pause_s="0.001", prepare=heed):
-    file = path.parent / "linum_test.py"
-    file.write_text(SCRIPT)
+def begin(*words, prepare=heed):
+    """Start Python with these words, and wait until it says that it is at work."""
     child = subprocess.Popen(
-        [sys.executable, str(file), str(path), pause_s],
+        [sys.executable, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -51,6 +50,12 @@ def begin_script(path, pause_s="0.001", prepare=heed):
     )
     assert child.stdout.readline() == "ready\n"
     return child
+
+
+def begin_script(path, pause_s="0.001", prepare=heed):
+    file = path.parent / "linum_test.py"
+    file.write_text(SCRIPT)
+    return begin(file, path, pause_s, prepare=prepare)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +100,7 @@ def test_what_threads_write_after_a_signal_goes_too(tmp_path):
         "run(main)\n"
     )
     folder = tmp_path / "outputs"
-    child = subprocess.Popen(
-        [sys.executable, str(file), str(folder / "out")], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout.readline() == "ready\n"
+    child = begin(file, folder / "out")
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 143
@@ -125,10 +127,7 @@ def test_threads_that_never_end_are_not_waited_for(tmp_path):
         "run(main)\n"
     )
     folder = tmp_path / "outputs"
-    child = subprocess.Popen(
-        [sys.executable, str(file), str(folder / "out")], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout.readline() == "ready\n"
+    child = begin(file, folder / "out")
     assert len(list(folder.iterdir())) == 1
     child.send_signal(signal.SIGTERM)
     try:
@@ -150,10 +149,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
         "    time.sleep(600)\n"
         "run(main)\n"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert child.stdout.readline() == "ready\n"
+    child = begin("-c", code)
     child.send_signal(signal.SIGTERM)
     # The thread goes on; the main thread has said what it does.
     assert "stopped by SIGTERM" in child.stderr.readline()

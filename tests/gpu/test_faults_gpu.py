@@ -22,6 +22,7 @@ from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, exit_status
 from linumpy.io.omezarr import open_image
 
 from ..conftest import SCRIPTS
+from ..slices.learned import PARAMS, learned
 from . import needs_gpu
 
 pytestmark = needs_gpu
@@ -37,31 +38,21 @@ OPERATIONS = ("resample", "focal curvature", "fused slice", "stack")
 @pytest.fixture(scope="module")
 def inputs(tiny, tiny_grids, script, tmp_path_factory):
     """What the operations read: grid, models, two reconstructed slices, shifts."""
-    from linumpy.slices.learn_models import AcquisitionModels, learn_models
+    from linumpy.slices.learn_models import AcquisitionModels
     from linumpy.slices.reconstruct_slice import reconstruct_slice
     from linumpy.slices.single_stages import resample_grid
-    from linumpy.stage_params.slices import LearnParams, SliceParams
 
-    params = SliceParams.from_values({})
     folder = tmp_path_factory.mktemp("inputs")
-    learned = learn_models(
-        tiny_grids,
-        resample=params.resample,
-        focal=params.focal,
-        illumination=params.illumination,
-        learn=LearnParams(),
-        psf=params.psf,
-    )
-    learned.save(folder / "models")
+    learned(tiny_grids).save(folder / "models")
     models = AcquisitionModels.load(
-        folder / "models", params.focal, params.illumination, params.psf
+        folder / "models", PARAMS.focal, PARAMS.illumination, PARAMS.psf
     )
     for number in (1, 2):
         out = folder / f"slices/slice_z{number:02d}.ome.zarr"
-        reconstruct_slice(tiny_grids[number], out, models, params, device=GPU)
+        reconstruct_slice(tiny_grids[number], out, models, PARAMS, device=GPU)
     resample_grid(tiny_grids[1], folder / "grid.ome.zarr", {}, overwrite=False, device=GPU)
     script("estimate_xy_shift_from_metadata", tiny / "raw", folder / "shifts_xy.csv")
-    return tiny_grids, models, params, folder
+    return tiny_grids, models, PARAMS, folder
 
 
 @pytest.fixture(scope="module")

@@ -15,17 +15,15 @@ from linumpy.device import Device
 from linumpy.gpu.nvml import by_uuid, list_gpus, started_uuids
 from linumpy.io.omezarr import open_image
 from linumpy.slices import gpu_sweep
-from linumpy.slices.learn_models import learn_models
 from linumpy.slices.reconstruct_slice import reconstruct_slice
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Tile
-from linumpy.stage_params.slices import LearnParams, SliceParams
 
 from ..conftest import HAS_GPU
+from ..slices.learned import PARAMS, learned
 from . import needs_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
-PARAMS = SliceParams.from_values({})
 
 
 def n_gpus():
@@ -37,18 +35,6 @@ def n_gpus():
 
 
 needs_two = pytest.mark.skipif(n_gpus() < 2, reason="needs two GPUs")
-
-
-def learned(grids, device):
-    return learn_models(
-        grids,
-        resample=PARAMS.resample,
-        focal=PARAMS.focal,
-        illumination=PARAMS.illumination,
-        learn=LearnParams(),
-        psf=PARAMS.psf,
-        device=device,
-    )
 
 
 def files(folder):

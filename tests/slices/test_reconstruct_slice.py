@@ -8,11 +8,12 @@ import pytest
 
 from linumpy.io.omezarr import open_image
 from linumpy.slices import single_stages as single
-from linumpy.slices.learn_models import AcquisitionModels, learn_models
+from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.reconstruct_slice import reconstruct_slice
-from linumpy.stage_params.slices import LearnParams, SliceParams
+from linumpy.stage_params.slices import SliceParams
 
-PARAMS = SliceParams.from_values({})
+from .learned import PARAMS, learned
+
 STEMS = (
     "register_tiles",
     "crop_3d_mosaic_below_interface",
@@ -23,16 +24,8 @@ STEMS = (
 
 @pytest.fixture(scope="module")
 def models(tiny_grids, tmp_path_factory):
-    learned = learn_models(
-        tiny_grids,
-        resample=PARAMS.resample,
-        focal=PARAMS.focal,
-        illumination=PARAMS.illumination,
-        learn=LearnParams(),
-        psf=PARAMS.psf,
-    )
     folder = tmp_path_factory.mktemp("models")
-    learned.save(folder)
+    learned(tiny_grids).save(folder)
     loaded = AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination, PARAMS.psf)
     return folder, loaded
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from linumpy.slices.learn_models import learn_models
-from linumpy.stage_params.slices import LearnParams, SliceParams
+from .learned import learned
 
-PARAMS = SliceParams.from_values({})
 NEVER = {
     "linumpy.intensity.compensate_psf_profile",
     "matplotlib",
@@ -18,15 +16,7 @@ NEVER = {
 
 @pytest.fixture
 def models(tiny_grids, tmp_path):
-    learned = learn_models(
-        tiny_grids[:1],
-        resample=PARAMS.resample,
-        focal=PARAMS.focal,
-        illumination=PARAMS.illumination,
-        learn=LearnParams(),
-        psf=PARAMS.psf,
-    )
-    learned.save(tmp_path / "models")
+    learned(tiny_grids[:1]).save(tmp_path / "models")
     return tmp_path / "models"
 
 
