@@ -60,11 +60,13 @@ MISSING = {
 
 
 def with_cupy(folder, source):
-    """Make a stand-in for CuPy that an interpreter finds first."""
+    """Make a stand-in for CuPy that an interpreter finds first, and a lease of its own."""
     (folder / "cupy").mkdir(parents=True, exist_ok=True)
+    (folder / "lease").mkdir(mode=0o700, exist_ok=True)
     (folder / "cupy/__init__.py").write_text(textwrap.dedent(source))
     return {
         "PYTHONPATH": f"{folder}:{SCRIPTS.parent}:{os.environ.get('PYTHONPATH', '')}",
+        "LINUMPY_LEASE_DIR": str(folder / "lease"),
         "PATH": "/usr/bin:/bin",
         "LC_ALL": "C.UTF-8",
     }

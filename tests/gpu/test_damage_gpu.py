@@ -39,9 +39,9 @@ CODECS = {
 BACKENDS = ("kvikio", "nvcomp", "host", "zarr", "auto", "context")
 
 
-def make(path, data, codec, *, manifest=True):
+def make(path, data, codec, *, manifest=True, chunks=CHUNKS):
     array = zarr.create_array(
-        path, shape=data.shape, dtype=data.dtype, chunks=CHUNKS, **CODECS[codec]
+        path, shape=data.shape, dtype=data.dtype, chunks=chunks, **CODECS[codec]
     )
     array[...] = data
     if manifest:
@@ -226,29 +226,33 @@ def test_inner_chunks_that_changed_places_are_found(tmp_path, data, backend, dev
 
 @pytest.mark.parametrize("codec", ["zstd", "gzip", "blosc lz4", "lz4", "zlib"])
 def test_what_nothing_vouches_for_never_reaches_nvcomp(tmp_path, data, codec, spy, device_works):
-    """Rests on the question to `vouched` in `choose`, and on codecs that decode by name alone."""
+    """Chunks enough that the device is the faster one; a manifest then lets it have them.
+
+    Seen to fail where `choose` took every file for vouched for.
+    """
     import numcodecs
 
-    path = tmp_path / "a"
+    path, chunks = tmp_path / "a", (4, 4, 4)
     if codec in CODECS:
-        make(path, data, codec, manifest=False)
+        make(path, data, codec, manifest=False, chunks=chunks)
     else:
         array = zarr.create_array(
             path,
             shape=data.shape,
             dtype="f4",
-            chunks=(4, 4, 4),
+            chunks=chunks,
             compressors=numcodecs.get_codec({"id": codec}),
             zarr_format=2,
         )
         array[...] = data
     for backend in ("auto", "context"):
         assert np.array_equal(read(path, backend).get(), data)
+        assert spy.given == []
     write_manifest(path)
-    # A manifest vouches for the same files: now their number decides.
-    assert np.array_equal(read(path, "auto").get(), data)
-    assert (last_read().backend == "nvcomp") == bool(spy.given)
-    print(codec, last_read().backend, last_read().causes)
+    for backend in ("auto", "context"):
+        assert np.array_equal(read(path, backend).get(), data)
+        assert spy.given != []
+        spy.given.clear()
 
 
 def test_what_the_device_writes_has_the_right_manifest(tmp_path, rng, script, device_works):

@@ -241,7 +241,10 @@ def test_any_limit_of_the_pool_gives_the_same_bytes_or_its_own_status(
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_smaller_batches_give_the_same_bytes(name, operations, wanted, tmp_path):
-    """What a task does that is tried again after its memory ran out (`--gpu_batch 0.5`)."""
+    """What a task does that is tried again after its memory ran out (`--gpu_batch 0.5`).
+
+    Seen to fail with groups that may be empty, and where the first of a group stood for all of it.
+    """
     expected = wanted(name)
     try:
         for share in (0.5, 0.25, 0.001):
@@ -290,7 +293,10 @@ def patched(monkeypatch, target, fault):
 
 @pytest.mark.parametrize("where", THREADS)
 def test_an_error_in_any_thread_ends_it_all(where, operations, wanted, tmp_path, monkeypatch):
-    """The n-th call fails, for each n up to the last call but no more than twelve."""
+    """The n-th call fails, for each n up to the last call but no more than twelve.
+
+    Seen to fail where errors of the threads that store were not asked for (`encode.drain`).
+    """
     expected = wanted("resample")
     state = {"n": 0, "calls": 0}
     lock = threading.Lock()
@@ -352,7 +358,10 @@ CHILD = """
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("kind", LOST)
 def test_a_device_that_is_lost_ends_the_script_with_its_status(inputs, tmp_path, kind, n):
-    """A context that a kernel spoilt: the n-th batch's placing, in reading or in writing."""
+    """A context that a kernel spoilt: the n-th batch's placing, in reading or in writing.
+
+    Seen to fail where `exit_status` took a lost device for any other error.
+    """
     out = tmp_path / "out.ome.zarr"
     script = str(SCRIPTS / "linum_resample_mosaic_grid.py")
     argv = [script, str(inputs[0][1]), str(out), "-r", "20", "--use_gpu"]
