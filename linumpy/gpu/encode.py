@@ -17,8 +17,8 @@ import numpy as np
 from linumpy.errors import DeviceError, DeviceMemoryError
 from linumpy.gpu import kernels, nvcomp
 from linumpy.gpu.fetch import n_threads
-from linumpy.gpu.host_codec import encode_chunk, encoder
-from linumpy.gpu.layout import MISSING, ChunkLayout, UnsupportedLayout
+from linumpy.gpu.host_codec import encode_chunk, encoder, index_bytes, join_chunks, with_crc32c
+from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout
 from linumpy.gpu.plan import element_width
 from linumpy.gpu.requests import Box, copies_of
 from linumpy.gpu.transfer import allocate, copy_to_host, upload
@@ -418,7 +418,7 @@ class _Group:
         stream = cupy.cuda.Stream(non_blocking=True)
         copy_to_host(body.data, data[lead : lead + length], stream)
         if index is not None:
-            entries = _index_bytes(
+            entries = index_bytes(
                 self.within[number] + lead, self.stored[number], keep, index.has_crc32c
             )
             at = 0 if lead else length
@@ -447,11 +447,7 @@ class _HostGroup(_Group):
             if not self.keep_empty and data.tobytes() == fill:
                 return None
             body = encode_chunk(data, layout, codec)
-            if layout.has_crc32c:
-                import google_crc32c
-
-                body += int(google_crc32c.value(body)).to_bytes(4, "little")
-            return body
+            return with_crc32c(body) if layout.has_crc32c else body
 
         try:
             self._gather()
@@ -465,28 +461,5 @@ class _HostGroup(_Group):
     def fetch(self, number: int) -> np.ndarray | None:
         """Return an object's bytes, with the index of a shard; None if nothing is stored of it."""
         bodies = self._bodies[number * self.n_chunks : (number + 1) * self.n_chunks]
-        keep = np.array([body is not None for body in bodies])
-        if not keep.any():
-            return None
-        joined = b"".join(body for body in bodies if body is not None)
-        index = self.layout.shard
-        if index is not None:
-            length = np.array([0 if body is None else len(body) for body in bodies])
-            lead = 0 if index.at_end else index.nbytes
-            offset = np.cumsum(length) - length + lead
-            entries = _index_bytes(offset, length, keep, index.has_crc32c)
-            joined = joined + entries if index.at_end else entries + joined
-        return np.frombuffer(joined, np.uint8)
-
-
-def _index_bytes(offset: np.ndarray, length: np.ndarray, keep: np.ndarray, crc: bool) -> bytes:
-    """Return a shard's index as it is stored."""
-    table = np.full((len(offset), 2), MISSING, "<u8")
-    table[keep, 0] = offset[keep]
-    table[keep, 1] = length[keep]
-    data = table.tobytes()
-    if crc:
-        import google_crc32c
-
-        data += int(google_crc32c.value(data)).to_bytes(4, "little")
-    return data
+        joined = join_chunks(bodies, self.layout)
+        return None if joined is None else np.frombuffer(joined, np.uint8)

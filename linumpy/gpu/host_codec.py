@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.gpu.frames import check_declared
-from linumpy.gpu.layout import ChunkLayout
+from linumpy.gpu.layout import MISSING, ChunkLayout
 
 
 def verified_payload(data: Any, layout: ChunkLayout, where: str) -> Any:
@@ -151,3 +152,56 @@ def encode_chunk(data: np.ndarray, layout: ChunkLayout, codec: Any) -> bytes:
         Of `encoder`.
     """
     return bytes(codec.encode(data.view(layout.dtype)))
+
+
+def with_crc32c(data: bytes) -> bytes:
+    """Return bytes with their CRC-32C behind them, as Zarr's codec puts it."""
+    import google_crc32c
+
+    return data + int(google_crc32c.value(data)).to_bytes(4, "little")
+
+
+def join_chunks(bodies: Sequence[bytes | None], layout: ChunkLayout) -> bytes | None:
+    """Return a stored object of its encoded chunks, one behind the other, with a shard's index.
+
+    Parameters
+    ----------
+    bodies
+        Each chunk as it is stored, in the order of the index; None for one that is not.
+    layout
+        How chunks are stored.
+
+    Returns
+    -------
+    None when there is no chunk to store.
+    """
+    keep = np.array([body is not None for body in bodies])
+    if not keep.any():
+        return None
+    stored = [body for body in bodies if body is not None]
+    index = layout.shard
+    if index is None:
+        return stored[0]
+    length = np.array([0 if body is None else len(body) for body in bodies])
+    lead = 0 if index.at_end else index.nbytes
+    entries = index_bytes(np.cumsum(length) - length + lead, length, keep, index.has_crc32c)
+    return b"".join([*stored, entries] if index.at_end else [entries, *stored])
+
+
+def index_bytes(offset: np.ndarray, length: np.ndarray, keep: np.ndarray, crc: bool) -> bytes:
+    """Return a shard's index as it is stored.
+
+    Parameters
+    ----------
+    offset, length
+        Where each chunk lies in the shard, in bytes.
+    keep
+        Which chunks there are.
+    crc
+        Whether the index ends with its CRC-32C.
+    """
+    table = np.full((len(offset), 2), MISSING, "<u8")
+    table[keep, 0] = offset[keep]
+    table[keep, 1] = length[keep]
+    data = table.tobytes()
+    return with_crc32c(data) if crc else data

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 from zarr.abc.store import Store
-from zarr.buffer.cpu import NDBuffer
+from zarr.buffer.cpu import Buffer, NDBuffer
 from zarr.storage import LocalStore
 from zarrs import ZarrsCodecPipeline
 
 from linumpy.errors import InputError
+from linumpy.gpu.layout import ChunkLayout
 from linumpy.io.chunk_guard import ChunkPlan, ShardPlan, check_chunk, plan_chunks
 from linumpy.io.manifest import check_chunk_file
+from linumpy.io.ordered_shards import encode_shards, ordered_layout
 from linumpy.io.remote_store import RemoteStore
 from linumpy.io.untrusted_zarr import check_array, stay_inside
 
@@ -106,7 +108,13 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
             await self._zarrs_own_fallback().write(items, value, drop_axes)
             return
         items, shape = boxes
-        await super().write(items, NDBuffer.from_numpy_array(source.reshape(shape)))
+        source = source.reshape(shape)
+        layout = ordered_layout(self.metadata, items[0][1]) if items else None
+        if layout is not None:
+            await _write_ordered([item for item in items if item[4]], source, layout)
+            items = [item for item in items if not item[4]]
+        if items:
+            await super().write(items, NDBuffer.from_numpy_array(source))
 
     def _zarrs_own_fallback(self) -> Any:
         if self.python_impl is None:
@@ -131,6 +139,21 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
             check_chunk(
                 _file(item[0]), self.plan, None if whole else parts, verify=not _whole(item)
             )
+
+
+async def _write_ordered(items: list[Item], source: np.ndarray, layout: ChunkLayout) -> None:
+    """Store whole shards, their chunks in order: zarrs puts them where its threads are ready."""
+    if not items:
+        return
+    keep_empty = bool(items[0][1].config.write_empty_chunks)
+    boxes = [np.asarray(source[item[3]], layout.dtype) for item in items]
+    encoded = encode_shards(boxes, layout, keep_empty=keep_empty)
+    try:
+        for key, *_ in items:
+            data = await asyncio.to_thread(next, encoded)
+            await (key.delete() if data is None else key.set(Buffer.from_bytes(data)))
+    finally:
+        await asyncio.to_thread(encoded.close)
 
 
 async def _decode(read: Callable[..., Awaitable[None]], items: list[Item], out: Any) -> None:

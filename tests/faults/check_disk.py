@@ -109,6 +109,7 @@ def test_a_full_disk(name, share, micro, tmp_path):
 
 @pytest.mark.parametrize("name", ["grid", "brain"])
 def test_a_disk_that_is_full_when_an_output_is_replaced(name, micro, tmp_path):
+    """Seen to fail where what is replaced is removed first."""
     whole = tmp_path / "whole"
     assert run_job(name, micro, whole).returncode == 0
     need = pages(whole)
@@ -163,7 +164,10 @@ def test_a_file_system_that_cannot_exchange(error, micro, tmp_path):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_folder_that_cannot_be_written_to(name, micro, tmp_path):
-    """A bind mount, for root may write wherever modes forbid it."""
+    """A bind mount, for root may write wherever modes forbid it.
+
+    Seen to fail (a traceback) where `is_of_disk` does not know EROFS.
+    """
     need_root()
     real = tmp_path / "real"
     real.mkdir()
@@ -179,6 +183,7 @@ def test_a_folder_that_cannot_be_written_to(name, micro, tmp_path):
 @pytest.mark.parametrize("nbytes", [0, 2_000, 20_000])
 @pytest.mark.parametrize("name", JOBS)
 def test_a_quota_on_the_size_of_files(name, nbytes, micro, tmp_path):
+    """Seen to fail (a traceback) where `is_of_disk` does not know EFBIG."""
     out = tmp_path / "out"
     out.mkdir()
 

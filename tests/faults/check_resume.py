@@ -20,7 +20,7 @@ import pytest
 from tests.pipeline.conftest import REPOSITORY, Launcher, make_launcher, scripts_folder
 
 from .host import resize, small_disk
-from .launches import Head, array_digests, digests, kill_one
+from .launches import Head, digests, kill_one
 
 __all__ = ["make_launcher", "scripts_folder"]
 
@@ -117,9 +117,7 @@ def test_full_disk_fails_the_run_and_room_mends_it(runs: Runs, tmp_path: Path) -
         assert re.search(rf"{output}/\S+: cannot be published .*No space left", head.text)
         for place in output.rglob("*.ome.zarr"):
             # Whole, or not there at all.
-            assert dict(array_digests(place)) == dict(
-                array_digests(runs.output / place.relative_to(output))
-            )
+            assert digests(place) == digests(runs.output / place.relative_to(output))
         resize(disk, 512 << 20)
         head = runs.start(runs.clean, output, "-resume")
         assert head.wait(PATIENCE_S) == 0, head.text

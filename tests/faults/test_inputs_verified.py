@@ -95,6 +95,7 @@ DAMAGES = (truncate, delete, append)
 
 
 def test_no_script_is_forgotten():
+    """Seen to fail with one more script."""
     names = {path.stem.removeprefix("linum_") for path in SCRIPTS.glob("linum_*.py")}
     assert names == {name for name, *_ in CASES} | NO_OMEZARR_IN | {"verify"}
 

@@ -240,7 +240,10 @@ def no_slice(path):
 def test_a_batch_with_one_broken_slice_fails_naming_it_and_makes_no_brain(
     script, slices, tmp_path, harm
 ):
-    """The scripts as Nextflow calls them: exit status, message, and nothing that looks finished."""
+    """The scripts as Nextflow calls them: exit status, message, and nothing that looks finished.
+
+    Seen to fail where `load_slices` passes over what it cannot open.
+    """
     folder = tmp_path / "slices"
     shutil.copytree(slices / "slices", folder)
     config = tmp_path / "slice_config.csv"

@@ -62,6 +62,7 @@ def problems(text, name="x.py"):
 
 
 def test_the_source_holds_nothing_that_runs_what_it_reads():
+    """Seen to fail with `import pickle` in a module."""
     found = [p for path in SOURCES for p in problems(path.read_text(), str(path.relative_to(ROOT)))]
     assert found == []
 
@@ -96,7 +97,10 @@ class Trap:
 @pytest.mark.parametrize("place_of_codec", ["filters", "compressor"])
 @pytest.mark.parametrize("kind", ["|O", "|u1"])
 def test_zarr_never_unpickles(tmp_path, kind, place_of_codec):
-    """zarr 3.1 finds no type for such arrays; should it ever, `check_array` knows the codec."""
+    """zarr 3.1 finds no type for such arrays; should it ever, `check_array` knows the codec.
+
+    Seen to fail (zarr's own error) without `metadata_of`.
+    """
     import pickle
 
     place = tmp_path / "trapped"
@@ -131,6 +135,7 @@ def test_codecs_of_objects_or_of_any_size_are_refused(tmp_path, name):
 
 
 def test_arrays_never_unpickle(tmp_path):
+    """Seen to fail where arrays of objects are left to NumPy."""
     import pickle
 
     place = tmp_path / "trapped"

@@ -125,6 +125,7 @@ def test_links_out_of_a_store_are_refused(tmp_path, what):
 
 
 def test_links_within_a_store_and_a_staged_root_are_fine(tmp_path):
+    """Seen to fail where the root is not followed to where it really is."""
     path = make(tmp_path / "a.ome.zarr")
     (path / "0/c/0/0").rename(path / "0/moved")
     (path / "0/c/0/0").symlink_to("../../moved")
@@ -169,7 +170,10 @@ def test_an_nrrd_header_names_a_file_beside_it(tmp_path, name):
 
 
 def test_member_names_of_archives_are_never_places(tmp_path):
-    """Nothing is unpacked, whatever members are called."""
+    """Nothing is unpacked, whatever members are called.
+
+    Seen to fail where a member counts by the end of its name.
+    """
     import zipfile
 
     inside = tmp_path / "in"

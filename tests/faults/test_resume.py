@@ -174,7 +174,10 @@ def test_run_fails_where_results_cannot_be_published(story: Story) -> None:
 
 
 def test_values_arrive_as_data(story: Story) -> None:
-    """What does it is Nextflow's file for standard input: there is no check to take out."""
+    """What does it is Nextflow's file for standard input: there is no check to take out.
+
+    Seen to fail, the launch at once, with the value put into the module's command.
+    """
     (note, *_) = story.notes("check_atlas")
     assert json.loads(note["stdin"])["atlas_unit"] == HOSTILE
     assert not list(story.folder.rglob("*PWNED*"))

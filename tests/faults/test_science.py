@@ -92,7 +92,10 @@ def test_a_raw_sample_that_is_no_number_is_masked_counted_and_lends_nothing(bad,
 
 @pytest.mark.parametrize("way", ["raw", "grid"])
 def test_bad_samples_of_a_tile_are_flagged_all_the_way_to_the_slice(tmp_path, rng, way):
-    """From `image_*.bin` to the attributes of the slice, and to its mask."""
+    """From `image_*.bin` to the attributes of the slice, and to its mask.
+
+    Seen to fail where a slice tells of dim tiles alone.
+    """
     made = Acquisition(tmp_path / "raw")
     made.nz, made.nx, made.ny = 24, 40, 40
     made.fov_um, made.step_mm = (400.0, 400.0), (0.32, 0.32)

@@ -133,7 +133,10 @@ def test_what_waits_in_line_is_not_begun_after_an_error(step):
 
 
 def test_an_interrupted_stream_ends_its_threads():
-    """Ctrl-C comes to the thread that computes."""
+    """Ctrl-C comes to the thread that computes.
+
+    Seen to fail where `named_step` takes it for an error.
+    """
 
     def compute(key, value):
         if key == 5:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from tests.pipeline.conftest import (  # noqa: F401
     read_trace,
     scripts_folder,
 )
-from tests.pipeline.test_run import assert_same_arrays, digests
+from tests.pipeline.test_run import digests
 from tests.pipeline.test_wiring import CPU_ONLY, calls
 from tests.slurm.cluster import Cluster
 
@@ -150,18 +149,14 @@ def test_brain_of_jobs_is_that_of_this_machine(
             **cluster.environment,
         )
         assert launch.status == 0, launch.text
-        # Two files tell of times. A shard's chunks lie in it in the order in which threads were
-        # done with them, so that grids are compared as arrays.
+        # Two files tell of times.
         results[name] = {
             path: digest
             for path, digest in digests(output).items()
-            if not re.match(r"report.html|ro-crate-metadata.json|mosaic_grids/.*/c/", path)
+            if path not in ("report.html", "ro-crate-metadata.json")
         }
     assert len(results["local"]) > 90
     assert results["slurm"] == results["local"]
-    for grid in sorted((launcher.folder / "local" / "mosaic_grids").iterdir()):
-        twin = launcher.folder / "slurm" / "mosaic_grids" / grid.name
-        assert assert_same_arrays(grid, twin) == 1
     # Jobs took their folders on the node away.
     assert list(scratch.iterdir()) == []
     done = cluster.ask("scontrol", "show", "jobs", "--oneliner").splitlines()

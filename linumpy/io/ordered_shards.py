@@ -1,0 +1,102 @@
+"""Shards whose chunks lie in order, so that the same voxels always make the same file.
+
+zarrs puts the chunks of a shard where its threads are ready with them, each time elsewhere. Here as
+many threads encode them, and they are joined in the order of the shard's index.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from linumpy.gpu.host_codec import encode_chunk, encoder, join_chunks, with_crc32c
+from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout, layout_of
+
+_CHUNKS_A_THREAD = 8
+"""At least so many are encoded before shards are joined, so that threads end together."""
+
+
+def ordered_layout(metadata: Any, spec: Any) -> ChunkLayout | None:
+    """Return how an array's shards are stored; None for what `encode_shards` does not make.
+
+    Parameters
+    ----------
+    metadata
+        Zarr's, of the array.
+    spec
+        Zarr's ``ArraySpec`` of a shard.
+    """
+    if metadata.zarr_format == 2:
+        return None
+    try:
+        layout = layout_of(metadata.codecs, spec)
+    except UnsupportedLayout:
+        return None
+    in_c_order = np.empty(layout.chunk_shape, layout.dtype).strides
+    if layout.shard is None or layout.byteswapped or layout.strides != in_c_order:
+        return None
+    return layout
+
+
+def encode_shards(
+    boxes: Sequence[np.ndarray], layout: ChunkLayout, *, keep_empty: bool
+) -> Generator[bytes | None, None, None]:
+    """Encode shards on all cores.
+
+    Parameters
+    ----------
+    boxes
+        What each shard holds from its first voxel on, of the layout's data type; where a box is
+        smaller than the shard, at the array's end, the rest is fill value.
+    layout
+        Of `ordered_layout`.
+    keep_empty
+        Whether chunks that hold the fill value alone are stored.
+
+    Yields
+    ------
+    The bytes of each shard, index included; None for one of which nothing is stored.
+    """
+    assert layout.shard is not None
+    shape, n_chunks = layout.shard.shape, layout.shard.n_chunks
+    codec = None if layout.compression is None else encoder(layout)
+    fill = np.frombuffer(layout.fill, layout.dtype)[0]
+    empty = _bytes_of(np.full(layout.chunk_shape, fill))
+
+    def encode(box: np.ndarray, number: int) -> bytes | None:
+        corner = np.unravel_index(number, shape)
+        part = box[
+            tuple(
+                slice(k * side, (k + 1) * side)
+                for k, side in zip(corner, layout.chunk_shape, strict=True)
+            )
+        ]
+        if part.shape != layout.chunk_shape:
+            whole = np.full(layout.chunk_shape, fill)
+            whole[tuple(map(slice, part.shape))] = part
+            part = whole
+        data = _bytes_of(part)
+        if not keep_empty and np.array_equal(data, empty):
+            return None
+        body = data.tobytes() if codec is None else encode_chunk(data, layout, codec)
+        return with_crc32c(body) if layout.has_crc32c else body
+
+    threads = len(os.sched_getaffinity(0))
+    together = -(-_CHUNKS_A_THREAD * threads // n_chunks)
+    with ThreadPoolExecutor(threads, "encode") as pool:
+        for first in range(0, len(boxes), together):
+            waiting = [
+                [pool.submit(encode, box, number) for number in range(n_chunks)]
+                for box in boxes[first : first + together]
+            ]
+            for chunks in waiting:
+                yield join_chunks([chunk.result() for chunk in chunks], layout)
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    """Return an array's bytes in C order, uint8."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
