@@ -60,4 +60,4 @@ def test_a_slice_twice_is_the_same_files(tiny_grids, tmp_path):
         out = tmp_path / attempt / "slice_z01.ome.zarr"
         reconstruct_slice(tiny_grids[1], out, models, PARAMS, device=Device("cuda"))
         made.append(files(out))
-    assert made[0] == made[1] and len(made[0]) > 10
+    assert made[0] == made[1] and len(made[0]) > 5
