@@ -18,7 +18,7 @@ process aip_png {
 
     script:
     """
-    linum_aip_png.py ${grid} aips/aip_z${slice_id}.png ${gpu_flags(params, task)}
+    linum_aip_png.py ${grid} aips/aip_z${slice_id}.png ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

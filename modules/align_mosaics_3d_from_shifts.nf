@@ -23,7 +23,7 @@ process align_mosaics_3d_from_shifts {
     linum_align_mosaics_3d_from_shifts.py ${slice_in} aligned/${slice_in.name} \\
         --registration ${registration} \\
         --slices all \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -28,7 +28,7 @@ process assess_slice_quality {
         --slice_config_in in/slice_config.csv \\
         --slice_config_out slice_config.csv \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

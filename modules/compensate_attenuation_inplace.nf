@@ -23,7 +23,7 @@ process compensate_attenuation_inplace {
     linum_compensate_attenuation_inplace.py ${slice_in} attenuation_z${slice_id}.ome.zarr \\
         --output_model models/z${slice_id}/compensate_attenuation.json \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -23,7 +23,7 @@ process compensate_psf_model_free {
     linum_compensate_psf_model_free.py ${slice_in} axial_z${slice_id}.ome.zarr \\
         --models learned \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -19,13 +19,20 @@ process create_mosaic_grid_3d {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
+    def acquisition = acquisition_flags(
+        params.fix_galvo_shift,
+        params.galvo_confidence_threshold,
+        params.stage_to_array,
+        params.axial_resolution,
+        params.slicing_interval_mm
+    )
     """
     linum_create_mosaic_grid_3d.py mosaic_grids/mosaic_grid_3d_z${slice_id}.ome.zarr \\
         --from_root_directory raw \\
         -z ${slice_id} \\
         --resolution -1 \\
-        ${acquisition_flags(params)} \\
-        ${gpu_flags(params, task)}
+        ${acquisition} \\
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -23,7 +23,7 @@ process crop_3d_mosaic_below_interface {
     linum_crop_3d_mosaic_below_interface.py ${slice_in} cropped_z${slice_id}.ome.zarr \\
         --output_model models/z${slice_id}/crop_3d_mosaic_below_interface.json \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -23,7 +23,7 @@ process detect_focal_curvature {
     linum_detect_focal_curvature.py ${grid} focal_z${slice_id}.ome.zarr \\
         --models learned \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -20,12 +20,19 @@ process estimate_illumination {
     tuple val("${task.process}"), val('all slices'), env('SECONDS'), emit: time
 
     script:
-    def tiles = raw ? "--from_root_directory raw -z ${slice_ids.join(' ')} ${acquisition_flags(params)}" : 'grids/*'
+    def acquisition = acquisition_flags(
+        params.fix_galvo_shift,
+        params.galvo_confidence_threshold,
+        params.stage_to_array,
+        params.axial_resolution,
+        params.slicing_interval_mm
+    )
+    def tiles = raw ? "--from_root_directory raw -z ${slice_ids.join(' ')} ${acquisition}" : 'grids/*'
     """
     linum_estimate_illumination.py ${tiles} \\
         --output models \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -23,7 +23,7 @@ process fix_illumination_3d {
     linum_fix_illumination_3d.py ${grid} illumination_z${slice_id}.ome.zarr \\
         --models learned \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -33,7 +33,7 @@ process interpolate_missing_slice {
         --preview diagnostics/slice_z${slice_id}_interpolated.png \\
         --manifest_entry diagnostics/slice_z${slice_id}_manifest.csv \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

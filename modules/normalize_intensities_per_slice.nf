@@ -23,7 +23,7 @@ process normalize_intensities_per_slice {
     linum_normalize_intensities_per_slice.py ${slice_in} slices/slice_z${slice_id}.ome.zarr \\
         --output_model models/z${slice_id}/normalize_intensities_per_slice.json \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -26,7 +26,14 @@ process reconstruct_slice {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
-    def tiles = raw ? "--from_root_directory raw -z ${slice_id} ${acquisition_flags(params)}" : grid
+    def acquisition = acquisition_flags(
+        params.fix_galvo_shift,
+        params.galvo_confidence_threshold,
+        params.stage_to_array,
+        params.axial_resolution,
+        params.slicing_interval_mm
+    )
+    def tiles = raw ? "--from_root_directory raw -z ${slice_id} ${acquisition}" : grid
     """
     linum_reconstruct_slice.py ${tiles} slices/slice_z${slice_id}.ome.zarr \\
         --models learned \\
@@ -34,7 +41,7 @@ process reconstruct_slice {
         --aip aips/aip_z${slice_id}.png \\
         --preview previews/slice_z${slice_id}.png \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

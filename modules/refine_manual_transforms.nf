@@ -29,7 +29,7 @@ process refine_manual_transforms {
         --manual_transforms_dir manual_transforms \\
         --slice_config slice_config.csv \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

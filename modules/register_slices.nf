@@ -25,7 +25,7 @@ process register_slices {
     linum_register_slices.py slices shifts_xy.csv models/register_slices.json \\
         --slice_config slice_config.csv \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

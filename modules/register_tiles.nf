@@ -19,7 +19,7 @@ process register_tiles {
 
     script:
     """
-    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json ${gpu_flags(params, task)}
+    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -21,7 +21,7 @@ process resample_mosaic_grid {
     """
     linum_resample_mosaic_grid.py ${grid} resampled_z${slice_id}.ome.zarr \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

@@ -28,7 +28,7 @@ process stack_slices_2d {
         --output_model models/register_slices.json \\
         --preview previews/${subject}_2d.png \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

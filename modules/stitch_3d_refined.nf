@@ -22,7 +22,7 @@ process stitch_3d_refined {
     linum_stitch_3d_refined.py ${grid} stitched_z${slice_id}.ome.zarr \\
         --positions ${positions} \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

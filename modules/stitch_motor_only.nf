@@ -19,7 +19,7 @@ process stitch_motor_only {
     """
     linum_stitch_motor_only.py ${grid} diagnostics/stitch_motor_only_z${slice_id}.ome.zarr \\
         --params - \\
-        ${gpu_flags(params, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

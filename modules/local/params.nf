@@ -107,26 +107,26 @@ def stage_params(process_name, given, schema) {
 
 // The flags of scripts that compute on voxels. The schema's pattern lets no more through than a size.
 // A task that is tried again takes half the batches on the device, whatever stopped it before.
-def gpu_flags(given, task) {
-    if (!given.use_gpu) {
+def gpu_flags(use_gpu, gpu_memory, task) {
+    if (!use_gpu) {
         return '--no-use_gpu'
     }
     [
         '--use_gpu',
-        given.gpu_memory == null ? '' : "--gpu_memory ${given.gpu_memory}",
+        gpu_memory == null ? '' : "--gpu_memory ${gpu_memory}",
         "--gpu_tasks ${task.ext.gpu_tasks}",
         task.attempt > 1 ? "--gpu_batch ${0.5 ** (task.attempt - 1)}" : '',
     ].findAll { flag -> flag }.join(' ')
 }
 
 // The flags of scripts that read raw tiles.
-def acquisition_flags(given) {
+def acquisition_flags(fix_galvo_shift, galvo_confidence_threshold, stage_to_array, axial_resolution, slicing_interval_mm) {
     [
-        given.fix_galvo_shift ? '--fix_galvo_shift' : '--no-fix_galvo_shift',
-        "--galvo_threshold ${given.galvo_confidence_threshold}",
-        "--stage_to_array=${given.stage_to_array}",
-        given.axial_resolution == null ? '' : "--axial_resolution ${given.axial_resolution}",
-        given.slicing_interval_mm == null ? '' : "--slicing_interval ${1000 * given.slicing_interval_mm}",
+        fix_galvo_shift ? '--fix_galvo_shift' : '--no-fix_galvo_shift',
+        "--galvo_threshold ${galvo_confidence_threshold}",
+        "--stage_to_array=${stage_to_array}",
+        axial_resolution == null ? '' : "--axial_resolution ${axial_resolution}",
+        slicing_interval_mm == null ? '' : "--slicing_interval ${1000 * slicing_interval_mm}",
     ].findAll { flag -> flag }.join(' ')
 }
 

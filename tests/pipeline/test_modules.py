@@ -49,3 +49,10 @@ def test_stub_needs_only_the_shell(path: Path) -> None:
     stub = path.read_text(encoding="utf-8").split("    stub:")[1]
     commands = re.findall(r"^    (\w+)", stub.split('"""')[1], re.MULTILINE)
     assert set(commands) <= {"cp", "mkdir", "touch", "echo"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_module_names_each_parameter(path: Path) -> None:
+    """Who is handed all of them runs again when any changes: their values are its task's key."""
+    script = path.read_text(encoding="utf-8").split("    script:")[1]
+    assert re.findall(r"(?<!--)\bparams\b(?!\.\w)", script) == []

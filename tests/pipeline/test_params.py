@@ -144,7 +144,7 @@ def test_gpu_profile_bounds_the_tasks_on_a_gpu(launcher: Launcher) -> None:
     }
     # Who is told of the GPU has the label, and the other way round.
     texts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "modules").glob("*.nf")]
-    told = ["gpu_flags(params, task)" in text for text in texts]
+    told = ["gpu_flags(params.use_gpu, params.gpu_memory, task)" in text for text in texts]
     assert told == ["label 'gpu'" in text for text in texts]
     assert sum(told) == 27
 
