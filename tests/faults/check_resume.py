@@ -67,7 +67,10 @@ def runs(make_launcher: Callable[[str, Path], Launcher], scripts_folder: Path) -
 
 
 def test_killed_runs_come_to_the_same_once_resumed(runs: Runs) -> None:
-    """Heads, tasks and everything at once are killed, until a run is let through."""
+    """Heads, tasks and everything at once are killed, until a run is let through.
+
+    Seen to fail (seed 1733075258) while a hidden record of a killed launch stayed beside others.
+    """
     chance = random.Random(SEED)
     counted: Counter[str] = Counter()
     finished = 0
@@ -109,7 +112,10 @@ def test_killed_runs_come_to_the_same_once_resumed(runs: Runs) -> None:
 
 
 def test_full_disk_fails_the_run_and_room_mends_it(runs: Runs, tmp_path: Path) -> None:
-    """Published anew from finished tasks."""
+    """Published anew from finished tasks.
+
+    Seen to fail where `end_publishing` finds nothing wrong.
+    """
     with small_disk(tmp_path / "disk", 6 << 20) as disk:
         output = disk / "output"
         head = runs.start(runs.clean, output, "-resume")
