@@ -111,6 +111,7 @@ def test_a_picture_stays_as_it_is(rng, device):
 
 
 def test_a_window_below_the_tiles_is_refused():
+    """Seen to fail without the error of `create_mosaic_grid_2d.projected_planes`."""
     with pytest.raises(InputError, match="--projection_top 100: expected less than 100 um.*z04"):
         projected_planes(ProjectParams(top_um=100.0), layout())
     # A window that reaches beyond ends with the tile.

@@ -60,6 +60,7 @@ def test_by_default_nothing_is_cut(rng):
 
 @pytest.mark.parametrize("limits", [{"xmin": 40}, {"xmax": 41}, {"ymin": 9, "ymax": 9}])
 def test_limits_outside_the_tile_are_refused(limits):
+    """Seen to fail without the error of `crop_tiles.crop_window`."""
     axis = next(iter(limits))[0]
     with pytest.raises(InputError, match=f"--crop_tiles_{axis}min .* of slice z02"):
         crop_window(CropTilesParams(**limits), LAYOUT)

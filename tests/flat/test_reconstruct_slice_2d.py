@@ -212,6 +212,9 @@ def test_evenly_spaced_slices_are_learned_from(tiny_grids):
 
 
 def test_bad_input_is_refused(tiny_grids, flat_field, tmp_path):
+    """Seen to fail without the errors of `single_steps.stitch_grid_2d` and
+    `reconstruct_slice_2d.reconstruct_2d_to_files`.
+    """
     with pytest.raises(InputError, match="tiles of 100 planes, expected one"):
         single.stitch_grid_2d(tiny_grids[0], tmp_path / "s.ome.zarr", {})
     with pytest.raises(InputError, match="--models: missing"):

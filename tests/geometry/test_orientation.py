@@ -91,5 +91,6 @@ def test_letters_may_be_small():
     ],
 )
 def test_bad_codes_are_named(code, message):
+    """Seen to fail without the error of `orientation.parse_orientation`."""
     with pytest.raises(InputError, match=message):
         parse_orientation(code, "--ras_input_orientation")

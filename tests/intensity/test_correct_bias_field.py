@@ -341,6 +341,7 @@ def test_the_rim_teaches_nothing_and_holes_are_corrected():
 
 
 def test_a_brain_without_tissue_stays(tmp_path):
+    """Seen to fail where everything counts as tissue."""
     volume = np.full((16, 40, 40), 0.001, np.float32)
     write_brain(tmp_path / "in.ome.zarr", volume, slice_ids=[0])
     output = tmp_path / "out.ome.zarr"
@@ -350,6 +351,7 @@ def test_a_brain_without_tissue_stays(tmp_path):
 
 
 def test_bad_input_is_named(brain, tmp_path):
+    """Seen to fail where `bias_learning.sections` lets a KeyError pass."""
     path = brain[0]
     params = BiasParams(engine="linumpy")
     with pytest.raises(InputError, match=r"nothing\.ome\.zarr"):

@@ -47,6 +47,7 @@ def tilted(code, voxel_mm, rng):
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize(("unit", "um"), [("mm", 1000.0), ("micron", 1.0), ("meter", 1e6)])
 def test_nifti_of_any_axes_and_unit(tmp_path, rng, code, unit, um):
+    """Seen to fail where the file's unit is not asked for."""
     data = numbered()
     affine = tilted(code, np.array([0.025, 0.05, 0.03]) * 1000 / um, rng)
     image = nibabel.Nifti1Image(data, affine)
@@ -230,6 +231,7 @@ GOOD = {
     ],
 )  # fmt: skip
 def test_bad_atlases_are_named(tmp_path, make, message):
+    """Seen to fail without the errors of `atlas._unit_um` and `atlas._read_nifti`."""
     make(tmp_path)
     found = list(tmp_path.iterdir())
     with pytest.raises(InputError, match=message):
@@ -237,6 +239,7 @@ def test_bad_atlases_are_named(tmp_path, make, message):
 
 
 def test_bad_letters_and_units_name_their_parameter(tmp_path):
+    """Seen to fail without the errors of `orientation.parse_orientation` and `atlas.read_atlas`."""
     nifti(tmp_path / "a.nii")
     with pytest.raises(InputError, match="--atlas_orientation 'RRS'"):
         read_atlas(tmp_path / "a.nii", orientation="RRS")

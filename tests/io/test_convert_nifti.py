@@ -200,6 +200,7 @@ def test_nrrd_is_the_same_image_to_itk(rng, tmp_path, kind, affine):
 
 
 def test_units_are_never_guessed(data, tmp_path):
+    """Seen to fail without the errors of `convert_nifti_file.open_nifti` and `convert.unit_um`."""
     source = write(tmp_path / "a.nii", data, unit="unknown")
     with pytest.raises(InputError, match=r"a\.nii: .*--assume_unit"):
         convert_nifti_to_zarr(source, tmp_path / "a.ome.zarr")
@@ -210,6 +211,7 @@ def test_units_are_never_guessed(data, tmp_path):
 
 
 def test_bad_files_are_named_and_leave_nothing(data, tmp_path):
+    """Seen to fail without the error of `convert_nifti_file.open_nifti`."""
     out = tmp_path / "out.ome.zarr"
     with pytest.raises(InputError, match=r"nothing\.nii: no such file"):
         convert_nifti_to_zarr(tmp_path / "nothing.nii", out)

@@ -161,6 +161,9 @@ def test_a_bare_array_becomes_an_image(rng, tmp_path, version):
 
 
 def test_bad_input_is_named_and_leaves_nothing(image, tmp_path):
+    """Seen to fail without the errors of `omezarr.open_checked_group` and
+    `convert_omezarr.open_group`.
+    """
     output = tmp_path / "out.ome.zarr"
     with pytest.raises(InputError, match=r"nothing\.zarr: no such"):
         convert_omezarr(tmp_path / "nothing.zarr", output, "0.4")

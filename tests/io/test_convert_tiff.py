@@ -101,6 +101,7 @@ def test_a_folder_is_a_stack_in_the_order_of_its_numbers(data, tmp_path):
 
 
 def test_bad_files_are_named_and_leave_nothing(data, tmp_path):
+    """Seen to fail without the error of `convert_tiff._open_stack`."""
     output = tmp_path / "b.ome.zarr"
     (tmp_path / "text.tif").write_text("no image")
     (tmp_path / "empty").mkdir()

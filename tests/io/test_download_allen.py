@@ -98,6 +98,7 @@ def test_a_kept_file_that_is_not_the_right_one_is_fetched_again(server, tmp_path
     ],
 )
 def test_what_is_wrong_leaves_no_output(server, tmp_path, given, message):
+    """Seen to fail without the error of `download_allen.fetch`."""
     server.files["/t.nrrd"] = template()[1]
     url = server.url + given.pop("url", "/t.nrrd")
     with pytest.raises(DownloadError, match=message):

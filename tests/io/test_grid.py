@@ -125,6 +125,7 @@ def test_grids_of_others_are_read_with_nominal_positions(tmp_path):
 
 
 def test_a_grid_without_unit_is_read_where_the_unit_is_named(tmp_path, script):
+    """Seen to fail without the error of `omezarr._axis_units`."""
     path = tmp_path / "mosaic_grid_z00.ome.zarr"
     group = zarr.create_group(path, zarr_format=3)
     array = group.create_array("0", shape=(20, 20, 30), chunks=(20, 10, 10), dtype="f4")

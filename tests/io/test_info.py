@@ -108,6 +108,7 @@ def test_optional_keys_have_defaults() -> None:
 
 @pytest.mark.parametrize("key", ["nx", "ny", "width", "height", "bottom_z", "top_z"])
 def test_a_missing_key_is_named_with_its_file(key: str, tmp_path: Path) -> None:
+    """Seen to fail without the error of `info._number`."""
     path = tmp_path / "info.txt"
     path.write_text(text_of({k: v for k, v in GOOD.items() if k != key}))
     with pytest.raises(InputError) as caught:
@@ -141,6 +142,7 @@ def test_a_missing_depth_range_names_all_ways_to_give_one() -> None:
 def test_a_bad_value_is_named_with_its_file_and_key(
     key: str, value: str, message: str, tmp_path: Path
 ) -> None:
+    """Seen to fail without the errors of `info._number` and `info._positive`."""
     path = tmp_path / "info.txt"
     path.write_text(text_of({**GOOD, key: value}))
     with pytest.raises(InputError) as caught:
@@ -149,6 +151,7 @@ def test_a_bad_value_is_named_with_its_file_and_key(
 
 
 def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
+    """Seen to fail without the error of `info.read_info`."""
     with pytest.raises(InputError, match="info.txt: no such file; every tile folder needs"):
         read_info(tmp_path / "info.txt")
     (tmp_path / "info.txt").mkdir()

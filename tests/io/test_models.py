@@ -40,6 +40,7 @@ def test_device_arrays_are_saved(xp, tmp_path):
 
 
 def test_what_is_missing_or_broken_is_named(tmp_path):
+    """Seen to fail without the errors of `models.read_json` and `untrusted.read_arrays`."""
     with pytest.raises(InputError, match=r"m\.json: no such file"):
         load_model(tmp_path, "m", Model)
     save_model(tmp_path, "m", Model(np.eye(2), (1.0, 2.0), [], 1))
@@ -90,6 +91,7 @@ def test_plain_models_are_one_json_and_nested_ones_become_objects(tmp_path):
 
 @pytest.mark.parametrize("length", [0, 1, 20, 150])
 def test_an_archive_cut_short_is_named(tmp_path, length):
+    """Seen to fail without the error of `untrusted.read_arrays`."""
     save_model(tmp_path, "m", Model(np.eye(5), (1.0, 2.0), [], 1))
     whole = (tmp_path / "m.npz").read_bytes()
     assert len(whole) > 150

@@ -108,6 +108,7 @@ def test_archives_beyond_four_gigabytes_are_read(tmp_path, rng):
 
 
 def test_what_is_no_archive(tmp_path):
+    """Seen to fail without the error of `psoct._entered`."""
     refused(tmp_path / "none.oct", "no such file")
     refused(tmp_path, "cannot be read")
     path = tmp_path / "a.oct"
@@ -117,6 +118,7 @@ def test_what_is_no_archive(tmp_path):
 
 
 def test_missing_and_doubled_members(tmp_path, rng):
+    """Seen to fail without the error of `psoct._entry`."""
     data = samples(rng, (6, 4, 5)).tobytes()
     path = make(tmp_path / "a.oct", [("other.xml", "x")])
     refused(path, "0 members Header.xml, expected one; it holds other.xml")
@@ -131,6 +133,7 @@ def test_missing_and_doubled_members(tmp_path, rng):
 
 @pytest.mark.parametrize("size", [0, 8 * 119, 8 * 121, 4 * 120])
 def test_sizes_that_do_not_match(tmp_path, size):
+    """Seen to fail without the error of `psoct._data_entry`."""
     path = make(tmp_path / "a.oct", [("Header.xml", header_text()), (DATA, bytes(size))])
     refused(path, f"data/Complex.data of {size} bytes, expected 960 for 6 x 4 x 5 complex")
 
@@ -157,6 +160,7 @@ HARMFUL = (
     ],
 )
 def test_document_types_and_entities(tmp_path, text, encoding):
+    """Seen to fail without the error of `psoct.refuse`."""
     path = make(tmp_path / "a.oct", [("Header.xml", text.encode(encoding))])
     refused(path, "Header.xml declares a document type or entities")
 
@@ -179,12 +183,14 @@ def test_document_types_and_entities(tmp_path, text, encoding):
     ],
 )
 def test_headers_that_say_something_else(tmp_path, text, match):
+    """Seen to fail without the errors of `psoct._whole` and `psoct._parse`."""
     path = make(tmp_path / "a.oct", [("Header.xml", text), (DATA, bytes(960))])
     refused(path, match)
 
 
 def test_bombs(tmp_path):
     # 32 MB of zeros in 32 kB.
+    """Seen to fail without the errors of `untrusted.check_expansion` and `psoct.read_oct_header`."""
     text = header_text(200, 200, 100)
     members = [("Header.xml", text), (DATA, bytes(32_000_000))]
     path = make(tmp_path / "a.oct", members, zipfile.ZIP_DEFLATED)
@@ -195,6 +201,7 @@ def test_bombs(tmp_path):
 
 @pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_damage(tmp_path, rng, how):
+    """Seen to fail without the errors of `psoct._entered` and `psoct._member`."""
     data = samples(rng, (6, 4, 5)).tobytes()
     path = make(tmp_path / "a.oct", [("Header.xml", header_text()), (DATA, data)], how)
     whole = path.read_bytes()
@@ -227,6 +234,7 @@ def test_damage_in_what_is_left_out_counts_too(tmp_path, rng):
 
 
 def test_encrypted_members(tmp_path, rng):
+    """Seen to fail without the error of `psoct._member`."""
     data = samples(rng, (6, 4, 5)).tobytes()
     path = make(tmp_path / "a.oct", [("Header.xml", header_text()), (DATA, data)])
     content = bytearray(path.read_bytes())

@@ -100,6 +100,7 @@ def test_a_wrong_size_names_file_and_both_numbers(change: int, tmp_path: Path) -
 
 
 def test_a_part_that_is_no_whole_number_of_bscans_is_named(tmp_path: Path) -> None:
+    """Seen to fail without the error of `raw.image_files`."""
     make_tile(tmp_path, np.zeros((3, 6, 5), np.float32), (2,))
     first, second = (tmp_path / f"image_0000{n}.bin" for n in (0, 1))
     # The total is right all the same.
@@ -111,6 +112,7 @@ def test_a_part_that_is_no_whole_number_of_bscans_is_named(tmp_path: Path) -> No
 
 
 def test_parts_that_make_too_few_or_many_bscans_are_named(tmp_path: Path) -> None:
+    """Seen to fail without the error of `raw.image_files`."""
     make_tile(tmp_path, np.zeros((3, 6, 5), np.float32), (2,))
     last = tmp_path / "image_00001.bin"
     for n_last, total in ((2, 288), (4, 432)):
@@ -125,6 +127,7 @@ def test_parts_that_make_too_few_or_many_bscans_are_named(tmp_path: Path) -> Non
 
 
 def test_a_tile_without_or_with_unreadable_files_is_named(tmp_path: Path) -> None:
+    """Seen to fail without the error of `raw.image_files`."""
     (tmp_path / "image.bin").touch()
     with pytest.raises(InputError, match=r"holds no image_\*.bin"):
         image_files(tmp_path, INFO)
@@ -141,6 +144,7 @@ def test_a_tile_without_or_with_unreadable_files_is_named(tmp_path: Path) -> Non
 def test_a_file_that_shrinks_while_it_is_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Seen to hang without the error of `raw._read_all`."""
     tile = make_tile(tmp_path, np.zeros((3, 6, 5), np.float32))
     files = image_files(tmp_path, INFO)
     (tmp_path / "image_00000.bin").write_bytes(bytes(100))
@@ -203,6 +207,7 @@ def test_side_files_hidden_folders_and_links_do_no_harm(tmp_path: Path) -> None:
     "name", ["tile_x00_y00", "tile_x00_y00_z00_copy", "tile_x0a_y00_z00", "tile_x-1_y00_z00"]
 )
 def test_a_name_that_cannot_be_read_is_an_error(name: str, tmp_path: Path) -> None:
+    """Seen to fail without the error of `raw.discover_tiles`."""
     (tmp_path / "tile_x00_y00_z00").mkdir()
     (tmp_path / name).mkdir()
     with pytest.raises(InputError) as caught:
@@ -222,6 +227,7 @@ def test_two_folders_of_one_index_are_both_named(tmp_path: Path) -> None:
 
 
 def test_an_empty_slice_is_named(tmp_path: Path) -> None:
+    """Seen to fail without the error of `raw.discover_tiles`."""
     (tmp_path / "slice_z00/tiles/tile_x00_y00_z00").mkdir(parents=True)
     (tmp_path / "slice_z01/tiles").mkdir(parents=True)
     with pytest.raises(InputError) as caught:
@@ -230,6 +236,7 @@ def test_an_empty_slice_is_named(tmp_path: Path) -> None:
 
 
 def test_no_folder_no_tile_no_slice(tmp_path: Path) -> None:
+    """Seen to fail without the error of `raw.discover_tiles`."""
     with pytest.raises(InputError, match="gone: no such folder"):
         discover_tiles(tmp_path / "gone")
     with pytest.raises(InputError, match="holds no raw tile; expected folders tile_x"):
@@ -292,6 +299,7 @@ def test_without_side_files_nothing_is_known(tmp_path: Path) -> None:
 def test_a_bad_side_value_names_file_and_key(
     key: str, value: object, expected: str, tmp_path: Path
 ) -> None:
+    """Seen to fail without the error of `raw._side_number`."""
     tile = side_tile(tmp_path, {key: value})
     with pytest.raises(InputError) as caught:
         read_side_data(tile, tmp_path)
@@ -300,6 +308,7 @@ def test_a_bad_side_value_names_file_and_key(
 
 
 def test_broken_side_file_is_named(tmp_path: Path) -> None:
+    """Seen to fail without the error of `untrusted.parse_json`."""
     tile = side_tile(tmp_path, None)
     (tmp_path / "slice_z00/metadata.json").write_text("{")
     with pytest.raises(InputError, match="metadata.json: not JSON"):

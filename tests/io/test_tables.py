@@ -128,6 +128,7 @@ def test_an_old_shifts_file_counts_as_reliable(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_row_is_named(rows: list[str], message: str, tmp_path: Path) -> None:
+    """Seen to fail without the errors of `tables._number` and `tables._slice_id`."""
     path = tmp_path / "shifts_xy.csv"
     path.write_text("\n".join([f"{SHIFT_HEADER},reliable", *rows]) + "\n")
     with pytest.raises(InputError) as caught:
@@ -145,6 +146,7 @@ def test_a_bad_row_is_named(rows: list[str], message: str, tmp_path: Path) -> No
     ],
 )
 def test_a_bad_header_is_named(text: str, message: str, tmp_path: Path) -> None:
+    """Seen to fail without the error of `tables._read_rows`."""
     path = tmp_path / "shifts_xy.csv"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
@@ -153,6 +155,7 @@ def test_a_bad_header_is_named(text: str, message: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    """Seen to fail without the error of `tables._read_rows`."""
     with pytest.raises(InputError, match="shifts_xy.csv: no such table"):
         read_shifts(tmp_path / "shifts_xy.csv")
 
@@ -174,6 +177,7 @@ def test_a_slice_that_is_left_out_passes_on_its_shift() -> None:
 
 
 def test_a_slice_without_shift_is_named() -> None:
+    """Seen to fail without the error of `tables.offsets_from_shifts`."""
     shifts = (XYShift(0, 1, 0, 0, 1.0, 0.5),)
     with pytest.raises(InputError) as caught:
         offsets_from_shifts(shifts, [0, 1, 2, 7], where="a/shifts.csv")
@@ -284,6 +288,7 @@ def test_an_empty_use_means_used(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_config_row_is_named(row: str, message: str, tmp_path: Path) -> None:
+    """Seen to fail without the errors of `tables._slice_id` and `tables._truth`."""
     path = tmp_path / "slice_config.csv"
     path.write_text(f"slice_id,use,quality_score\n0,true,\n{row}\n")
     with pytest.raises(InputError) as caught:
@@ -311,6 +316,7 @@ def test_id_lists() -> None:
 
 
 def test_a_row_that_wants_a_slice_which_the_acquisition_lacks_is_named(tmp_path: Path) -> None:
+    """Seen to fail without the error of `tables.read_slice_config`."""
     path = tmp_path / "slice_config.csv"
     path.write_text("slice_id,use\n3,true\n9,no\n07,\n")
     assert [row.slice_id for row in read_slice_config(path, known_ids=[7, 3, 5])] == [3, 7, 9]

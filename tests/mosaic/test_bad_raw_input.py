@@ -24,6 +24,7 @@ NAME = "mosaic_grid_3d_z00.ome.zarr"
 
 
 def test_the_axial_resolution_must_be_known(acquisition: Any) -> None:
+    """Seen to fail without the errors of `raw_slice.axial_resolution_um` and `raw_slice._positive`."""
     acquisition.change_metadata(0, axial_resolution_um=None)
     path = acquisition.root / "slice_z00/metadata.json"
     acquisition.assert_refused(
@@ -43,6 +44,7 @@ def test_a_given_axial_resolution_wins_with_a_warning(
 
 
 def test_the_slice_interval_must_be_known(acquisition: Any) -> None:
+    """Seen to fail without the error of `raw_slice.slice_interval_um`."""
     acquisition.change_metadata(0, slice_thickness=None)
     acquisition.assert_refused(
         "slice z00: distance of the slices unknown", '"slice_thickness" (mm)',
@@ -66,6 +68,7 @@ def test_a_single_slice_needs_no_interval(acquisition: Any) -> None:
 def test_the_interval_is_held_against_the_stage(
     acquisition: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Seen to fail without the error of `raw_slice.slice_interval_um`."""
     acquisition.change_metadata(0, slice_thickness=0.25)
     path = acquisition.root / "slice_z00/metadata.json"
     acquisition.assert_refused(
@@ -87,6 +90,7 @@ def test_gaps_in_the_ids_are_not_taken_for_thick_slices(acquisition: Any) -> Non
 
 
 def test_truncated_and_oversized_images_are_refused(acquisition: Any) -> None:
+    """Seen to fail without the error of `raw.image_files`."""
     path = acquisition.image_path(0, 4, 10)
     body = path.read_bytes()
     assert len(body) == 21504
@@ -102,6 +106,7 @@ def test_truncated_and_oversized_images_are_refused(acquisition: Any) -> None:
 def test_sizes_are_checked_before_any_sample_is_read(
     acquisition: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Seen to fail without the error of `raw.image_files`."""
     import linumpy.mosaic.create_mosaic_grid_3d as module
 
     for name in ("read_tile", "read_aip"):
@@ -111,6 +116,7 @@ def test_sizes_are_checked_before_any_sample_is_read(
 
 
 def test_missing_headers_and_keys_are_refused(acquisition: Any) -> None:
+    """Seen to fail without the errors of `info._number` and `info.tile_info`."""
     path = acquisition.tile_path(0, 4, 10) / "info.txt"
     text = path.read_text()
     for key in ("nx", "ny", "width", "height", "bottom_z"):
@@ -136,6 +142,7 @@ def test_mixed_tile_shapes_are_refused(
     acquisition: Any, changes: dict[str, int], found: str
 ) -> None:
     # The odd one out is named, even when it is the first.
+    """Seen to fail without the error of `raw_slice.read_raw_slice`."""
     acquisition.change_info(0, 3, 9, **changes)
     acquisition.assert_refused(
         f"{acquisition.tile_path(0, 3, 9) / 'info.txt'}: {found}; expected shape "
@@ -144,6 +151,7 @@ def test_mixed_tile_shapes_are_refused(
 
 
 def test_two_tiles_at_one_index_are_refused(acquisition: Any) -> None:
+    """Seen to fail without the error of `raw.discover_tiles`."""
     first = acquisition.tile_path(0, 4, 10)
     second = acquisition.root / "again" / "tile_x4_y10_z0"
     second.mkdir(parents=True)
@@ -152,6 +160,7 @@ def test_two_tiles_at_one_index_are_refused(acquisition: Any) -> None:
 
 def test_two_tiles_at_one_position_are_refused(acquisition: Any) -> None:
     # Equal but for 1 um along an axis of 80 um.
+    """Seen to fail without the error of `raw_slice._refuse_same_place`."""
     acquisition.change_info(0, 4, 10, stage_x_pos_mm=1.64, stage_y_pos_mm=2.577)
     first, second = (acquisition.tile_path(0, 4, iy) for iy in (9, 10))
     acquisition.assert_refused(
@@ -161,6 +170,7 @@ def test_two_tiles_at_one_position_are_refused(acquisition: Any) -> None:
 
 
 def test_empty_and_unknown_slices_are_refused(acquisition: Any) -> None:
+    """Seen to fail without the errors of `raw.tiles_of_slice` and `raw.discover_tiles`."""
     acquisition.assert_refused("no tile of slice z07; slices there: 0-1", slice_id=7)
     (acquisition.root / "slice_z02" / "tiles").mkdir(parents=True)
     acquisition.assert_refused(f"{acquisition.root / 'slice_z02'}: empty slice")
@@ -175,6 +185,7 @@ def test_bad_options_are_refused(acquisition: Any) -> None:
 def test_an_error_in_the_middle_leaves_nothing(
     acquisition: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Seen to fail where `atomic_path` leaves what it began."""
     import linumpy.mosaic.create_mosaic_grid_3d as module
 
     def fail_late(tile: Any, info: Any) -> np.ndarray:
@@ -188,6 +199,7 @@ def test_an_error_in_the_middle_leaves_nothing(
 
 
 def test_an_existing_grid_is_kept(acquisition: Any) -> None:
+    """Seen to fail without `refuse_existing` and a swap that refuses, too."""
     path = acquisition.create()
     before = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
     with pytest.raises(OutputExistsError, match="exists already; give --overwrite"):
@@ -210,6 +222,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_writes_a_grid_once(acquisition: Any, tmp_path: Path) -> None:
+    """Seen to fail without `refuse_existing` and a swap that refuses, too."""
     output = tmp_path / "grids" / NAME
     arguments = (output, "--from_root_directory", acquisition.root, "-z", 0, "-r", 12)
     done = command(*arguments)
@@ -228,6 +241,7 @@ def test_the_command_writes_a_grid_once(acquisition: Any, tmp_path: Path) -> Non
 def test_the_command_says_what_is_wrong_and_leaves_nothing(
     acquisition: Any, tmp_path: Path
 ) -> None:
+    """Seen to fail without the error of `raw.image_files`."""
     path = acquisition.image_path(0, 3, 9)
     path.write_bytes(path.read_bytes()[:-1])
     output = tmp_path / "grids" / NAME

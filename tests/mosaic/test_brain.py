@@ -251,6 +251,7 @@ def test_an_interpolated_slice_stands_for_one_that_is_not_used(tmp_path):
 
 
 def test_tables_and_slices_that_do_not_fit_are_named(scene, slices, registration, tmp_path):
+    """Seen to fail without the errors of `tables.offsets_from_shifts` and `brain.used_ids`."""
     shifts = tmp_path / "s.csv"
     write_shifts(shifts, [XYShift(0, 1, 0, 0, 0, 0, True)])
     with pytest.raises(InputError, match=r"s\.csv: no shift for slice z03, z04"):
@@ -296,6 +297,7 @@ def test_left_out_slices_leave_their_room(slices, registration, tmp_path):
 
 
 def test_files_and_slices_that_contradict_each_other_are_named(scene, slices, tmp_path):
+    """Seen to fail without the errors of `brain.find_slices` and `brain._common_interval`."""
     folder = tmp_path / "s"
     path = write_slice(folder, scene, 1)
     path.rename(folder / "slice_z1.ome.zarr")
@@ -350,6 +352,7 @@ def test_other_pyramid_resolutions_are_refused(wrong):
 def test_a_registration_of_other_voxels_and_a_stray_slice_are_refused(
     scene, slices, registration, tmp_path
 ):
+    """Seen to fail without the errors of `brain._check_voxels` and `brain.align_slice`."""
     record = json.loads(registration.read_text())
     record["voxel_um"] = [20.0, 20.0, 20.0]
     other = tmp_path / "r.json"

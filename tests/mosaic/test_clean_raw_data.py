@@ -98,6 +98,9 @@ def spoil_other(grid):
     ],
 )
 def test_nothing_goes_when_a_grid_is_not_whole(acquisition, spoil, match):
+    """Seen to fail without the errors of `clean_raw_data._compare` and
+    `omezarr.open_checked_group`.
+    """
     raw, grids = acquisition
     spoil(grids / "mosaic_grid_3d_z01.ome.zarr")
     with pytest.raises(InputError, match=match):

@@ -70,6 +70,7 @@ def test_without_repair_the_last_alines_are_cut(acquisition: Any) -> None:
 def test_a_band_that_is_not_believed_is_warned_about(
     acquisition: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Seen to fail where any band is believed."""
     for ix, iy in [(ix, iy) for ix in (3, 4) for iy in (9, 10, 11)]:
         noise = np.random.default_rng(ix * 100 + iy).uniform(90, 110, (12, 28, 16))
         acquisition.write_image(0, ix, iy, noise)
@@ -116,6 +117,7 @@ def test_stage_axes_may_be_swapped_and_mirrored(
 def test_a_wrong_stage_map_is_warned_about(
     acquisition: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Seen to fail where no direction is wrong to `_check_directions`."""
     acquisition.create()
     assert caplog.text == ""
     acquisition.create(1, stage_to_array="-x,+y")
@@ -157,6 +159,7 @@ def test_a_phantom_is_laid_out_where_it_truly_lies(tmp_path: Path) -> None:
 def test_a_hole_is_warned_about_and_masked(
     acquisition: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Seen to fail without the warning."""
     acquisition.remove_tile(0, 4, 10)
     grid = open_grid(acquisition.create())
     assert "slice z00: hole in the tile grid, no tile at x04_y10 of" in caplog.text
@@ -174,6 +177,7 @@ def test_a_hole_is_warned_about_and_masked(
 def test_without_stage_positions_the_nominal_ones_count(
     acquisition: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Seen to fail without the flag."""
     indices = [(ix, iy) for ix in (3, 4) for iy in (9, 10, 11)]
     for ix, iy in indices:
         acquisition.change_info(0, ix, iy, stage_x_pos_mm=None, stage_y_pos_mm=None)
@@ -198,6 +202,7 @@ def test_the_overlap_is_that_of_the_positions_when_no_file_tells(acquisition: An
 def test_what_is_not_finite_is_masked_and_counted(
     acquisition: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Seen to fail without the error of `create_mosaic_grid_3d.prepare`."""
     volume = np.concatenate([acquisition.volumes[0, 4, 10], np.zeros((12, 8, 16))], axis=1)
     volume[3, 4, 5], volume[0, 0, 0], volume[11, 19, 15] = np.nan, np.inf, -np.inf
     volume[2, 22, 2] = np.nan  # fly-back: cut off before anyone counts
@@ -214,6 +219,7 @@ def test_what_is_not_finite_is_masked_and_counted(
 
 
 def test_masked_samples_lend_nothing_to_their_neighbours() -> None:
+    """Seen to fail where the resampling does not look at the mask."""
     from linumpy.geometry.resample import resampling_matrices
 
     volume = np.full((8, 8, 8), 7, np.float32)
@@ -226,6 +232,7 @@ def test_masked_samples_lend_nothing_to_their_neighbours() -> None:
 
 
 def test_dark_and_saturated_tiles_are_flagged(acquisition: Any) -> None:
+    """Seen to fail without one of the flags."""
     rng = np.random.default_rng(0)
     acquisition.write_image(0, 3, 9, rng.uniform(9, 11, (12, 28, 16)))
     acquisition.write_image(0, 3, 10, np.zeros((12, 28, 16)))
@@ -239,6 +246,7 @@ def test_dark_and_saturated_tiles_are_flagged(acquisition: Any) -> None:
 
 
 def test_a_slice_of_zeros_is_refused(acquisition: Any) -> None:
+    """Seen to fail without the error of `create_mosaic_grid_3d.finish`."""
     for ix in (3, 4):
         for iy in (9, 10, 11):
             acquisition.write_image(0, ix, iy, np.zeros((12, 28, 16)))

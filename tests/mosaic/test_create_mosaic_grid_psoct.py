@@ -129,6 +129,7 @@ def test_complex_samples_are_kept(tmp_path, rng, device, resolution_um):
 
 
 def test_stages_refuse_complex_grids(tmp_path, rng):
+    """Seen to fail without the error of `grid_io.__init__`."""
     from linumpy.slices.grid_io import GridSource
 
     write_slice(tmp_path / "files", rng)
@@ -186,6 +187,7 @@ def refused(folder, match, psoct=OPTIONS, **options):
 
 
 def test_bad_folders(tmp_path, rng):
+    """Seen to fail without the error of `psoct_slice.find_oct_files`."""
     folder = make_bad(tmp_path, rng)
     refused(tmp_path / "none", "no such folder")
     refused(tmp_path, "no .oct file")
@@ -199,6 +201,9 @@ def test_bad_folders(tmp_path, rng):
 
 
 def test_a_camera_that_is_not_there(tmp_path, rng):
+    """Seen to fail without the errors of `psoct_slice._check` and
+    `create_mosaic_grid_psoct.finish`.
+    """
     folder = tmp_path / "files"
     folder.mkdir()
     write_oct(folder / "a.oct", [np.ones((5, 6, 4), np.complex64)], RANGE_MM)

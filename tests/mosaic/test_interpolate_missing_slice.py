@@ -245,6 +245,7 @@ def test_measured_tissue_beats_interpolated(base, tmp_path):
 
 
 def test_two_missing_slices_beside_each_other_stay_missing(base, tmp_path, caplog):
+    """Seen to fail where wide gaps are filled."""
     paths = [write_slice(tmp_path, base, i, speckle=False) for i in (0, 3)]
     registration = register(tmp_path, {0: (0.0, 0.0), 3: (0.0, 0.0)})
     report = fill(tmp_path, paths, registration)
@@ -255,6 +256,7 @@ def test_two_missing_slices_beside_each_other_stay_missing(base, tmp_path, caplo
 
 @needs_itk
 def test_other_tissue_leaves_an_honest_gap(base, tmp_path, caplog):
+    """Seen to fail without the gates of correlation and of improvement."""
     rng = np.random.default_rng(3)
     other = gaussian_filter(rng.normal(size=(24, SIDE, SIDE)), (0, 3, 3))
     paths = [
@@ -285,6 +287,7 @@ def ends(base):
 
 @needs_itk
 def test_every_gate_says_its_name(ends, monkeypatch):
+    """Seen to fail without the gate of correlation."""
     from linumpy.mosaic import interpolate_missing_slice_match as module
 
     upper, lower = ends(0, True), ends(STEP, True)

@@ -127,6 +127,7 @@ def test_raw_tiles_and_grids_tell_the_same(acquisition: Any) -> None:
 
 
 def test_two_grids_of_one_slice_are_named(tmp_path: Path) -> None:
+    """Seen to fail without the error of `shifts.read_grid_infos`."""
     info = grid_info(3, [1.0], [5.0])
     names = ("mosaic_grid_3d_z03.ome.zarr", "mosaic_grid_3d_z03_old.ome.zarr")
     for name in names:
@@ -162,6 +163,7 @@ def test_slices_are_listed_with_what_is_known_of_the_galvo(acquisition: Any) -> 
 
 
 def test_excluding_what_is_not_there_or_everything_is_refused(acquisition: Any) -> None:
+    """Seen to fail without the error of `slice_config.generate_slice_config`."""
     with pytest.raises(InputError, match=r"--exclude names slice 7-8, which .* its ids are 0-1"):
         generate_slice_config(acquisition.root, exclude=[1, 7, 8])
     with pytest.raises(InputError, match="all 2 slices are excluded; expected one to be left"):
@@ -210,6 +212,7 @@ def command(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_shifts_command(acquisition: Any, tmp_path: Path) -> None:
+    """Seen to fail without the error of `info.read_info`."""
     name, output = "linum_estimate_xy_shift_from_metadata.py", tmp_path / "shifts_xy.csv"
     done = command(name, acquisition.root, output)
     assert (done.returncode, done.stderr) == (0, "")

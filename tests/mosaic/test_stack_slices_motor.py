@@ -307,6 +307,9 @@ def test_slices_come_sorted_by_their_own_ids(tmp_path):
 
 
 def test_volumes_that_are_no_slices_are_named(tmp_path):
+    """Seen to fail without the errors of `stack_slices_motor._slice_volume` and
+    `stack_slices_motor.open_slices`.
+    """
     data = np.ones((4, 5, 6), np.float32)
     good = write_slice(tmp_path / "s", 0, data)
     with pytest.raises(InputError, match="no slice volume"):
@@ -323,6 +326,7 @@ def test_volumes_that_are_no_slices_are_named(tmp_path):
 
 
 def test_a_spoiled_slice_stops_the_brain_and_is_named(tmp_path, device, rng):
+    """Seen to fail without the errors of `chunk_guard._check_bytes` and `reading.reading`."""
     data = rng.random((12, 40, 40), dtype=np.float32)
     paths = [write_slice(tmp_path / "s", k, data) for k in (0, 1)]
     shard = paths[1] / "0/c/0/0/0"

@@ -167,6 +167,7 @@ def test_help_shows_every_parameter(launcher: Launcher) -> None:
 
 
 def test_bad_parameters_are_all_named_at_once(launcher: Launcher, tmp_path: Path) -> None:
+    """Seen to fail without those that are wrong."""
     launch = launcher.run(
         *("--inptu", "raw", "--use-gpu", "--fused", "3", "--resolution", "abc"),
         *("--learn_max_tiles", "2.5", "--clip_percentile_upper", "101"),
@@ -193,6 +194,7 @@ def test_bad_parameters_are_all_named_at_once(launcher: Launcher, tmp_path: Path
 
 
 def test_input_of_both_kinds_is_refused(launcher: Launcher, tmp_path: Path) -> None:
+    """Seen to fail without the error of `find_input`."""
     raw = make_raw(tmp_path / "raw", [0])
     (raw / "mosaic_grid_3d_z00.ome.zarr").mkdir()
     launch = launcher.run("--input", raw, "--output", tmp_path / "output")
@@ -213,6 +215,7 @@ def test_input_of_both_kinds_is_refused(launcher: Launcher, tmp_path: Path) -> N
 def test_a_wrong_table_of_slices_is_refused_at_the_start(
     launcher: Launcher, tmp_path: Path, rows: str, message: str
 ) -> None:
+    """Seen to fail without each of the three errors."""
     table = tmp_path / "decisions.csv"
     table.write_text("slice_id,use\n" + rows, encoding="utf-8")
     raw = make_raw(tmp_path / "raw", [0, 1])
@@ -225,7 +228,10 @@ def test_a_wrong_table_of_slices_is_refused_at_the_start(
 
 
 def test_a_row_for_a_gap_is_taken(launcher: Launcher, tmp_path: Path) -> None:
-    """A published table names slices that were missing, none of them used."""
+    """A published table names slices that were missing, none of them used.
+
+    Seen to fail where any row without a slice is refused.
+    """
     table = tmp_path / "decisions.csv"
     table.write_text("slice_id,use,interpolated\n00,,\n01,false,true\n02,,\n", encoding="utf-8")
     raw = make_raw(tmp_path / "raw", [0, 2])

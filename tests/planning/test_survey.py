@@ -101,6 +101,9 @@ def test_overlap_comes_from_the_stage_where_nothing_says_it(headers):
     ],
 )
 def test_bad_input_is_named(headers, side, info, params, message):
+    """Seen to fail without the errors of `plan_params._checked` and
+    `raw_slice.axial_resolution_um`.
+    """
     options = {} if side is None else {"side": side}
     root = headers({0: (1, 2), 1: (1, 2)}, **options, **info)
     with pytest.raises(InputError, match=message):

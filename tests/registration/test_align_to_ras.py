@@ -122,6 +122,7 @@ def test_other_metrics(metric, most):
     ],
 )
 def test_bad_parameters_are_named(params, message):
+    """Seen to fail without the errors of `orientation.parse_orientation` and `align_to_ras._codes`."""
     with pytest.raises(InputError, match=message):
         align_to_ras(*scene(7)[:2], params)
 
@@ -208,6 +209,9 @@ def test_transform_only_and_preview_only(files, tmp_path, script):
 
 
 def test_script_refuses_at_the_start(files, tmp_path, script):
+    """Seen to fail without the errors of `align_to_ras_volume.read_brain` and
+    `align_to_ras_volume.working_voxel_um`.
+    """
     folder, brain, _, _ = files
     nothing = type(brain)(0 * brain.data, brain.valid, brain.index_to_um)
     write_brain(tmp_path / "empty.ome.zarr", nothing, levels=())

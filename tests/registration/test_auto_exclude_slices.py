@@ -153,6 +153,7 @@ def test_ids_need_not_be_consecutive():
 
 
 def test_never_all():
+    """Seen to fail without the error of `auto_exclude_slices.auto_exclude_slices`."""
     with pytest.raises(InputError, match="none of the 8 slices matches another"):
         excluded(pairs_of(bad=range(N)))
     assert excluded([], n=1) == {} and excluded(pairs_of(n=2, bad=(0, 1)), n=2) == {}

@@ -119,6 +119,7 @@ def test_other_rigid_transforms_are_read_too(tmp_path, kind):
 
 
 def test_what_is_no_turn_and_shift_is_refused(tmp_path):
+    """Seen to fail without the error of `manual_transforms.read_transform`."""
     path = tmp_path / "a.tfm"
     tilted = sitk.Euler3DTransform()
     tilted.SetRotation(0.1, 0.0, 0.0)
@@ -143,6 +144,8 @@ def test_what_is_no_turn_and_shift_is_refused(tmp_path):
 
 
 def test_transforms_of_slices_that_are_not_there_are_named(tmp_path):
+    """Seen to fail without the error of `manual_transforms.find_transforms`."""
+
     def put(name):
         write_transform(tmp_path / name / "transform.tfm", np.eye(3), (0.0, 0.0))
 

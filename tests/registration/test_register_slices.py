@@ -112,12 +112,14 @@ def test_fractions_of_a_voxel_between_face_and_plane_count(xp, rng, tissue):
 
 
 def test_slices_that_share_no_planes_are_no_pair(xp, rng, tissue):
+    """Seen to fail where any two share planes."""
     fixed, moving = volume(xp, 0, cut(rng, tissue, 0)), volume(xp, 4, cut(rng, tissue, 4))
     found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
     assert found.reason == NO_SHARED_PLANES and found.z_score == 0
 
 
 def test_constant_and_empty_slices_are_named(xp, rng, tissue):
+    """Seen to fail without `_MIN_KNOWN_SHARE`."""
     good = volume(xp, 0, cut(rng, tissue, 0))
     constant = volume(xp, 1, np.full(SHAPE, 7, np.float32))
     masked = cut(rng, tissue, 1)
@@ -130,6 +132,7 @@ def test_constant_and_empty_slices_are_named(xp, rng, tissue):
 
 
 def test_slices_that_lie_side_by_side_overlap_too_little(xp, rng, tissue):
+    """Seen to fail without `_MIN_OVERLAP_SHARE`."""
     fixed = volume(xp, 0, cut(rng, tissue, 0))
     moving = volume(xp, 1, cut(rng, tissue, 1), corner_px=CORNER_PX + [0, 90])
     found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)

@@ -120,6 +120,7 @@ def test_switched_off_it_is_a_copy(stitched, tmp_path, device):
 
 
 def test_a_response_of_another_kind_or_depth_is_refused(stitched, corrected, tmp_path, device):
+    """Seen to fail without the errors of `single_stages.refocus_slice` and `psf_stages.start`."""
     from dataclasses import replace
 
     from linumpy.intensity.compensate_psf import AxialResponse

@@ -229,6 +229,7 @@ def test_learning_begins_again_where_masks_are_needed(tiny, tmp_path, enabled):
 
 
 def test_a_slice_of_zeros_is_refused(tiny, models, tmp_path, device):
+    """Seen to fail without the error of `create_mosaic_grid_3d.finish`."""
     one = Slice(tiny / "raw", tmp_path / "raw")
     for key in one.tiles:
         one.change(*key, lambda frames: frames.fill(0))
