@@ -189,8 +189,10 @@ def test_headers_that_say_something_else(tmp_path, text, match):
 
 
 def test_bombs(tmp_path):
-    # 32 MB of zeros in 32 kB.
-    """Seen to fail without the errors of `untrusted.check_expansion` and `psoct.read_oct_header`."""
+    """32 MB of zeros in 32 kB.
+
+    Seen to fail without the errors of `untrusted.check_expansion` and `psoct.read_oct_header`.
+    """
     text = header_text(200, 200, 100)
     members = [("Header.xml", text), (DATA, bytes(32_000_000))]
     path = make(tmp_path / "a.oct", members, zipfile.ZIP_DEFLATED)

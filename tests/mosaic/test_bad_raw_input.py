@@ -24,7 +24,9 @@ NAME = "mosaic_grid_3d_z00.ome.zarr"
 
 
 def test_the_axial_resolution_must_be_known(acquisition: Any) -> None:
-    """Seen to fail without the errors of `raw_slice.axial_resolution_um` and `raw_slice._positive`."""
+    """Seen to fail without the errors of `raw_slice.axial_resolution_um` and
+    `raw_slice._positive`.
+    """
     acquisition.change_metadata(0, axial_resolution_um=None)
     path = acquisition.root / "slice_z00/metadata.json"
     acquisition.assert_refused(

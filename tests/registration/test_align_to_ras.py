@@ -122,7 +122,9 @@ def test_other_metrics(metric, most):
     ],
 )
 def test_bad_parameters_are_named(params, message):
-    """Seen to fail without the errors of `orientation.parse_orientation` and `align_to_ras._codes`."""
+    """Seen to fail without the errors of `orientation.parse_orientation` and
+    `align_to_ras._codes`.
+    """
     with pytest.raises(InputError, match=message):
         align_to_ras(*scene(7)[:2], params)
 
