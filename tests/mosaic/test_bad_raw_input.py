@@ -143,8 +143,10 @@ def test_missing_headers_and_keys_are_refused(acquisition: Any) -> None:
 def test_mixed_tile_shapes_are_refused(
     acquisition: Any, changes: dict[str, int], found: str
 ) -> None:
-    # The odd one out is named, even when it is the first.
-    """Seen to fail without the error of `raw_slice.read_raw_slice`."""
+    """The odd one out is named, even when it is the first.
+
+    Seen to fail without the error of `raw_slice.read_raw_slice`.
+    """
     acquisition.change_info(0, 3, 9, **changes)
     acquisition.assert_refused(
         f"{acquisition.tile_path(0, 3, 9) / 'info.txt'}: {found}; expected shape "
@@ -161,8 +163,10 @@ def test_two_tiles_at_one_index_are_refused(acquisition: Any) -> None:
 
 
 def test_two_tiles_at_one_position_are_refused(acquisition: Any) -> None:
-    # Equal but for 1 um along an axis of 80 um.
-    """Seen to fail without the error of `raw_slice._refuse_same_place`."""
+    """Equal but for 1 um along an axis of 80 um.
+
+    Seen to fail without the error of `raw_slice._refuse_same_place`.
+    """
     acquisition.change_info(0, 4, 10, stage_x_pos_mm=1.64, stage_y_pos_mm=2.577)
     first, second = (acquisition.tile_path(0, 4, iy) for iy in (9, 10))
     acquisition.assert_refused(
