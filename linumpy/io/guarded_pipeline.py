@@ -18,7 +18,7 @@ from linumpy.errors import InputError
 from linumpy.gpu.layout import ChunkLayout
 from linumpy.io.chunk_guard import ChunkPlan, ShardPlan, check_chunk, plan_chunks
 from linumpy.io.manifest import check_chunk_file
-from linumpy.io.ordered_shards import encode_shards, ordered_layout
+from linumpy.io.ordered_shards import encode_shards, ordered_layout, shards_together
 from linumpy.io.remote_store import RemoteStore
 from linumpy.io.untrusted_zarr import check_array, stay_inside
 
@@ -143,17 +143,14 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
 
 async def _write_ordered(items: list[Item], source: np.ndarray, layout: ChunkLayout) -> None:
     """Store whole shards, their chunks in order: zarrs puts them where its threads are ready."""
-    if not items:
-        return
-    keep_empty = bool(items[0][1].config.write_empty_chunks)
-    boxes = [np.asarray(source[item[3]], layout.dtype) for item in items]
-    encoded = encode_shards(boxes, layout, keep_empty=keep_empty)
-    try:
-        for key, *_ in items:
-            data = await asyncio.to_thread(next, encoded)
+    together = shards_together(layout)
+    for first in range(0, len(items), together):
+        part = items[first : first + together]
+        boxes = [np.asarray(source[item[3]], layout.dtype) for item in part]
+        keep_empty = bool(part[0][1].config.write_empty_chunks)
+        encoded = await asyncio.to_thread(encode_shards, boxes, layout, keep_empty=keep_empty)
+        for (key, *_), data in zip(part, encoded, strict=True):
             await (key.delete() if data is None else key.set(Buffer.from_bytes(data)))
-    finally:
-        await asyncio.to_thread(encoded.close)
 
 
 async def _decode(read: Callable[..., Awaitable[None]], items: list[Item], out: Any) -> None:

@@ -6,8 +6,9 @@ many threads encode them, and they are joined in the order of the shard's index.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +18,7 @@ from linumpy.gpu.host_codec import encode_chunk, encoder, join_chunks, with_crc3
 from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout, layout_of
 
 _CHUNKS_A_THREAD = 8
-"""At least so many are encoded before shards are joined, so that threads end together."""
+"""At least so many are encoded at once, so that threads end together."""
 
 
 def ordered_layout(metadata: Any, spec: Any) -> ChunkLayout | None:
@@ -42,9 +43,15 @@ def ordered_layout(metadata: Any, spec: Any) -> ChunkLayout | None:
     return layout
 
 
+def shards_together(layout: ChunkLayout) -> int:
+    """Return how many shards keep all threads busy when they are encoded at once."""
+    n_chunks = math.prod(layout.outer_shape) // math.prod(layout.chunk_shape)
+    return -(-_CHUNKS_A_THREAD * _n_threads() // n_chunks)
+
+
 def encode_shards(
     boxes: Sequence[np.ndarray], layout: ChunkLayout, *, keep_empty: bool
-) -> Generator[bytes | None, None, None]:
+) -> list[bytes | None]:
     """Encode shards on all cores.
 
     Parameters
@@ -57,24 +64,19 @@ def encode_shards(
     keep_empty
         Whether chunks that hold the fill value alone are stored.
 
-    Yields
-    ------
+    Returns
+    -------
     The bytes of each shard, index included; None for one of which nothing is stored.
     """
     assert layout.shard is not None
-    shape, n_chunks = layout.shard.shape, layout.shard.n_chunks
+    shape = layout.shard.shape
     codec = None if layout.compression is None else encoder(layout)
     fill = np.frombuffer(layout.fill, layout.dtype)[0]
     empty = _bytes_of(np.full(layout.chunk_shape, fill))
 
-    def encode(box: np.ndarray, number: int) -> bytes | None:
-        corner = np.unravel_index(number, shape)
-        part = box[
-            tuple(
-                slice(k * side, (k + 1) * side)
-                for k, side in zip(corner, layout.chunk_shape, strict=True)
-            )
-        ]
+    def encode(box: np.ndarray, place: tuple[int, ...]) -> bytes | None:
+        sides = zip(place, layout.chunk_shape, strict=True)
+        part = box[tuple(slice(k * side, (k + 1) * side) for k, side in sides)]
         if part.shape != layout.chunk_shape:
             whole = np.full(layout.chunk_shape, fill)
             whole[tuple(map(slice, part.shape))] = part
@@ -85,16 +87,15 @@ def encode_shards(
         body = data.tobytes() if codec is None else encode_chunk(data, layout, codec)
         return with_crc32c(body) if layout.has_crc32c else body
 
-    threads = len(os.sched_getaffinity(0))
-    together = -(-_CHUNKS_A_THREAD * threads // n_chunks)
-    with ThreadPoolExecutor(threads, "encode") as pool:
-        for first in range(0, len(boxes), together):
-            waiting = [
-                [pool.submit(encode, box, number) for number in range(n_chunks)]
-                for box in boxes[first : first + together]
-            ]
-            for chunks in waiting:
-                yield join_chunks([chunk.result() for chunk in chunks], layout)
+    with ThreadPoolExecutor(_n_threads(), "encode") as pool:
+        shards = [[pool.submit(encode, box, place) for place in np.ndindex(shape)] for box in boxes]
+        return [join_chunks([chunk.result() for chunk in chunks], layout) for chunks in shards]
+
+
+def _n_threads() -> int:
+    """Return the cores that this process may use, or what zarrs is told of them."""
+    told = os.environ.get("RAYON_NUM_THREADS", "")
+    return (int(told) if told.isdecimal() else 0) or len(os.sched_getaffinity(0))
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:

@@ -36,9 +36,9 @@ def zarr_context(device: Device = CPU) -> Iterator[None]:
     and those of several threads may overlap. An array keeps the pipeline that it was opened
     with. Zarr's configuration belongs to the whole process: the context entered last rules.
 
-    The number of threads is that of the cores this process may run on (its affinity and the
-    limit of its control group), or what ``RAYON_NUM_THREADS`` in the environment says. Zarr's
-    own setting, `threading.max_workers`, does not change it: all arrays share the threads.
+    The number of threads is that of the cores this process may run on (its affinity and, to
+    decode, the limit of its control group), or what ``RAYON_NUM_THREADS`` in the environment
+    says. Zarr's own setting, `threading.max_workers`, does not change it.
 
     Raises
     ------
