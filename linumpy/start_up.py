@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from linumpy.errors import LinumpyError
 from linumpy.gpu.lease import Ask, hold, want
 from linumpy.gpu.lease_book import turn
+from linumpy.gpu.watchdog import watch
 from linumpy.timeline import span
 
 MOST_TURN_S = 20.0
@@ -79,9 +80,18 @@ def _retain_context(number: int) -> None:
         except OSError:
             return
         device, context = ctypes.c_int(), ctypes.c_void_p()
-        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), number) == 0:
+        if (
+            driver.cuInit(0) != 0
+            or driver.cuDeviceGet(ctypes.byref(device), number) != 0
             # The runtime, and so CuPy, works in this same context; it is held until the end.
-            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+            or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0
+        ):
+            return
+
+    def synchronize() -> bool:
+        return driver.cuCtxSetCurrent(context) == 0 and driver.cuCtxSynchronize() == 0
+
+    watch(synchronize, f"GPU {number}", end_now)
 
 
 def begin_import(*names: str) -> None:
@@ -160,11 +170,7 @@ class Stopping:
             os.close(read_end)
             if found:
                 time.sleep(PATIENCE_S)
-                # No lock is taken here that another thread may hold for good.
-                aside = sys.modules.get("linumpy.io.aside")
-                if aside is not None:
-                    aside.remove_rest()
-                os._exit(128 + found[0])
+                end_now(128 + found[0])
 
         threading.Thread(target=wait, name="stopping", daemon=True).start()
 
@@ -175,6 +181,15 @@ class Stopping:
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise Stopped(signal.Signals(number).name)
+
+
+def end_now(status: int) -> NoReturn:
+    """End the process, whatever its threads wait for, and remove what it was making."""
+    # No lock is taken here that another thread may hold for good.
+    aside = sys.modules.get("linumpy.io.aside")
+    if aside is not None:
+        aside.remove_rest()
+    os._exit(status)
 
 
 def leave(status: int = 0) -> None:

@@ -1,6 +1,7 @@
 """No device, no driver, a device that is lost: what a user is told, and how the process ends."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -211,3 +212,70 @@ def test_reads_are_all_waited_for_though_one_failed(tmp_path):
         wait()
     assert Slow.done == 4
     fetch.close()
+
+
+WATCHED = """
+    import sys, threading, time
+    from linumpy import cli
+    from linumpy.gpu import watchdog
+    from linumpy.io.atomic import atomic_path
+    from linumpy.start_up import end_now
+
+    watchdog.EVERY_S, watchdog.LONGEST_S, watchdog._TICK_S = 0.1, 1.0, 0.1
+
+    def main():
+        with atomic_path({out!r}) as new:
+            new.write_text("half")
+            watchdog.watch({synchronize}, "GPU 0", end_now)
+            print("watched", flush=True)
+            {rest}
+
+    sys.argv = ["linum_x.py"]
+    cli.run(main)
+"""
+
+
+def watched(tmp_path, synchronize, rest):
+    code = WATCHED.format(out=str(tmp_path / "out"), synchronize=synchronize, rest=rest)
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "watched\n"
+    return child
+
+
+def test_a_gpu_that_gives_no_answer_ends_the_process(tmp_path):
+    """Its main thread waits for good. Seen to hang without `watch`."""
+    child = watched(tmp_path, "threading.Event().wait", "threading.Event().wait()")
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == DEVICE_LOST
+    assert said == (
+        "linum_x.py: error: GPU 0 did not come to an end with its work within 0.0167 min\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("synchronize", ["lambda: not time.sleep(0.5)", "lambda: False"])
+def test_a_gpu_that_answers_is_left_alone(tmp_path, synchronize):
+    """Seen to fail where waits for one answer after the other are added up."""
+    child = watched(tmp_path, synchronize, "time.sleep(4)")
+    assert child.communicate(timeout=60)[1] == "" and child.returncode == 0
+    assert (tmp_path / "out").read_text() == "half"
+
+
+REST = "[time.sleep(0.05) for _ in range(60)]"
+
+
+def test_a_process_that_was_suspended_is_left_alone(tmp_path):
+    """Seen to fail with the time of a clock."""
+    child = watched(tmp_path, "lambda: bool([time.sleep(0.05) for _ in range(10)])", REST)
+    for _ in range(3):
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        child.send_signal(signal.SIGCONT)
+        time.sleep(0.2)
+    assert child.communicate(timeout=60)[1] == "" and child.returncode == 0

@@ -390,3 +390,44 @@ def test_a_device_that_is_lost_ends_the_script_with_its_status(inputs, tmp_path,
         timeout=90,
     )
     assert again.returncode == 0, again.stderr
+
+
+ENDLESS = """
+    import runpy, sys
+    import cupy
+    from linumpy.gpu import kernels, watchdog
+
+    watchdog.EVERY_S, watchdog.LONGEST_S, watchdog._TICK_S = 0.5, 3.0, 0.1
+    code = 'extern "C" __global__ void turn(volatile int* p) {{ while (*p == 0); }}'
+    stop = cupy.zeros(1, "i4")
+    cupy.cuda.Device().synchronize()
+    original = kernels.copy_boxes
+
+    def copy_boxes(*args):
+        original(*args)
+        cupy.RawKernel(code, "turn")((1,), (1,), (stop,), stream=args[-1])
+
+    kernels.copy_boxes = copy_boxes
+    sys.argv = {argv!r}
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_kernel_that_never_ends_ends_the_script(inputs, tmp_path):
+    """No wait for it can be broken off. Seen to hang without `watch`."""
+    out = tmp_path / "out.ome.zarr"
+    script = str(SCRIPTS / "linum_resample_mosaic_grid.py")
+    argv = [script, str(inputs[0][1]), str(out), "-r", "20", "--use_gpu"]
+    paths = os.pathsep.join(filter(None, [str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]))
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(ENDLESS).format(argv=argv)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    print(f"{time.monotonic() - begun:.1f} s: {done.stderr}")
+    assert done.returncode == DEVICE_LOST, done.stderr
+    assert "GPU 0 did not come to an end with its work within 0.05 min" in done.stderr
+    assert nothing_left(tmp_path)
