@@ -17,7 +17,7 @@ import numpy as np
 from linumpy.errors import DeviceError, DeviceMemoryError
 from linumpy.gpu import kernels, nvcomp
 from linumpy.gpu.fetch import n_threads
-from linumpy.gpu.host_codec import encode_chunk, encoder, index_bytes, join_chunks, with_crc32c
+from linumpy.gpu.host_codec import encode_chunk, encoder, index_bytes, join_chunks
 from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout
 from linumpy.gpu.plan import element_width
 from linumpy.gpu.requests import Box, copies_of
@@ -446,8 +446,7 @@ class _HostGroup(_Group):
                 copy_to_host((self.chunks[chunk * self.room :]).data, data, stream)
             if not self.keep_empty and data.tobytes() == fill:
                 return None
-            body = encode_chunk(data, layout, codec)
-            return with_crc32c(body) if layout.has_crc32c else body
+            return encode_chunk(data, layout, codec)
 
         try:
             self._gather()

@@ -124,7 +124,7 @@ _DECODERS = {
 
 
 def encoder(layout: ChunkLayout) -> Any:
-    """Return the numcodecs codec with the settings of a layout's compressor."""
+    """Return the numcodecs codec with the settings of a layout's compressor; None for raw bytes."""
     from numcodecs import get_codec
 
     compressor = layout.compressor
@@ -140,7 +140,7 @@ def encoder(layout: ChunkLayout) -> Any:
 
 
 def encode_chunk(data: np.ndarray, layout: ChunkLayout, codec: Any) -> bytes:
-    """Encode one chunk on the CPU, without its checksum.
+    """Encode one chunk on the CPU, as it is stored, with its checksum if it has one.
 
     Parameters
     ----------
@@ -151,7 +151,8 @@ def encode_chunk(data: np.ndarray, layout: ChunkLayout, codec: Any) -> bytes:
     codec
         Of `encoder`.
     """
-    return bytes(codec.encode(data.view(layout.dtype)))
+    body = data.tobytes() if codec is None else bytes(codec.encode(data.view(layout.dtype)))
+    return with_crc32c(body) if layout.has_crc32c else body
 
 
 def with_crc32c(data: bytes) -> bytes:

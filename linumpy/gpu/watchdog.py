@@ -36,39 +36,28 @@ def watch(synchronize: Callable[[], bool], name: str, end: Callable[[int], objec
     end
         Ends the process with a status, whatever its threads wait for.
     """
-    lock = threading.Lock()
-    asked = answered = 0
 
-    def ask() -> None:
-        nonlocal asked, answered
-        while True:
+    def guard() -> None:
+        answers = [True]
+        while answers and answers.pop():
             time.sleep(EVERY_S)
-            with lock:
-                asked += 1
-            if not synchronize():
-                return
-            with lock:
-                answered += 1
-
-    def count() -> None:
-        ticks = seen = 0
-        while asker.is_alive():
-            time.sleep(_TICK_S)
-            with lock:
-                is_waiting, number = asked > answered, asked
+            asker = threading.Thread(
+                target=lambda: answers.append(synchronize()), name="ask-gpu", daemon=True
+            )
+            asker.start()
             # Ticks, and not the time of a clock: a process that was suspended waits for nobody.
-            ticks, seen = (ticks + 1 if is_waiting and number == seen else 0), number
-            if ticks * _TICK_S > LONGEST_S:
-                script = Path(sys.argv[0]).name
+            for _ in range(round(LONGEST_S / _TICK_S)):
+                asker.join(_TICK_S)
+                if not asker.is_alive():
+                    break
+            else:
                 print(
-                    f"{script}: error: {name} did not come to an end with its work within "
-                    f"{LONGEST_S / 60:.3g} min",
+                    f"{Path(sys.argv[0]).name}: error: {name} did not come to an end with its "
+                    f"work within {LONGEST_S / 60:.3g} min",
                     file=sys.stderr,
                     flush=True,
                 )
                 end(DEVICE_LOST)
                 return
 
-    asker = threading.Thread(target=ask, name="ask-gpu", daemon=True)
-    asker.start()
-    threading.Thread(target=count, name="watch-gpu", daemon=True).start()
+    threading.Thread(target=guard, name="watch-gpu", daemon=True).start()

@@ -6,7 +6,6 @@ many threads encode them, and they are joined in the order of the shard's index.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.gpu.host_codec import encode_chunk, encoder, join_chunks, with_crc32c
+from linumpy.gpu.host_codec import encode_chunk, encoder, join_chunks
 from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout, layout_of
 
 _CHUNKS_A_THREAD = 8
@@ -37,16 +36,16 @@ def ordered_layout(metadata: Any, spec: Any) -> ChunkLayout | None:
         layout = layout_of(metadata.codecs, spec)
     except UnsupportedLayout:
         return None
-    in_c_order = np.empty(layout.chunk_shape, layout.dtype).strides
-    if layout.shard is None or layout.byteswapped or layout.strides != in_c_order:
+    if layout.shard is None or layout.byteswapped:
         return None
-    return layout
+    in_c_order = np.empty(layout.chunk_shape, layout.dtype).strides
+    return layout if layout.strides == in_c_order else None
 
 
 def shards_together(layout: ChunkLayout) -> int:
     """Return how many shards keep all threads busy when they are encoded at once."""
-    n_chunks = math.prod(layout.outer_shape) // math.prod(layout.chunk_shape)
-    return -(-_CHUNKS_A_THREAD * _n_threads() // n_chunks)
+    assert layout.shard is not None
+    return -(-_CHUNKS_A_THREAD * _n_threads() // layout.shard.n_chunks)
 
 
 def encode_shards(
@@ -70,7 +69,7 @@ def encode_shards(
     """
     assert layout.shard is not None
     shape = layout.shard.shape
-    codec = None if layout.compression is None else encoder(layout)
+    codec = encoder(layout)
     fill = np.frombuffer(layout.fill, layout.dtype)[0]
     empty = _bytes_of(np.full(layout.chunk_shape, fill))
 
@@ -84,8 +83,7 @@ def encode_shards(
         data = _bytes_of(part)
         if not keep_empty and np.array_equal(data, empty):
             return None
-        body = data.tobytes() if codec is None else encode_chunk(data, layout, codec)
-        return with_crc32c(body) if layout.has_crc32c else body
+        return encode_chunk(data, layout, codec)
 
     with ThreadPoolExecutor(_n_threads(), "encode") as pool:
         shards = [[pool.submit(encode, box, place) for place in np.ndindex(shape)] for box in boxes]

@@ -14,6 +14,7 @@ from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, FAILED
 from linumpy.io.grid import GridInfo, GridTile, create_grid
 
 from ..conftest import SCRIPTS
+from .test_signals import begin
 
 # As much of CuPy as is asked before anything is done on a device. {count} says what its runtime
 # answers to the question for the number of devices.
@@ -227,7 +228,7 @@ WATCHED = """
         with atomic_path({out!r}) as new:
             new.write_text("half")
             watchdog.watch({synchronize}, "GPU 0", end_now)
-            print("watched", flush=True)
+            print("ready", flush=True)
             {rest}
 
     sys.argv = ["linum_x.py"]
@@ -237,15 +238,7 @@ WATCHED = """
 
 def watched(tmp_path, synchronize, rest):
     code = WATCHED.format(out=str(tmp_path / "out"), synchronize=synchronize, rest=rest)
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout.readline() == "watched\n"
-    return child
+    return begin("-c", textwrap.dedent(code))
 
 
 def test_a_gpu_that_gives_no_answer_ends_the_process(tmp_path):

@@ -355,6 +355,24 @@ CHILD = """
 """
 
 
+def resampling(inputs, tmp_path):
+    """The words of a script that resamples a grid."""
+    script = str(SCRIPTS / "linum_resample_mosaic_grid.py")
+    return [script, str(inputs[0][1]), str(tmp_path / "out.ome.zarr"), "-r", "20", "--use_gpu"]
+
+
+def python(*words):
+    """Run Python with these words, and return how it ended."""
+    paths = os.pathsep.join(filter(None, [str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]))
+    return subprocess.run(
+        [sys.executable, *words],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("kind", LOST)
 def test_a_device_that_is_lost_ends_the_script_with_its_status(inputs, tmp_path, kind, n):
@@ -362,19 +380,10 @@ def test_a_device_that_is_lost_ends_the_script_with_its_status(inputs, tmp_path,
 
     Seen to fail where `exit_status` took a lost device for any other error.
     """
-    out = tmp_path / "out.ome.zarr"
-    script = str(SCRIPTS / "linum_resample_mosaic_grid.py")
-    argv = [script, str(inputs[0][1]), str(out), "-r", "20", "--use_gpu"]
+    argv = resampling(inputs, tmp_path)
     body = LOST[kind].replace('"', '\\"')
     code = textwrap.dedent(CHILD).format(body=body, n=n, argv=argv)
-    paths = os.pathsep.join(filter(None, [str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    done = python("-c", code)
     print(done.stderr)
     assert done.returncode == DEVICE_LOST, done.stderr
     lines = done.stderr.strip().splitlines()
@@ -382,13 +391,7 @@ def test_a_device_that_is_lost_ends_the_script_with_its_status(inputs, tmp_path,
     assert len(errors) == 1 and ("cudaError" in errors[0] or "CUDA_ERROR" in errors[0])
     assert nothing_left(tmp_path)
     # Another process goes on with the same device.
-    again = subprocess.run(
-        [sys.executable, *argv],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    again = python(*argv)
     assert again.returncode == 0, again.stderr
 
 
@@ -415,18 +418,9 @@ ENDLESS = """
 
 def test_a_kernel_that_never_ends_ends_the_script(inputs, tmp_path):
     """No wait for it can be broken off. Seen to hang without `watch`."""
-    out = tmp_path / "out.ome.zarr"
-    script = str(SCRIPTS / "linum_resample_mosaic_grid.py")
-    argv = [script, str(inputs[0][1]), str(out), "-r", "20", "--use_gpu"]
-    paths = os.pathsep.join(filter(None, [str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]))
+    argv = resampling(inputs, tmp_path)
     begun = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(ENDLESS).format(argv=argv)],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    done = python("-c", textwrap.dedent(ENDLESS).format(argv=argv))
     print(f"{time.monotonic() - begun:.1f} s: {done.stderr}")
     assert done.returncode == DEVICE_LOST, done.stderr
     assert "GPU 0 did not come to an end with its work within 0.05 min" in done.stderr

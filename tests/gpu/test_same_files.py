@@ -8,6 +8,7 @@ from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 from linumpy.device import Device
 from linumpy.gpu.zarr_io import gpu_zarr_context
 
+from ..io.test_ordered_shards import files
 from ..slices.learned import PARAMS, learned
 from . import needs_gpu
 
@@ -17,10 +18,6 @@ COMPRESSORS = {
     "by the device": [ZstdCodec(level=1), Crc32cCodec()],
     "by the cores": [GzipCodec(level=1), Crc32cCodec()],
 }
-
-
-def files(path):
-    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
 @pytest.mark.parametrize("who", COMPRESSORS)
