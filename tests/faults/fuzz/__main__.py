@@ -5,7 +5,7 @@
 A target is a module of this package with a function ``one(data: bytes)``, which raises only where
 a bug was found, and perhaps ``mutate(data, max_size, seed, plain)``, which changes inputs as their
 format wants it; ``plain(data, max_size)`` is libFuzzer's own way. An input that fails, or takes
-more memory than it may, is kept as ``crash-*`` at ``-artifact_prefix``.
+more memory or time of the processor than it may, is kept as ``crash-*`` at ``-artifact_prefix``.
 
 atheris itself keeps some hundred bytes an execution, so that libFuzzer's limit of memory must be
 wide for a long run.
@@ -16,12 +16,16 @@ import importlib
 import os
 import resource
 import sys
+import time
 import traceback
 from pathlib import Path
 
 import atheris
 
 MOST_MEMORY_KIB = 128 << 10
+MOST_CPU_S = 10
+"""libFuzzer's own limit is of the clock's time, of which a process may get little."""
+
 CRASHED = 77
 
 
@@ -33,8 +37,11 @@ def main() -> None:
 
     def one(data: bytes) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        began_s = time.process_time()
         try:
             target.one(data)
+            worked_s = time.process_time() - began_s
+            assert worked_s <= MOST_CPU_S, f"{worked_s:.1f} s of the processor"
             taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
             assert taken <= MOST_MEMORY_KIB, f"{taken >> 10} MiB taken"
         except BaseException:

@@ -65,9 +65,11 @@ def mutate_text(data: bytes, max_size: int, seed: int, plain: Plain) -> bytes:
     parts = _BETWEEN.split(data)
     for _ in range(chance.choice((1, 1, 2, 3))):
         place = chance.randrange(len(parts))
-        what = chance.randrange(3)
+        what = chance.randrange(4)
         if what == 0:
             parts[place] = chance.choice(parts)
+        elif what == 3 and re.fullmatch(rb"[0-9]{1,18}", parts[place]):
+            parts[place] = str(int(parts[place]) << chance.randrange(1, 40)).encode()
         elif what == 1:
             parts.insert(place, chance.choice(_TOKENS))
         else:
@@ -109,6 +111,9 @@ def _changed(document: Any, chance: random.Random) -> Any:
         holder.insert(key, json.loads(json.dumps(holder[key])))
     elif what == 2:
         holder[chance.choice(("", "path", "../x", "shape", "\u202e"))] = holder[key]
+    elif what == 3 and isinstance(holder[key], int):
+        # A size that still is a multiple of what divided it passes the checks for that.
+        holder[key] <<= chance.randrange(1, 40)
     else:
         holder[key] = chance.choice(_HOSTILE)
     return document
