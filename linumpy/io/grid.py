@@ -37,6 +37,9 @@ NOMINAL_OVERLAP_FRACTION = 0.2
 MOST_TILE_VOXELS = 1 << 31
 """Most voxels of a tile; a tile is what must fit into memory."""
 
+MOST_TILES = 1 << 18
+"""Most tiles that an array without our metadata may stand for: 512 by 512."""
+
 
 @dataclass(frozen=True)
 class GridTile:
@@ -383,13 +386,21 @@ def _foreign_info(path: Path, array: Any, voxel_um: Triple) -> GridInfo:
     import re
 
     match = re.search(r"z(\d+)", path.name)
-    if match is None:
-        raise InputError(f"{path}: expected the slice id in its name, such as z07")
+    if match is None or int(match.group(1)) > LARGEST_ID:
+        raise InputError(
+            f"{path}: expected the slice id in its name, such as z07, and up to {LARGEST_ID}"
+        )
     tile = tuple(int(c) for c in array.chunks)
     shape = tuple(array.shape)
     if tile[0] != shape[0] or shape[1] % tile[1] or shape[2] % tile[2]:
         raise InputError(
             f"{path}: no mosaic metadata, and chunks {tile} do not tile the array {shape}"
+        )
+    n_tiles = math.prod(shape) // math.prod(tile)
+    if not 0 < n_tiles <= MOST_TILES or math.prod(tile) > MOST_TILE_VOXELS:
+        raise InputError(
+            f"{path}: {n_tiles} tiles (chunks) of {math.prod(tile)} voxels, expected from 1 to "
+            f"{MOST_TILES} of at most {MOST_TILE_VOXELS}"
         )
     fov = (tile[1] * voxel_um[1], tile[2] * voxel_um[2])
     step_mm = [side * (1 - NOMINAL_OVERLAP_FRACTION) / 1e3 for side in fov]

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import zarr
@@ -104,11 +106,10 @@ def test_inner_chunks_divide_the_side_and_are_near_64(side):
         assert chunk == side
 
 
-def test_grids_of_others_are_read_with_nominal_positions(tmp_path):
-    path = tmp_path / "mosaic_grid_z07.ome.zarr"
+def others(path, shape, chunks):
+    """Make a grid as other writers do, of which nothing is stored yet; return its array."""
     group = zarr.create_group(path, zarr_format=3)
-    array = group.create_array("s0", shape=(5, 20, 30), chunks=(5, 10, 10), dtype="f4")
-    array[:] = np.arange(3000).reshape(5, 20, 30)
+    array = group.create_array("s0", shape=shape, chunks=chunks, dtype="f4")
     scale = {"type": "scale", "scale": [0.01, 0.02, 0.02]}
     names = [{"name": n, "type": "space", "unit": "millimeter"} for n in "zyx"]
     group.attrs["ome"] = {
@@ -117,6 +118,32 @@ def test_grids_of_others_are_read_with_nominal_positions(tmp_path):
             {"axes": names, "datasets": [{"path": "s0", "coordinateTransformations": [scale]}]}
         ],
     }
+    return array
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "chunks", "message"),
+    [
+        ("z07", (4, 8, 1 << 30), (4, 4, 4), "536870912 tiles (chunks) of 64 voxels, expected"),
+        ("z07", (4, 0, 8), (4, 4, 4), "0 tiles (chunks) of 64 voxels, expected from 1 to 262144"),
+        ("z100000", (4, 8, 8), (4, 4, 4), "z100000: expected the slice id in its name"),
+        ("brain", (4, 8, 8), (4, 4, 4), "brain: expected the slice id in its name"),
+        ("z07", (4, 8, 9), (4, 4, 4), "do not tile the array (4, 8, 9)"),
+    ],
+)
+def test_what_cannot_be_the_grid_of_others_is_refused_at_once(
+    tmp_path, name, shape, chunks, message
+):
+    """Seen to fail without the limits of `_foreign_info`: the first takes all memory."""
+    others(tmp_path / name, shape, chunks)
+    with pytest.raises(InputError, match=re.escape(message)):
+        open_grid(tmp_path / name)
+
+
+def test_grids_of_others_are_read_with_nominal_positions(tmp_path):
+    path = tmp_path / "mosaic_grid_z07.ome.zarr"
+    array = others(path, (5, 20, 30), (5, 10, 10))
+    array[:] = np.arange(3000).reshape(5, 20, 30)
     grid = open_grid(path)
     assert (grid.info.slice_id, grid.info.grid_shape) == (7, (2, 3))
     assert all("nominal_position" in t.flags for t in grid.info.tiles)
