@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.device import Array, Device, is_device_array, namespace, to_device, to_host
+from linumpy.errors import InputError
+from linumpy.geometry.canvas import MOST_EMPTY
 from linumpy.registration.align_mosaics_3d_from_shifts import (
     Placement,
     interpolate,
@@ -161,6 +163,11 @@ def place_slices(
     -------
     Places, the first slice's plane 0 at plane 0. Depths are rounded from the whole sum, so that
     roundings do not add up.
+
+    Raises
+    ------
+    InputError
+        When slices are so far apart that the brain is all but empty; names the first such.
     """
     top = face_um[ids[0]]
     placed: list[StackedSlice] = []
@@ -170,6 +177,13 @@ def place_slices(
         made = slice_id in interpolated
         skipped = 0 if n == 0 or made else min(first_plane, n_planes[slice_id] - 1)
         end = start + n_planes[slice_id]
+        deepest = MOST_EMPTY * max(n_planes.values()) * (slice_id - ids[0] + 1)
+        if end > deepest:
+            raise InputError(
+                f"slice z{slice_id:02d} would end {end} planes below the top of slice "
+                f"z{ids[0]:02d}; expected at most {deepest}, {MOST_EMPTY} times the planes of a "
+                "slice for each id. Are slice interval and voxel size in their units?"
+            )
         overlap = max(0, min(measured, end) - (start + skipped))
         placed.append(StackedSlice(slice_id, start, skipped, n_planes[slice_id], overlap, made))
         measured = measured if made else max(measured, end)

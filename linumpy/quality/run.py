@@ -13,6 +13,7 @@ from typing import Any
 
 from linumpy.errors import InputError
 from linumpy.io.models import read_json
+from linumpy.io.tables import LARGEST_ID
 from linumpy.io.untrusted import TABLE_NBYTES, read_arrays, read_bounded
 
 PRIOR_ONLY = -1
@@ -238,11 +239,22 @@ def find_grids(folder: Path) -> dict[int, Path]:
 
 
 def numbered(folder: Path, pattern: str) -> dict[int, Path]:
-    """Return entries of `folder` whose whole name matches, by the number in group 1, sorted."""
+    """Return entries of `folder` whose whole name matches, by the slice id in group 1, sorted.
+
+    Raises
+    ------
+    InputError
+        When an id is above `LARGEST_ID`; names the entry.
+    """
     if not folder.is_dir():
         return {}
-    matches = [(re.fullmatch(pattern, entry.name), entry) for entry in folder.iterdir()]
-    return dict(sorted((int(match.group(1)), entry) for match, entry in matches if match))
+    found = {}
+    for entry in folder.iterdir():
+        if match := re.fullmatch(pattern, entry.name):
+            if (slice_id := int(match.group(1))) > LARGEST_ID:
+                raise InputError(f"{entry}: expected slice ids up to {LARGEST_ID}")
+            found[slice_id] = entry
+    return dict(sorted(found.items()))
 
 
 def _read_if_there(path: Path) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from linumpy.device import Array, namespace
+from linumpy.geometry.canvas import check_canvas
 from linumpy.registration.turned import (
     Samples,
     Turn,
@@ -71,6 +73,11 @@ def common_canvas(
         Turns of slices about the pivot, positive from axis 1 towards axis 2; None for none.
     pivot_um
         The pivot's stage position.
+
+    Raises
+    ------
+    InputError
+        When the slices are so far apart that the canvas is all but empty; names the farthest.
     """
     pixel = np.asarray(lateral_um)
     turned = {k: r for k, r in (rotations_deg or {}).items() if k in corners_um and r}
@@ -88,6 +95,11 @@ def common_canvas(
     relative = {k: p - anchor for k, p in position.items()}
     low = np.floor(np.min([(e - anchor).min(axis=0) for e in ends.values()], axis=0) + 1e-9)
     high = np.ceil(np.max([(e - anchor).max(axis=0) for e in ends.values()], axis=0) - 1e-9)
+    check_canvas(
+        {f"slice z{k:02d}": p for k, p in relative.items()},
+        high - low,
+        max(math.prod(shape) for shape in shapes.values()),
+    )
     shape = (high - low).astype(int)
     corner = (anchor + low) * pixel
     origin = {k: (float(r[0] - low[0]), float(r[1] - low[1])) for k, r in relative.items()}

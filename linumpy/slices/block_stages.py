@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import numpy as np
 from linumpy.cli import logger
 from linumpy.device import CPU, Array, Device, like, to_device, to_host
 from linumpy.errors import InputError
+from linumpy.geometry.canvas import check_canvas
 from linumpy.geometry.crop_3d_mosaic_below_interface import (
     InterfaceCut,
     crop_3d_mosaic_below_interface,
@@ -65,6 +67,14 @@ class StitchedSource(Source):
         lateral_um = np.asarray(grid.voxel_um[1:])
         position_px = np.array([corners[key] for key in imaged]) / lateral_um
         self._tile_shape = grid.tile_shape_px[1:]
+        check_canvas(
+            {
+                f"slice z{grid.slice_id:02d}: tile {key}": at
+                for key, at in zip(imaged, position_px, strict=True)
+            },
+            np.ptp(position_px, axis=0) + self._tile_shape,
+            len(imaged) * math.prod(self._tile_shape),
+        )
         corner_px, shape = canvas_shape(position_px, self._tile_shape)
         self._offset_px = position_px - corner_px
         self._in_block = boxes_by_block(self._offset_px, self._tile_shape, SHARD_PX)

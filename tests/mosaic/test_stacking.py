@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from scipy.signal.windows import hann
 
 from linumpy.device import to_host
+from linumpy.errors import InputError
 from linumpy.mosaic.stacking import (
     BLOCK_PX,
     SLAB_PX,
@@ -34,6 +35,16 @@ def test_slices_follow_their_interval_and_missing_ones_leave_room():
     assert [p.first_plane_px for p in places] == [0, 4, 4, 4]
     # 57 planes, 20 planes on, 4 not used: 33 are shared; over a gap none of them.
     assert [p.overlap_px for p in places] == [0, 33, 13, 33]
+
+
+def test_a_slice_that_lies_far_below_the_others_is_refused_by_name():
+    """Seen to fail without the check of `place_slices`."""
+    # One slice in use of 1000 is far from the next, as it should be.
+    assert place([3, 1003])[1].z_start_px == 20_000
+    with pytest.raises(InputError, match=r"^slice z04 would end 20057 .* z03; .* at most 11400,"):
+        place([3, 4, 6, 7], interval=200e3)
+    with pytest.raises(InputError, match=r"^slice z06 "):
+        place_slices([3, 4, 6], dict.fromkeys([3, 4, 6], 57), {3: 0, 4: 200, 6: 1e300}, 10.0, 4)
 
 
 @given(st.floats(20, 400), st.integers(2, 60))

@@ -1,10 +1,12 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 from scipy.ndimage import shift as scipy_shift
 
 from linumpy.device import to_host
+from linumpy.errors import InputError
 from linumpy.registration.align_mosaics_3d_from_shifts import (
     align_mosaics_3d_from_shifts,
     common_canvas,
@@ -110,9 +112,19 @@ def test_a_turned_canvas_holds_the_corners_of_all_slices():
     assert list(canvas.turns) == [1]
 
 
+@pytest.mark.parametrize("away_um", [2.5e4, 1e9, 1e300])
+def test_a_slice_that_lies_far_from_the_others_is_refused_by_name(away_um):
+    """Seen to fail without the check in `common_canvas`: 1e9 um wants 10⁸ pixels."""
+    given = {0: (30, 20), 4: (30, 20), 7: (30, 20)}, {0: (0, 0), 4: (0, 30), 7: (0, 0)}, (10, 10)
+    corners = {0: (0, 0), 4: (0, away_um), 7: (10, 10)}
+    assert common_canvas({**corners, 4: (0, 1.5e4)}, *given, 0).shape == (31, 1523)
+    with pytest.raises(InputError, match=r"^slice z04 lies .* px from the middle .* units\?$"):
+        common_canvas(corners, *given, 0)
+
+
 @given(
     st.lists(
-        st.tuples(*[st.floats(-500, 500)] * 2, *[st.floats(-50, 50)] * 2, st.integers(5, 60)),
+        st.tuples(*[st.floats(-500, 500)] * 2, *[st.floats(-50, 50)] * 2, st.integers(12, 60)),
         min_size=1,
         max_size=6,
     ),

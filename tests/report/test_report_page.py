@@ -236,6 +236,13 @@ def test_previews_of_slices_are_used_when_there(full_run: Path) -> None:
     assert image.getpixel((5, 5)) == 200
 
 
+def test_a_number_no_slice_can_have_is_an_error_that_names_it(full_run: Path) -> None:
+    """A row was made of every id between. Seen to fail without the limit of `numbered`."""
+    (full_run / "models/z9999999999").mkdir()
+    with pytest.raises(InputError, match=r"z9999999999: expected slice ids up to 99999$"):
+        build_report(full_run)
+
+
 def test_broken_model_is_an_error_that_names_it(full_run: Path) -> None:
     (full_run / "models/register_slices.json").write_text("{")
     with pytest.raises(InputError, match=r"register_slices.json: not JSON"):

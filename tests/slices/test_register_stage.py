@@ -1,11 +1,13 @@
 """Tile registration as tiles come by: nothing waits on the device, nothing is kept too long."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from linumpy.device import is_device_array, to_device, to_host
+from linumpy.device import CPU, is_device_array, to_device, to_host
+from linumpy.errors import InputError
 from linumpy.io.grid import open_grid
 from linumpy.slices import register_stage
 from linumpy.slices.block_stages import StitchedSource
@@ -72,6 +74,15 @@ def test_a_masked_band_does_not_move_the_tiles(source, device):
     plain = register(source, device).solve().corners_um()
     for key, corner in stage.solve().corners_um().items():
         np.testing.assert_allclose(corner, plain[key], atol=0.2 * source.layout.voxel_um[1])
+
+
+def test_a_tile_that_lies_far_from_the_others_is_refused_by_name(source):
+    """Seen to fail without the check of `StitchedSource`: a canvas of 10⁸ pixels."""
+    positions = register(source, CPU).solve()
+    far = [{**t, "corner_um": [1e9, 0.0]} if n == 1 else t for n, t in enumerate(positions.tiles)]
+    named = re.escape(f"slice z{source.layout.slice_id:02d}: tile {source.keys()[1]} lies ")
+    with TileStore(1 << 30) as store, pytest.raises(InputError, match=f"^{named}.* px from"):
+        StitchedSource(store, source.layout, replace(positions, tiles=far), StitchParams())
 
 
 def test_a_dark_tile_is_told_by_its_neighbours_and_left_out(source, device, caplog):
