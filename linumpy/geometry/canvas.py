@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -31,8 +32,8 @@ def check_canvas(
     InputError
         Naming the picture that is farthest from the middle (the median) of all.
     """
-    sides = np.asarray(canvas_px, float)
-    if np.prod(sides) <= MOST_EMPTY * covered_px:
+    sides = [float(side) for side in canvas_px]
+    if math.prod(sides) <= MOST_EMPTY * covered_px:
         return
     corners = np.array(list(corners_px.values()), float)
     away_px = np.abs(corners - np.median(corners, axis=0)).max(axis=1)
