@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -108,6 +109,10 @@ def begin_import(*names: str) -> None:
 PATIENCE_S = 10.0
 """How long threads may take to end after a signal; batch systems wait for half a minute."""
 
+SAME_S = 0.5
+"""Signals this close are one: `timeout`, schedulers and terminals send theirs to the process and to
+its group."""
+
 
 class Stopped(BaseException):
     """A signal asked the process to end; no `Exception`, so that nobody takes it for one."""
@@ -118,7 +123,8 @@ class Stopping:
 
     So what was made aside is removed, and threads end with the item in hand. Where they do not
     within `PATIENCE_S`, be it that the exception came between the taking of a lock and its release,
-    a thread of this object's removes it and ends the process. A second signal ends it at once.
+    a thread of this object's removes it and ends the process. A second signal, `SAME_S` later or
+    more, ends it at once.
     Ctrl-C raises KeyboardInterrupt as ever. What the caller ignores, as nohup does, stays ignored.
 
     Attributes
@@ -167,17 +173,25 @@ class Stopping:
         def wait() -> None:
             while (found := os.read(read_end, 1)) and found[0] not in wanted:
                 pass
-            os.close(read_end)
-            if found:
-                time.sleep(PATIENCE_S)
-                end_now(128 + found[0])
+            if not found:
+                os.close(read_end)
+                return
+            came_s = time.monotonic()
+            while (left_s := came_s + PATIENCE_S - time.monotonic()) > 0:
+                # The pipe stays open from now on.
+                if select.select([read_end], [], [], left_s)[0]:
+                    again = os.read(read_end, 1)[0]
+                    if again in wanted and time.monotonic() - came_s > SAME_S:
+                        os._exit(128 + again)
+            end_now(128 + found[0])
 
         threading.Thread(target=wait, name="stopping", daemon=True).start()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         for each in self._before:
-            signal.signal(each, signal.SIG_DFL)
+            # One of Python's own, so that the pipe hears of it; the thread there does the rest.
+            signal.signal(each, lambda number, frame: None)
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise Stopped(signal.Signals(number).name)
