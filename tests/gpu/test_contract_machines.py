@@ -57,8 +57,8 @@ class Hierarchy(ZarrHierarchyStateMachine):
     def check_list_prefix_from_root(self):
         """As Zarr's, but for what Zarr takes for the fill value though its bits are others.
 
-        Of -0j and 0j, or of two NaN, Zarr leaves the chunk out, and loses the sign; zarrs and we
-        keep it.
+        Of 0j where -0j fills, or of two NaN, Zarr leaves the chunk out, and loses the sign; zarrs
+        keeps it.
         """
         expected, found = (
             set(self._sync_iter(s.list_prefix(""))) for s in (self.model, self.store)
