@@ -87,7 +87,7 @@ install_linumpy() {
         "$SOURCE"
     python3 -m venv --without-pip "$PREFIX"
     "$TOOLS/bin/pip" --python "$PREFIX/bin/python" install --no-cache-dir \
-        --constraint "$SOURCE/constraints.txt" "$(echo "$wheels"/linumpy-*.whl)[$extras]"
+        --constraint "$SOURCE/constraints.txt" "$(echo "$wheels"/linumpy_soct-*.whl)[$extras]"
     rm -rf "$wheels"
     # Fails the build where it does not work.
     "$PREFIX/bin/linum_gpu_info.py"

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from linumpy.errors import DeviceError
+from linumpy.extras import extra_advice
 from linumpy.start_up import wait_for_cuda
 
 Array = Any
@@ -172,8 +173,7 @@ def _visible_gpus(asker: str) -> int:
         import cupy
     except ImportError as error:
         raise DeviceError(
-            f"{asker} needs CuPy, which cannot be imported here "
-            f"({error}); install linumpy[gpu] (CUDA 12) or linumpy[gpu13] (CUDA 13)"
+            f"{asker} needs CuPy, which cannot be imported here ({error}); {extra_advice('gpu')}"
         ) from error
     wait_for_cuda()
     try:

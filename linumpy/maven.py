@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from linumpy.errors import LinumpyError
+from linumpy.extras import extra_advice
 from linumpy.io.atomic import atomic_path
 
 _LISTING = "class_path.txt"
@@ -69,8 +70,7 @@ def _download(coordinates: str, repository: Path) -> list[Path]:
         from jgo.parse import Coordinate
     except ImportError:
         raise LinumpyError(
-            f"{coordinates} cannot be fetched without jgo; "
-            "install the extra: pip install 'linumpy[nextflow]'"
+            f"{coordinates} cannot be fetched without jgo; {extra_advice('nextflow')}"
         ) from None
 
     class PatientResolver(PythonResolver):

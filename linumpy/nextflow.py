@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from linumpy.errors import LinumpyError
+from linumpy.extras import extra_advice
 from linumpy.maven import class_path
 
 NEXTFLOW = "io.nextflow:nextflow:24.10.0"
@@ -125,7 +126,7 @@ def find_java(environment: Mapping[str, str]) -> Path:
         raise LinumpyError(
             f"Nextflow needs Java {JAVA_VERSIONS[0]} to {JAVA_VERSIONS[-1]} "
             f"({'; '.join(rejected) or 'none found'}); "
-            "install one, or the extra: pip install 'linumpy[nextflow]'"
+            f"install one, or {extra_advice('nextflow')}"
         ) from None
     return Path(JAVA)
 

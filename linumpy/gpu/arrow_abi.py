@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from linumpy.errors import DeviceError, InputError
+from linumpy.extras import extra_advice
 
 CPU = 1
 CUDA = 2
@@ -300,6 +301,6 @@ def cupy_for(what: str) -> Any:
     except ImportError as error:
         raise DeviceError(
             f"{what}: memory of a GPU needs CuPy, which cannot be imported here ({error}); "
-            "install linumpy[gpu] (CUDA 12) or linumpy[gpu13] (CUDA 13)"
+            f"{extra_advice('gpu')}"
         ) from error
     return cupy

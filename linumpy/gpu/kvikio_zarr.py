@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from linumpy.errors import DeviceError, InputError
+from linumpy.extras import extra_advice
 from linumpy.gpu.layout import ChunkLayout, layout_of
 from linumpy.gpu.zarr_io import codecs_of, open_array, read_zarr_to_gpu, spec_of
 
@@ -137,7 +138,4 @@ def _need_kvikio() -> None:
     try:
         KvikioFetch().close()
     except Exception as error:
-        raise DeviceError(
-            f"kvikio cannot be used ({error}); "
-            "install linumpy[gpu] (CUDA 12) or linumpy[gpu13] (CUDA 13)"
-        ) from error
+        raise DeviceError(f"kvikio cannot be used ({error}); {extra_advice('gpu')}") from error

@@ -14,6 +14,7 @@ from typing import Any
 
 from linumpy.device import gpu_failure
 from linumpy.errors import DeviceError
+from linumpy.extras import extra_advice
 
 LIBRARY_VERSION = 6
 """Major version of the library whose structures are used here."""
@@ -121,8 +122,7 @@ def library() -> ctypes.CDLL:
             handle = ctypes.CDLL(f"libnvcomp.so.{LIBRARY_VERSION}")
         except OSError as error:
             raise DeviceError(
-                f"nvCOMP {LIBRARY_VERSION} cannot be loaded ({error}); "
-                "install linumpy[gpu] (CUDA 12) or linumpy[gpu13] (CUDA 13)"
+                f"nvCOMP {LIBRARY_VERSION} cannot be loaded ({error}); {extra_advice('gpu')}"
             ) from error
     properties = _Properties()
     handle.nvcompGetProperties(ctypes.byref(properties))

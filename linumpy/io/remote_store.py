@@ -29,6 +29,7 @@ from zarr.core.sync import sync
 from zarr.storage import ObjectStore
 
 from linumpy.errors import InputError
+from linumpy.extras import extra_advice
 from linumpy.io.manifest import Manifest
 from linumpy.io.remote import RemotePath
 
@@ -252,7 +253,7 @@ def open_store(path: RemotePath | Path) -> RemoteStore:
     except ImportError as error:
         raise InputError(
             f"{url}: object stores and web servers are read with obstore, which cannot be imported "
-            f"({error}); install linumpy[remote]"
+            f"({error}); {extra_advice('remote')}"
         ) from error
     settings = tuple(
         (name, value)

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 import numpy as np
 
 from linumpy.errors import InputError, LinumpyError
+from linumpy.extras import extra_advice
 
 if TYPE_CHECKING:
     from linumpy.io.omezarr import Image
@@ -293,8 +294,8 @@ def open_in_napari(path: Path | str, *, assume_unit: str | None = None) -> None:
         import napari
     except ImportError as error:
         raise InputError(
-            f"napari cannot be imported ({error}); install linumpy[viewer], or look at the volume "
-            "in a browser with --neuroglancer"
+            f"napari cannot be imported ({error}); {extra_advice('viewer')}, or look at the "
+            "volume in a browser with --neuroglancer"
         ) from error
     place = {
         "scale": image.voxel_um,

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from linumpy.errors import InputError
+from linumpy.extras import extra_advice
 from linumpy.phantom.lattice import (
     Stream,
     make_key,
@@ -64,7 +65,7 @@ def template_folder() -> Path:
     if spec is None or spec.origin is None:
         raise InputError(
             "the phantom's anatomy comes with the package nilearn, which is not installed; "
-            "install linumpy[demo]"
+            f"{extra_advice('demo')}"
         )
     return Path(spec.origin).parent / "datasets" / "data"
 
@@ -91,7 +92,7 @@ def load_template(folder: Path | None = None) -> Template:
         path = folder / f"mni_icbm152_{tissue}_tal_nlin_sym_09a_converted.nii.gz"
         if not path.is_file():
             raise InputError(
-                f"{path}: missing; expected the MNI152 map of nilearn, install linumpy[demo]"
+                f"{path}: missing; expected the MNI152 map of nilearn; {extra_advice('demo')}"
             )
         try:
             image = nibabel.as_closest_canonical(nibabel.load(path))

@@ -44,7 +44,7 @@ MISSING = {
     ),
     "CuPy for another CUDA": (
         "raise ImportError('libcudart.so.99: cannot open shared object file')",
-        "(libcudart.so.99: cannot open shared object file); install linumpy[gpu]",
+        "(libcudart.so.99: cannot open shared object file); install the extra",
     ),
     "no driver": (
         CUPY.format(

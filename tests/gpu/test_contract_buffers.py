@@ -312,7 +312,7 @@ assert zarr.open_array(path, mode="r")[0] == 1
 """).splitlines()
     assert len(said) == 5
     for line in said:
-        assert "CuPy" in line and "linumpy[gpu]" in line and "linumpy[gpu13]" in line
+        assert "CuPy" in line and "[gpu]" in line and "[gpu13]" in line
 
 
 @needs_gpu

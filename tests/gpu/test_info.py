@@ -134,7 +134,7 @@ def test_without_cupy_there_is_no_gpu(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True, cwd=SCRIPTS.parent,
     )  # fmt: skip
     assert "no GPU: device cuda:0 needs CuPy" in done.stdout
-    assert "install linumpy[gpu]" in done.stdout
+    assert "install the extra" in done.stdout
 
 
 def test_versions_are_read_as_nvidia_writes_them(tmp_path: Path) -> None:

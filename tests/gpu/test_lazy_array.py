@@ -176,7 +176,7 @@ def test_a_device_that_is_not_there_is_an_error_that_names_it():
 
 def test_no_cuda_is_a_clear_error_and_changes_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(DeviceError, match=r"device cuda:1 needs CuPy.*linumpy\[gpu\]"):
+    with pytest.raises(DeviceError, match=r"device cuda:1 needs CuPy.*\[gpu\]"):
         device(Device("cuda", 1)).__enter__()
     assert current() == CPU
 

@@ -23,7 +23,7 @@ def test_the_real_brain_is_found_and_cropped(brain: Template) -> None:
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"nilearn.*linumpy\[demo\]"):
+    with pytest.raises(InputError, match=r"nilearn.*\[demo\]"):
         load_template()
 
 

