@@ -48,6 +48,7 @@ check: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/deptry linumpy scripts benchmarks
 
 test: check $(VALIDATOR)/.installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile
