@@ -17,7 +17,6 @@ from linumpy.device import Array, like, namespace
 from linumpy.errors import InputError
 from linumpy.intensity.n4 import n4_log_field
 from linumpy.intensity.n4_fit import DEGREE, N4Options, basis_matrix
-from linumpy.intensity.quantiles import otsu_threshold
 from linumpy.mosaic.stacking import hann_weights
 from linumpy.stage_params.bias import BiasParams
 
@@ -146,6 +145,7 @@ def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.n
         Least value of tissue.
     """
     from scipy.ndimage import gaussian_filter
+    from skimage.filters import threshold_otsu
 
     data = known >= 0.5
     # One layer after the other: a cut face is no gradual passage.
@@ -156,7 +156,7 @@ def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.n
     if not candidates.any():
         return candidates
     logs = np.log(smooth[candidates])
-    cut = otsu_threshold(logs)
+    cut = threshold_otsu(logs)
     low, high = logs[logs <= cut], logs[logs > cut]
     if low.size and high.size and np.exp(low.mean() - high.mean()) < _AGAROSE_TO_TISSUE:
         candidates &= np.minimum(smooth, cells) > np.exp(cut)

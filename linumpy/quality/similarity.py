@@ -1,7 +1,8 @@
-"""How alike two pictures of the same tissue are, on the host or on a device.
+"""Image similarity of two slices: structural similarity and edges, on NumPy or CuPy.
 
-Structural similarity after Wang et al. (IEEE Trans. Image Process. 13, 600, 2004), with uniform
-windows and unbiased variances.
+On the host both are scikit-image's. The device versions follow the same equations: structural
+similarity of Wang et al. (IEEE Trans. Image Process. 13, 600, 2004) with uniform windows and
+unbiased variances, and the magnitude of Sobel gradients.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.device import Array, namespace, ndimage_of
+from linumpy.device import Array, is_device_array, namespace, ndimage_of
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,
     correlation_surface,
@@ -47,6 +48,13 @@ def ssim_map(first: Array, second: Array, data_range: float = 1.0) -> Array:
     -------
     float64 of the same shape. Within half a window of the border it rests on mirrored pixels.
     """
+    if not is_device_array(first):
+        from skimage.metrics import structural_similarity
+
+        return structural_similarity(
+            first.astype(np.float64), second.astype(np.float64),
+            win_size=SSIM_WINDOW_PX, data_range=data_range, full=True,
+        )[1]  # fmt: skip
     xp, ndimage = namespace(first), ndimage_of(first)
     a, b = first.astype(xp.float64), second.astype(xp.float64)
 
@@ -68,10 +76,15 @@ def ssim_map(first: Array, second: Array, data_range: float = 1.0) -> Array:
 
 
 def edge_strength(plane: Array) -> Array:
-    """Return the magnitude of a plane's gradient by Sobel's filters, float64."""
+    """Return the root mean square of a plane's Sobel derivatives, per pixel, float64."""
+    if not is_device_array(plane):
+        from skimage.filters import sobel
+
+        return sobel(plane.astype(np.float64))
     xp, ndimage = namespace(plane), ndimage_of(plane)
     a = plane.astype(xp.float64)
-    return xp.hypot(ndimage.sobel(a, 0), ndimage.sobel(a, 1))
+    # SciPy's filter is four times a mean of differences.
+    return xp.hypot(ndimage.sobel(a, 0), ndimage.sobel(a, 1)) / (4 * np.sqrt(2))
 
 
 def pearson(first: Array, second: Array) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 from linumpy.device import Array, namespace, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.resample import HALF, apply_axis_weights, resample_masked, resampling_matrices
-from linumpy.intensity.quantiles import otsu_threshold
 from linumpy.io.atlas import Atlas
 from linumpy.io.omezarr import Image, Triple
 
@@ -217,10 +216,12 @@ def contrast(volume: Volume) -> Volume:
 
 def tissue_window(values: np.ndarray) -> tuple[float, float]:
     """Return the level of the background and that of bright tissue."""
+    from skimage.filters import threshold_otsu
+
     # Bright outliers must not pull the threshold away from tissue.
     top = float(np.percentile(values, _TOP))
     limited = np.minimum(values, top)
-    threshold = otsu_threshold(limited)
+    threshold = threshold_otsu(limited)
     below, above = values[values < threshold], values[values >= threshold]
     low = float(np.median(below)) if below.size else float(values.min())
     high = float(np.percentile(above, _TOP)) if above.size else top
@@ -229,9 +230,11 @@ def tissue_window(values: np.ndarray) -> tuple[float, float]:
 
 def tissue_mask(volume: Volume) -> Array:
     """Return where a volume made by `contrast` shows tissue, by Otsu's threshold."""
+    from skimage.filters import threshold_otsu
+
     values = to_host(volume.data[volume.valid > 0])
     values = values[:: max(1, values.size // _SAMPLES)]
-    return (volume.data > otsu_threshold(values)) & (volume.valid > 0)
+    return (volume.data > threshold_otsu(values)) & (volume.valid > 0)
 
 
 def affine_sample(volume: Volume, um_to_um: np.ndarray, grid_um: np.ndarray,
