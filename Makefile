@@ -1,9 +1,11 @@
 # make demo: a small simulated acquisition through the whole pipeline, held against its truth.
 # make test: all checks and tests that need no GPU and no root.
 # make test-faults: kills, full and failing disks, hostile files, load; some of it Debian, as root.
+# make test-docs: links, examples and generated pages of the documentation.
 # make test-slurm: the pipeline through a SLURM of its own on this machine; Debian, as root.
 # make test-containers: the CPU image made from nothing, and the pipeline in it; Debian, as root.
-# Both make the environment (.venv) first. PYTHON chooses the interpreter (3.11 or newer),
+# make hooks: install the git hooks (.pre-commit-config.yaml).
+# All make the environment (.venv) first. PYTHON chooses the interpreter (3.11 or newer),
 # SEED the acquisition that the demo simulates.
 
 PYTHON ?= python3
@@ -13,7 +15,8 @@ BIN := $(VENV)/bin
 DEMO := demo
 VALIDATOR := $(VENV)/rocrate
 
-.PHONY: help demo test test-faults test-slurm test-containers check format env clean
+.PHONY: help demo test test-faults test-slurm test-containers test-docs \
+	check hooks format env clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -65,6 +68,13 @@ test-slurm: env
 
 test-containers: env
 	BIN=$(BIN) containers/test.sh
+
+test-docs: env
+	$(BIN)/python -m pytest tests/project/test_docs_links.py tests/faults/test_page.py \
+		tests/gpu/test_docs.py tests/pipeline/test_params.py
+
+hooks: env
+	$(BIN)/prek install
 
 format: env
 	$(BIN)/ruff check --fix .
