@@ -7,10 +7,10 @@ indices of the tile grid, Z is the id of the physical slice; any number of digit
 
 from __future__ import annotations
 
+import logging
 import math
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,16 @@ from linumpy.device import Array, namespace
 from linumpy.errors import InputError
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
 from linumpy.io.models import read_json
+from linumpy.io.raw_folders import SLICE_NAME, TILE_PREFIX, walk_raw_folders
 from linumpy.io.tables import LARGEST_ID
 from linumpy.io.untrusted import quoted
+
+logger = logging.getLogger("linumpy")
 
 LARGEST_INDEX = 9999
 """Largest index of a tile along an axis of its grid, which has a place for every index below."""
 
 _TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
-_SLICE_NAME = re.compile(r"(?:slice_)?z([0-9]+)")
 _IMAGE_NAME = re.compile(r"image_.*\.bin")
 
 
@@ -52,7 +54,10 @@ class RawTile:
 
 
 def discover_tiles(root: Path | str) -> dict[int, tuple[RawTile, ...]]:
-    """Find all tiles below a folder.
+    """Find all tiles below a folder, links followed (`walk_raw_folders`).
+
+    The folder of a slice that holds no tile, as of one that is about to be imaged, is named in a
+    warning.
 
     Returns
     -------
@@ -62,17 +67,17 @@ def discover_tiles(root: Path | str) -> dict[int, tuple[RawTile, ...]]:
     ------
     InputError
         When there is no such folder or no tile in it, when the name of a tile folder cannot be
-        read, when two folders claim one index, or when the folder of a slice holds no tile.
+        read, or when two folders claim one index.
     """
     root = Path(root)
     if not root.is_dir():
         raise InputError(f"{root}: no such folder of raw tiles")
     tiles: dict[tuple[int, int, int], RawTile] = {}
-    slice_folders: list[tuple[int, Path]] = []
-    for path in _walk(root):
-        if match := _SLICE_NAME.fullmatch(path.name):
-            slice_folders.append((int(match.group(1)), path))
-        if not path.name.startswith("tile_x"):
+    slice_folders: dict[int, Path] = {}
+    for path in walk_raw_folders(root, logger.warning):
+        if not path.name.startswith(TILE_PREFIX):
+            if match := SLICE_NAME.fullmatch(path.name):
+                slice_folders.setdefault(int(match.group(1)), path)
             continue
         match = _TILE_NAME.fullmatch(path.name)
         if match is None:
@@ -95,41 +100,11 @@ def discover_tiles(root: Path | str) -> dict[int, tuple[RawTile, ...]]:
     slices: dict[int, list[RawTile]] = {}
     for key in sorted(tiles):
         slices.setdefault(key[0], []).append(tiles[key])
-    for slice_id, path in slice_folders:
-        if slice_id not in slices:
-            raise InputError(f"{path}: empty slice, holds no folder tile_x<X>_y<Y>_z{slice_id:02d}")
     if not slices:
         raise InputError(f"{root}: holds no raw tile; expected folders tile_x<X>_y<Y>_z<Z>")
+    for slice_id in sorted(slice_folders.keys() - slices.keys()):
+        logger.warning("%s: empty slice, holds no tile; left out", slice_folders[slice_id])
     return {slice_id: tuple(found) for slice_id, found in slices.items()}
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    """Yield the folders below `root` in the order of their paths; a tile's inside is not looked at.
-
-    Linked folders are followed, each only once, so that a link back up does no harm.
-    """
-    seen = {root.resolve()}
-    waiting = [root]
-    while waiting:
-        folder = waiting.pop()
-        try:
-            entries = sorted(e.name for e in os.scandir(folder) if e.is_dir())
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be listed ({error.strerror})") from error
-        inside = []
-        for name in entries:
-            path = folder / name
-            if name.startswith(".") or path.suffix == ".zarr":
-                continue
-            if path.is_symlink():
-                real = path.resolve()
-                if real in seen:
-                    continue
-                seen.add(real)
-            yield path
-            if not name.startswith("tile_x"):
-                inside.append(path)
-        waiting.extend(reversed(inside))
 
 
 def tiles_of_slice(

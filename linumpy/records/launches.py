@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -19,25 +21,76 @@ from linumpy.errors import InputError
 from linumpy.io.aside import clean
 from linumpy.io.atomic import write_json
 from linumpy.io.models import read_json
+from linumpy.io.untrusted import quoted
 from linumpy.records.environment import describe_environment, read_note
 from linumpy.records.privacy import without_secrets
 from linumpy.records.summary import summarise_notes
-from linumpy.report.timing import Task, as_record, read_trace, traces
+from linumpy.report.timing import Task, as_record, read_trace, tasks_of, traces
+
+logger = logging.getLogger("linumpy")
 
 INFO = "pipeline_info"
 LOCK = ".linumpy.lock"
 RUNNING, COMPLETED, FAILED, INTERRUPTED = "running", "completed", "failed", "interrupted"
 
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d")
+_NONE = type(None)
+# What a record holds at least: when a launch begins, and when its tasks are known.
+_BEGUN: dict[str, Any] = {
+    "status": str,
+    "started": str,
+    "params": dict,
+    "versions": (dict, _NONE),
+    "container": (dict, _NONE),
+    "counts": (dict, _NONE),
+}
+_COMPLETE: dict[str, Any] = {
+    "status": str,
+    "started": str,
+    "params": dict,
+    "versions": dict,
+    "container": list,
+    "gpus": (list, _NONE),
+    "failed_tasks": list,
+    "tasks": list,
+}
 _REPORT = "generate_pipeline_report"
 _WAIT_S = 5.0
 _POLL_S = 0.05
 
 
 def read_launches(output: Path) -> dict[Path, dict[str, Any]]:
-    """Return the records of an output folder's launches, first one first; none is an empty dict."""
-    found = sorted((output / INFO).glob("run_*.json"))
-    return {path: read_json(path) for path in found if _STAMP.search(path.name)}
+    """Return the records of an output folder's launches, first one first; none is an empty dict.
+
+    One that is damaged, or a link, is named in a warning and left out.
+    """
+    launches = {}
+    for path in sorted((output / INFO).glob("run_*.json")):
+        if not _STAMP.search(path.name):
+            continue
+        try:
+            launches[path] = _read_record(path)
+        except InputError as error:
+            logger.warning("%s; this launch is left out", error)
+    return launches
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    if path.is_symlink():
+        raise InputError(f"{path}: a link; expected the record of a launch")
+    record = read_json(path)
+    wanted = _COMPLETE if "tasks" in record else _BEGUN
+    for name, kinds in wanted.items():
+        if not isinstance(record.get(name), kinds):
+            raise InputError(f"{path}: {name} is {quoted(record.get(name))}, not that of a launch")
+    if record["status"] not in (RUNNING, COMPLETED, FAILED, INTERRUPTED):
+        raise InputError(f"{path}: status is {quoted(record['status'])}, not that of a launch")
+    try:
+        _wall_s(record["started"], record.get("ended"))
+        tasks_of(record.get("tasks", ()))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not the record of a launch ({error!r})") from error
+    return record
 
 
 def page_record(output: Path) -> dict[str, Any] | None:
@@ -67,7 +120,9 @@ def finish_launches(output: Path) -> dict[Path, dict[str, Any]]:
     """
     launches = read_launches(output)
     if not launches:
-        raise InputError(f"{output}: no {INFO}/run_*.json; expected the output folder of a run")
+        raise InputError(
+            f"{output}: no {INFO}/run_*.json that can be read; expected the output folder of a run"
+        )
     last = list(launches.values())[-1]
     if last["status"] == RUNNING and _is_locked(output / LOCK):
         raise InputError(f"{output}: a run is writing there; its record is made when it has ended")
@@ -202,9 +257,13 @@ def _images(told: Mapping[str, Any], tasks: Sequence[Task]) -> list[dict[str, An
 
 def _is_locked(path: Path) -> bool:
     """Whether another process holds the lock of an output folder."""
-    if not path.exists():
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
         return False
-    with path.open("r+b") as file:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened ({error.strerror})") from error
+    with os.fdopen(lock, "r+b") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,13 +228,73 @@ def test_two_folders_of_one_index_are_both_named(tmp_path: Path) -> None:
     )
 
 
-def test_an_empty_slice_is_named(tmp_path: Path) -> None:
-    """Seen to fail without the error of `raw.discover_tiles`."""
+def test_an_empty_slice_is_named_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that is about to be imaged; seen to fail where it is an error."""
     (tmp_path / "slice_z00/tiles/tile_x00_y00_z00").mkdir(parents=True)
     (tmp_path / "slice_z01/tiles").mkdir(parents=True)
-    with pytest.raises(InputError) as caught:
+    assert list(discover_tiles(tmp_path)) == [0]
+    assert f"{tmp_path / 'slice_z01'}: empty slice" in caplog.text
+    with pytest.raises(InputError, match="no tile of slice z01; slices there: 0"):
+        tiles_of_slice(discover_tiles(tmp_path), 1, tmp_path)
+
+
+def test_a_tile_counts_once_however_many_links_lead_to_it(tmp_path: Path) -> None:
+    """Seen to fail without `tiles` in `walk_raw_folders`: two tiles at one index."""
+    tile = tmp_path / "slice_z00/tiles/tile_x00_y00_z00"
+    tile.mkdir(parents=True)
+    (tmp_path / "a_link").symlink_to("slice_z00")
+    (tmp_path / "tile_x00_y00_z00").symlink_to(tile)
+    assert [t.path for t in discover_tiles(tmp_path)[0]] == [tile]
+
+
+def test_tiles_in_a_store_of_other_names_are_found_by_their_links(tmp_path: Path) -> None:
+    """Seen to fail where a tile counts as seen once its folder was entered by another name."""
+    (tmp_path / "objects/4f2a").mkdir(parents=True)
+    (tmp_path / "slice_z00").mkdir()
+    link = tmp_path / "slice_z00/tile_x00_y00_z00"
+    link.symlink_to("../objects/4f2a")
+    assert [t.path for t in discover_tiles(tmp_path)[0]] == [link]
+
+
+@pytest.mark.parametrize("target", ["gone", "slice_z01"])
+def test_a_slice_that_is_a_link_to_nowhere_is_an_error(tmp_path: Path, target: str) -> None:
+    """Seen to fail without the error of `_is_folder`: the slice was missed in silence."""
+    (tmp_path / "tile_x00_y00_z00").mkdir()
+    (tmp_path / "notes").symlink_to("nowhere")
+    (tmp_path / "slice_z01").symlink_to(target)
+    with pytest.raises(InputError, match=f"slice_z01: a link to {target}, which cannot be reached"):
         discover_tiles(tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path / 'slice_z01'}: empty slice, holds no folder")
+
+
+def test_folders_that_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the root of a disk they are passed over, below it or named like a slice they are errors.
+
+    Seen to fail without `warn`, and without the error.
+    """
+    (tmp_path / "tile_x00_y00_z00").mkdir()
+    for name in ("lost+found", "private", "slice_z01", "private/below"):
+        (tmp_path / name).mkdir()
+    closed = {"lost+found", "private"}
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name in closed:
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert list(discover_tiles(tmp_path)) == [0]
+    assert "private: cannot be listed (Permission denied); passed over" in caplog.text
+    assert "lost+found" not in caplog.text
+    for name in ("slice_z01", "below"):
+        closed.clear()
+        closed.add(name)
+        with pytest.raises(InputError, match=rf"{name}: cannot be listed \(Permission denied\)$"):
+            discover_tiles(tmp_path)
 
 
 def test_no_folder_no_tile_no_slice(tmp_path: Path) -> None:

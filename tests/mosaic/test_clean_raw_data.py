@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,3 +154,45 @@ def test_nothing_is_moved_when_something_is_in_the_way(tmp_path):
     with pytest.raises(OutputExistsError, match="tile_x01_y00_z00: exists already; nothing was"):
         merge_slices_into_folders(root)
     assert len(list(root.glob("tile_*"))) == 3
+
+
+def test_links_in_and_to_tiles_that_are_moved_stay_alive(tmp_path):
+    """Seen to fail where tiles are moved and no link is written anew."""
+    root, store = tmp_path / "raw", tmp_path / "store"
+    for x in range(3):
+        (root / f"tile_x{x:02d}_y00_z00").mkdir(parents=True)
+    (store / "tile_x03_y00_z00").mkdir(parents=True)
+    (store / "b.bin").write_text("b")
+    (root / "a.bin").write_text("a")
+    first, second, third = (root / f"tile_x{x:02d}_y00_z00" for x in range(3))
+    (first / "info.txt").write_text("info")
+    links = {
+        first / "image_0.bin": "../a.bin",  # out of the tile
+        first / "image_1.bin": str(store / "b.bin"),
+        first / "inside.txt": "info.txt",
+        second / "info.txt": "../tile_x00_y00_z00/info.txt",  # into a tile that moves earlier
+        second / "later.txt": "../tile_x02_y00_z00/info.txt",  # and later
+        third / "info.txt": str(first / "info.txt"),
+        root / "latest": "tile_x02_y00_z00",
+        root / "tile_x03_y00_z00": "../store/tile_x03_y00_z00",  # a tile that is a link
+        root / "broken": "nowhere",
+    }
+    for link, text in links.items():
+        link.symlink_to(text)
+    (tmp_path / "by_link").symlink_to("raw")
+    contents = {p.name: p.resolve() for p in links if p.name != "broken"}
+    moved = merge_slices_into_folders(tmp_path / "by_link")
+    assert len(moved) == 4
+    tiles = root / "slice_z00/tiles"
+    assert (tiles / first.name / "image_0.bin").read_text() == "a"
+    assert (tiles / first.name / "image_1.bin").read_text() == "b"
+    for place in (f"{first.name}/inside.txt", f"{second.name}/info.txt", f"{third.name}/info.txt"):
+        assert (tiles / place).read_text() == "info", place
+    assert (tiles / second.name / "later.txt").read_text() == "info"
+    assert (root / "latest").resolve() == tiles / third.name
+    assert (tiles / "tile_x03_y00_z00").resolve() == contents["tile_x03_y00_z00"]
+    # Relative links stay relative, and those that nothing happened to stay as they were.
+    assert (tiles / first.name / "image_0.bin").readlink() == Path("../../../a.bin")
+    assert (tiles / first.name / "inside.txt").readlink() == Path("info.txt")
+    assert (root / "broken").readlink() == Path("nowhere")
+    assert not list(root.rglob(".*"))

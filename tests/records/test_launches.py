@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from linumpy.errors import InputError
+from linumpy.records.finish import finish_run
 from linumpy.records.launches import finish_launches, page_record
 
 from .conftest import FAILED_AT, HOME, RESUMED_AT, note, row, write_launch
@@ -148,7 +149,7 @@ def test_a_launch_that_is_under_way_is_left_alone(output: Path) -> None:
 
 
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no pipeline_info/run_\*\.json; expected the output"):
+    with pytest.raises(InputError, match=r"no pipeline_info/run_\*\.json that can be read"):
         finish_launches(tmp_path)
 
 
@@ -239,3 +240,50 @@ def test_what_killed_launches_left_beside_their_records_goes(output: Path) -> No
     left.mkdir()
     finish_launches(output)
     assert not left.exists()
+
+
+BAD = {
+    "cut": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "zeros": lambda text: "\0" * len(text),
+    "a list": lambda text: "[]",
+    "no status": lambda text: text.replace('"status"', '"state"'),
+    "tasks": lambda text: text.replace('"status"', '"tasks": 3, "status"', 1),
+    "params": lambda text: text.replace('"params"', '"prams"'),
+    "time": lambda text: text.replace('"2025-', '"MMXXV-'),
+}
+
+
+@pytest.mark.parametrize("damage", BAD)
+@pytest.mark.parametrize("when", [FAILED_AT, RESUMED_AT])
+def test_one_bad_record_does_not_stop_the_others(
+    output: Path, damage: str, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a power failure leaves it. Seen to fail where `read_launches` raises."""
+    path = output / "pipeline_info" / f"run_{when}.json"
+    (other,) = {p for p in path.parent.glob("run_*.json")} - {path}
+    bad = BAD[damage](path.read_text())
+    path.write_text(bad)
+    written = finish_run(output)
+    assert other in written and output / "ro-crate-metadata.json" in written
+    assert "tasks" in json.loads(other.read_text())
+    assert path.read_text() == bad
+    assert f"run_{when}.json: " in caplog.text and "this launch is left out" in caplog.text
+
+
+def test_records_and_lock_are_not_read_through_links(output: Path) -> None:
+    """Seen to fail without the checks in `_read_record` and `_is_locked`."""
+    path = output / "pipeline_info" / f"run_{RESUMED_AT}.json"
+    private = output.parent / "private.json"
+    path.rename(private)
+    path.symlink_to(private)
+    before = private.read_bytes()
+    assert [r["status"] for r in finish_launches(output).values()] == ["failed"]
+    assert private.read_bytes() == before
+    path.unlink()
+    private.rename(path)
+    path.write_text(path.read_text().replace('"completed"', '"running"'))
+    (output / ".linumpy.lock").unlink(missing_ok=True)
+    (output / ".linumpy.lock").symlink_to(path)
+    with pytest.raises(InputError, match=r"\.linumpy\.lock: cannot be opened"):
+        finish_launches(output)
