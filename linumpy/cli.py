@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from linumpy import __version__
+from linumpy.errors import InputError
 from linumpy.exit_status import DEVICE_LOST, exit_status, message
 from linumpy.gpu.lease import DEFAULT_WAIT_S, Ask
 from linumpy.io.remote import as_path, is_remote, refuse_remote_arguments
@@ -191,6 +192,14 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
 
             set_batch_share(args.gpu_batch)
     _check_inputs(parser, args)
+    if getattr(args, "slice_id", None):
+        from linumpy.io.slice_ids import give_slice_ids
+
+        grids = getattr(args, "inputs", None) or getattr(args, "grids", None) or [args.input]
+        try:
+            give_slice_ids(grids, args.slice_id)
+        except InputError as error:
+            parser.error(str(error))
     return args
 
 

@@ -76,6 +76,7 @@ def make_stage_parser(
     parser = make_parser(description, gpu=True)
     parser.add_argument("input", type=as_path, help=source)
     parser.add_argument("output", type=Path, help=result)
+    add_slice_id(parser)
     if kinds:
         add_arguments(parser, *kinds, short=short)
     return parser
@@ -119,6 +120,17 @@ def add_arguments(
                 help=f"{meta['help']} (default: {field.default})",
                 **options,
             )
+
+
+def add_slice_id(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add ``--slice_id`` to a script whose inputs may have no slice id in their metadata."""
+    if several:
+        text = "ids of inputs whose metadata have none, one an input in their order"
+    else:
+        text = "id of the slice, where the input's metadata have none; else zNN of its name, or 0"
+    parser.add_argument(
+        "--slice_id", type=int, nargs="+" if several else 1, metavar="ID", help=text
+    )
 
 
 def add_assume_unit(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.params import add_slice_id
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -25,6 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="+",
         help="mosaic grids (*.ome.zarr), 3D or of depth 1, or JSON of linum_register_tiles.py",
     )
+    add_slice_id(parser, several=True)
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
     parser.add_argument(
         "--use_motor_positions",

@@ -14,7 +14,7 @@ from linumpy.errors import InputError
 from linumpy.flat.create_mosaic_grid_2d import CreateMosaicGrid2d
 from linumpy.flat.crop_tiles import CropTiles
 from linumpy.intensity.fix_illumination_3d import FlatField
-from linumpy.io.grid import GridInfo, open_grid
+from linumpy.io.grid import GridInfo, check_slice_ids, open_grid
 from linumpy.slices.engine import Source, Stage, observe
 from linumpy.slices.raw_source import (
     RawInput,
@@ -58,6 +58,9 @@ def estimate_illumination(
     InputError
         When slices differ in tile shape or voxel size, or too few tiles show signal.
     """
+    check_slice_ids(
+        [s for s in slices if not isinstance(s, RawInput)], assume_unit=params.resample.assume_unit
+    )
     learner = FixIllumination3d()
     first: _Scan | None = None
     for slice_input in spread_slices(slices, learn.max_tiles, params.resample.assume_unit):

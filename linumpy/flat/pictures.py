@@ -41,8 +41,24 @@ def find_pictures(folder: Path, config: Path | None = None) -> list[Path]:
         if match and (other := found.setdefault(int(match.group(1)), path)) != path:
             raise InputError(f"{other} and {path} are named for one slice; expected one")
     if not found:
-        raise InputError(f"{folder}: no slice_2d_z*.ome.zarr in it")
+        found = _freely_named(folder)
     return [found[i] for i in used_ids(found, folder, config)]
+
+
+def _freely_named(folder: Path) -> dict[int, Path]:
+    """Return the pictures of a folder by the ids in their metadata."""
+    found: dict[int, Path] = {}
+    for path in sorted(folder.glob("*.zarr")):
+        image = open_image(path)
+        if image.attributes.get("kind") == KIND and (
+            (other := found.setdefault(_slice_id(image), path)) is not path
+        ):
+            raise InputError(f"{other} and {path} both hold slice z{_slice_id(image):02d}")
+    if not found:
+        raise InputError(
+            f"{folder}: no slice_2d_z*.ome.zarr and no other image of linum_stitch_2d.py in it"
+        )
+    return found
 
 
 def open_pictures(

@@ -17,7 +17,7 @@ from linumpy.flat.estimate_transform import (
     transformed_positions,
 )
 from linumpy.flat.stitch_2d import stitch_2d
-from linumpy.io.grid import GridInfo
+from linumpy.io.grid import GridInfo, check_slice_ids
 from linumpy.io.models import load_model, save_model
 from linumpy.params import build
 from linumpy.slices.engine import Source, Stage, make_store, run
@@ -94,6 +94,7 @@ def estimate_transform_of(
         Mosaic grids, whose tiles are registered here, or ``register_tiles.json`` of slices whose
         tiles were.
     """
+    check_slice_ids([path for path in inputs if path.suffix != ".json"])
     transform = estimate_transform(
         [_positions(path, use_motor_positions, device) for path in inputs],
         use_motor_positions=use_motor_positions,

@@ -29,6 +29,7 @@ from linumpy.io.omezarr import (
 )
 from linumpy.io.reading import reading
 from linumpy.io.remote import require
+from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.io.tables import LARGEST_ID
 from linumpy.io.untrusted_zarr import metadata_of
 
@@ -290,11 +291,14 @@ def create_grid(
 
 
 class Grid:
-    """A mosaic grid opened for reading."""
+    """A mosaic grid opened for reading; without `has_id`, its slice id of 0 is assumed."""
 
-    def __init__(self, path: Path, info: GridInfo, array: Any, valid: Any | None) -> None:
+    def __init__(
+        self, path: Path, info: GridInfo, array: Any, valid: Any | None, *, has_id: bool = True
+    ) -> None:
         self.path = path
         self.info = info
+        self.has_id = has_id
         self._array = array
         self._valid = valid
 
@@ -360,10 +364,37 @@ def open_grid(path: Path | str, *, assume_unit: str | None = None) -> Grid:
         return _opened_grid(image)
 
 
+def check_slice_ids(paths: Sequence[Path | str], *, assume_unit: str | None = None) -> None:
+    """Reject mosaic grids that are to be used together, where ids are missing or repeated.
+
+    Raises
+    ------
+    InputError
+        When one of several has no slice id, or two have the same; names them.
+    """
+    if len(paths) < 2:
+        return
+    grids = [open_grid(path, assume_unit=assume_unit) for path in paths]
+    without = [str(grid.path) for grid in grids if not grid.has_id]
+    if without:
+        raise InputError(
+            f"{', '.join(without)}: no slice id in the metadata; give the ids of all "
+            f"{len(grids)} inputs in their order, as in --slice_id 0 1 2"
+        )
+    seen: dict[int, Path] = {}
+    for grid in grids:
+        other = seen.setdefault(grid.info.slice_id, grid.path)
+        if other is not grid.path:
+            raise InputError(
+                f"{other} and {grid.path} both hold slice z{grid.info.slice_id:02d}; expected one"
+            )
+
+
 def _opened_grid(image: Image) -> Grid:
     array = image.array
     if image.attributes.get("kind") == "mosaic_grid":
         info = GridInfo.from_attributes(image.attributes, image.path)
+        check_stated_id(image.path, info.slice_id)
     elif image.attributes.get("kind"):
         raise InputError(
             f"{image.path}: holds a {image.attributes['kind']}, expected a mosaic grid"
@@ -378,18 +409,12 @@ def _opened_grid(image: Image) -> Grid:
     if array.shards is not None and tuple(array.shards) == info.tile_shape_px:
         # A tile with nothing to remark about it holds more than zeros, and so has a shard.
         require(array, [(0, t.ix, t.iy) for t in info.tiles if t.present and not t.flags])
-    return Grid(image.path, info, array, image.valid)
+    has_id = bool(image.attributes) or slice_id_beside_metadata(image.path) is not None
+    return Grid(image.path, info, array, image.valid, has_id=has_id)
 
 
 def _foreign_info(path: Path, array: Any, voxel_um: Triple) -> GridInfo:
-    """Make up the geometry of a grid without our metadata: nominal positions at 20 % overlap."""
-    import re
-
-    match = re.search(r"z(\d+)", path.name)
-    if match is None or int(match.group(1)) > LARGEST_ID:
-        raise InputError(
-            f"{path}: expected the slice id in its name, such as z07, and up to {LARGEST_ID}"
-        )
+    """Assume the geometry of a grid without our metadata: nominal positions at 20 % overlap."""
     tile = tuple(int(c) for c in array.chunks)
     shape = tuple(array.shape)
     if tile[0] != shape[0] or shape[1] % tile[1] or shape[2] % tile[2]:
@@ -410,7 +435,7 @@ def _foreign_info(path: Path, array: Any, voxel_um: Triple) -> GridInfo:
         for iy in range(shape[2] // tile[2])
     )
     return GridInfo(
-        slice_id=int(match.group(1)),
+        slice_id=slice_id_beside_metadata(path) or 0,
         tile_shape_px=tile,  # type: ignore[arg-type]
         voxel_um=voxel_um,
         overlap_fraction=NOMINAL_OVERLAP_FRACTION,

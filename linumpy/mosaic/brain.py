@@ -51,7 +51,8 @@ _SLICE_NAME = re.compile(r"slice_z(\d+)(_interpolated)?\.ome\.zarr")
 def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
     """List the slice volumes of a folder, without those that the slice configuration leaves out.
 
-    An interpolated slice stands for one that is missing, or left out by the configuration.
+    An interpolated slice stands for one that is missing, or left out by the configuration. Where
+    no volume is named ``slice_zNN.ome.zarr``, the metadata of all Zarr say what they are.
 
     Raises
     ------
@@ -68,10 +69,26 @@ def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
         if match and (other := kind.setdefault(int(match.group(1)), path)) != path:
             raise InputError(f"{other} and {path} are named for one slice; expected one")
     if not found:
-        raise InputError(f"{folder}: no slice_z*.ome.zarr in it")
+        found, made = _freely_named(folder)
     ids = used_ids(found, folder, config)
     used = {**made, **{i: found[i] for i in ids}}
     return [used[i] for i in sorted(used)]
+
+
+def _freely_named(folder: Path) -> tuple[dict[int, Path], dict[int, Path]]:
+    """Return measured and interpolated slice volumes of a folder by the ids in their metadata."""
+    kinds: tuple[dict[int, Path], dict[int, Path]] = ({}, {})
+    for path in sorted(folder.glob("*.zarr")):
+        attributes = open_image(path).attributes
+        if attributes.get("kind") != "slice":
+            continue
+        slice_id = int(attributes["slice_id"])
+        other = kinds[bool(attributes.get("interpolated"))].setdefault(slice_id, path)
+        if other is not path:
+            raise InputError(f"{other} and {path} both hold slice z{slice_id:02d}; expected one")
+    if not kinds[0]:
+        raise InputError(f"{folder}: no slice_z*.ome.zarr and no other slice volume in it")
+    return kinds
 
 
 def used_ids(found: Iterable[int], folder: Path, config: Path | None) -> Sequence[int]:
@@ -99,13 +116,22 @@ def used_ids(found: Iterable[int], folder: Path, config: Path | None) -> Sequenc
 
 
 def load_slices(
-    paths: Sequence[Path], shifts: Path | None, *, device: Device = CPU
+    paths: Sequence[Path],
+    shifts: Path | None,
+    *,
+    by_name: bool = False,
+    device: Device = CPU,
 ) -> tuple[list[SliceVolume], tuple[float, float, float], float]:
     """Open slices at their motor positions.
 
     Slices carry stage positions; those of acquisitions that recorded none are placed by the
     table of shifts. Where the table was cleaned, what it adds to the stage's positions is added to
     the slices' too. Interpolated slices lie where they say.
+
+    Parameters
+    ----------
+    by_name
+        The slices were chosen by their names, which must agree with their metadata.
 
     Returns
     -------
@@ -114,21 +140,28 @@ def load_slices(
     Raises
     ------
     InputError
-        When one is no slice, or not the one that its name says; or they do not belong together.
+        When one is no slice, or not the one that chose it; or they do not belong together.
     """
     images = [open_image(path) for path in paths]
     volumes = slice_volumes(images, device=device)
     for path, image in zip(paths, images, strict=True):
-        named = _SLICE_NAME.fullmatch(path.name)
-        if named and int(named.group(1)) != int(image.attributes["slice_id"]):
+        slice_id, named = int(image.attributes["slice_id"]), _SLICE_NAME.fullmatch(path.name)
+        if by_name and named and int(named.group(1)) != slice_id:
             raise InputError(
-                f"{path}: holds slice z{int(image.attributes['slice_id']):02d}, expected that of "
-                "its name"
+                f"{path}: its metadata say slice z{slice_id:02d}; rename it, as the slices of a "
+                "folder are chosen by name"
             )
     interval_um = _common_interval([image.attributes for image in images], paths[0].parent)
     if shifts is not None:
         volumes = placed_by_table(volumes, [image.attributes for image in images], shifts)
     return volumes, images[0].voxel_um, interval_um
+
+
+def load_folder(
+    folder: Path, shifts: Path | None, config: Path | None = None, *, device: Device = CPU
+) -> tuple[list[SliceVolume], tuple[float, float, float], float]:
+    """Open the slices that `find_slices` lists, as `load_slices` does."""
+    return load_slices(find_slices(folder, config), shifts, by_name=True, device=device)
 
 
 def placed_by_table(
@@ -199,7 +232,7 @@ def register_folder(
 ) -> SliceRegistration:
     """Register the slices of a folder and write the model as JSON."""
     params = build(RegisterParams, values)
-    volumes, voxel_um, interval_um = load_slices(find_slices(folder, config), shifts, device=device)
+    volumes, voxel_um, interval_um = load_folder(folder, shifts, config, device=device)
     # Every pair in hand takes the memory of some planes of two slices.
     if not any(volume.place is None for volume in volumes):
         raise InputError(f"{folder}: every slice is interpolated; expected measured ones")
@@ -231,7 +264,7 @@ def align_slice(
 ) -> None:
     """Write one slice of a folder on the canvas that all its slices share."""
     model = load_model(*model_place(registration), SliceRegistration)
-    volumes, voxel_um, _ = load_slices(find_slices(folder), None, device=device)
+    volumes, voxel_um, _ = load_folder(folder, None, device=device)
     _check_voxels(model, voxel_um, registration)
     attributes = open_image(slice_path).attributes
     placed = model.offsets_um()
@@ -306,8 +339,8 @@ def stack_folder(
         When a slice is missing that the table wants, or that was registered where there is no
         table; or the files do not fit each other. Nothing is written then.
     """
-    volumes, voxel_um, interval_um = load_slices(
-        find_slices(folder, config), None if aligned else shifts, device=device
+    volumes, voxel_um, interval_um = load_folder(
+        folder, None if aligned else shifts, config, device=device
     )
     model = motor_registration(volumes, voxel_um, interval_um)
     if registration is not None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from linumpy.params import add_slice_id
+
 NATIVE_RESOLUTION = -1.0
 
 
@@ -90,6 +92,7 @@ def add_raw_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
         )  # fmt: skip
     else:
         parser.add_argument("-z", "--slice", type=int, metavar="ID", help="id of the raw slice")
+    add_slice_id(parser, several=several)
     add_grid_options(parser)
 
 
@@ -106,6 +109,8 @@ def check_raw_arguments(
         parser.error("expected either mosaic grids or --from_root_directory")
     if raw and not several and args.slice is None:
         parser.error("--from_root_directory: expected the id of the slice as well (-z)")
+    if raw and args.slice_id is not None:
+        parser.error("--slice_id is for mosaic grids; raw slices are chosen with -z")
     given = args.slice is not None or getattr(args, "slice_config", None) is not None
     if not raw and (given or grid_options(args) != GridOptions()):
         parser.error("flags of a raw acquisition come with --from_root_directory alone")

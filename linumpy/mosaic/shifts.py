@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from linumpy.errors import InputError
-from linumpy.io.grid import GridInfo, GridTile, open_grid, parse_stage_to_array
+from linumpy.io.grid import GridInfo, GridTile, check_slice_ids, open_grid, parse_stage_to_array
 from linumpy.io.raw import discover_tiles
 from linumpy.io.tables import XYShift
 from linumpy.mosaic.raw_slice import RawSlice, read_raw_slice, tile_grid
@@ -144,8 +143,17 @@ def read_extents(
 
 def holds_grids(folder: Path | str) -> bool:
     """Whether a folder holds mosaic grids (else it is taken for a raw acquisition)."""
+    return bool(_grid_paths(folder))
+
+
+def _grid_paths(folder: Path | str) -> list[Path]:
+    """List the mosaic grids of a folder: those named so, else all where it holds only Zarr."""
     folder = Path(folder)
-    return folder.is_dir() and any(_GRID_NAME.fullmatch(path.name) for path in folder.iterdir())
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    named = [path for path in found if _GRID_NAME.fullmatch(path.name)]
+    folders = [path for path in found if path.is_dir() and not path.name.startswith(".")]
+    only_zarr = all(path.suffix == ".zarr" for path in folders)
+    return named or (folders if only_zarr else [])
 
 
 def read_grid_infos(folder: Path | str, assume_unit: str | None = None) -> tuple[GridInfo, ...]:
@@ -156,15 +164,7 @@ def read_grid_infos(folder: Path | str, assume_unit: str | None = None) -> tuple
     InputError
         When a grid cannot be opened or two are of one slice.
     """
-    found: dict[int, tuple[Path, GridInfo]] = {}
-    for path in sorted(Path(folder).iterdir()):
-        if not _GRID_NAME.fullmatch(path.name):
-            continue
-        info = open_grid(path, assume_unit=assume_unit).info
-        if info.slice_id in found:
-            raise InputError(
-                f"{found[info.slice_id][0]} and {path}: two mosaic grids of slice "
-                f"z{info.slice_id:02d}; expected one"
-            )
-        found[info.slice_id] = (path, info)
-    return tuple(found[slice_id][1] for slice_id in sorted(found))
+    paths = _grid_paths(folder)
+    check_slice_ids(paths, assume_unit=assume_unit)
+    infos = [open_grid(path, assume_unit=assume_unit).info for path in paths]
+    return tuple(sorted(infos, key=lambda info: info.slice_id))

@@ -52,7 +52,7 @@ def assess_folder(
     params = build(QualityParams, values)
     rows = () if config_in is None else read_slice_config(config_in)
     paths = find_slices(folder, config_in)
-    volumes, voxel_um, interval_um = load_slices(paths, shifts, device=device)
+    volumes, voxel_um, interval_um = load_slices(paths, shifts, by_name=True, device=device)
     # Every pair in hand takes the memory of some planes of two slices.
     workers = min(default_workers(device), _MAX_PAIRS)
     amplitude = {}

@@ -301,11 +301,11 @@ def export_folder(
 ) -> dict[str, Any]:
     """Write a package of the slices of a folder: between files."""
     from linumpy.io.models import load_model
-    from linumpy.mosaic.brain import find_slices, load_slices
+    from linumpy.mosaic.brain import load_folder
     from linumpy.slices.single_stages import model_place
 
     model = load_model(*model_place(registration), SliceRegistration)
-    volumes, _, _ = load_slices(find_slices(folder, config), shifts, device=device)
+    volumes, _, _ = load_folder(folder, shifts, config, device=device)
     known = {entry["slice_id"] for entry in model.slices}
     volumes = [volume for volume in volumes if volume.slice_id in known]
     return export_manual_align(volumes, model, output, params, overwrite=overwrite)

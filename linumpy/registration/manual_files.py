@@ -47,14 +47,14 @@ def refine_manual_transforms(
         When a transform is of a slice that is not there, or cannot be understood.
     """
     from linumpy.io.models import load_model, save_model
-    from linumpy.mosaic.brain import find_slices, load_slices
+    from linumpy.mosaic.brain import load_folder
     from linumpy.registration.manual_network import ManualPair, place_by_hand
     from linumpy.registration.manual_refine import refine_transform
     from linumpy.registration.manual_transforms import find_transforms, read_transform
     from linumpy.slices.single_stages import model_place
 
     model = load_model(*model_place(registration), SliceRegistration)
-    volumes, _, _ = load_slices(find_slices(folder, config), shifts, device=device)
+    volumes, _, _ = load_folder(folder, shifts, config, device=device)
     known = {entry["slice_id"] for entry in model.slices}
     volumes = [volume for volume in volumes if volume.slice_id in known]
     ids = [volume.slice_id for volume in volumes]

@@ -22,8 +22,9 @@ from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import Grid, GridInfo, create_grid, masks_on_gpu, open_grid
 from linumpy.io.omezarr import Image, create_image, open_image
 from linumpy.io.reading import reading
+from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.slices.engine import Sink, Source
-from linumpy.slices.layout import SliceLayout
+from linumpy.slices.layout import SliceLayout, third_party_attributes
 from linumpy.slices.tile import Key, Tile
 from linumpy.slices.usable import mask_unusable, refuse_unusable
 
@@ -148,10 +149,15 @@ class SliceSource(Source):
     """The blocks of a slice volume on disk."""
 
     def __init__(self, image: Image) -> None:
-        if image.attributes.get("kind") != "slice":
-            raise InputError(f"{image.path}: expected a slice volume of linumpy")
+        kind = image.attributes.get("kind", "slice")
+        if kind != "slice":
+            raise InputError(f"{image.path}: holds a {kind}, expected a slice volume")
         self._image = image
         attributes = {k: v for k, v in image.attributes.items() if k != "version"}
+        if attributes:
+            check_stated_id(image.path, int(attributes["slice_id"]))
+        else:
+            attributes = third_party_attributes(slice_id_beside_metadata(image.path) or 0)
         self.layout = SliceLayout(
             shape=tuple(image.array.shape),
             voxel_um=image.voxel_um,

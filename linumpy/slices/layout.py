@@ -76,3 +76,17 @@ def volume_spec(
         shards=(SHARD_PX,) * 3,
         attributes=attributes,
     )
+
+
+def third_party_attributes(slice_id: int) -> dict[str, Any]:
+    """Return the attributes of a slice volume of another program: nothing is known of its tiles."""
+    return {
+        "kind": "slice",
+        "slice_id": slice_id,
+        "slice_interval_um": None,
+        "interface_um": None,
+        "stage_to_array": "+x,+y",
+        "nominal_positions": True,
+        "flags": {},
+        "missing_tiles": [],
+    }

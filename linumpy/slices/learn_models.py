@@ -20,7 +20,7 @@ from linumpy.errors import InputError
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.intensity.fix_illumination_3d import FlatField
-from linumpy.io.grid import open_grid
+from linumpy.io.grid import check_slice_ids, open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
@@ -121,6 +121,9 @@ def learn_models(
     InputError
         When the slices differ in tile shape, or too few tiles show signal.
     """
+    check_slice_ids(
+        [s for s in slices if not isinstance(s, RawInput)], assume_unit=resample.assume_unit
+    )
     chosen = _choose([_candidate(s, resample.assume_unit) for s in slices], learn.max_tiles)
     logger.debug("learning from slices %s", ", ".join(f"z{c.slice_id:02d}" for c in chosen))
     sources = [candidate.open() for candidate in chosen]

@@ -13,7 +13,13 @@ from linumpy.flat.pictures import find_pictures
 from linumpy.io.models import load_model
 from linumpy.io.omezarr import open_image
 from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
-from linumpy.mosaic.brain import find_slices, load_slices, register_folder, stack_folder
+from linumpy.mosaic.brain import (
+    find_slices,
+    load_folder,
+    load_slices,
+    register_folder,
+    stack_folder,
+)
 from linumpy.mosaic.interpolate_missing_slice_files import (
     ManifestEntry,
     finalise_interpolation,
@@ -185,8 +191,8 @@ def test_a_picture_that_is_wanted_and_is_not_there_is_named(tmp_path):
 def test_a_volume_under_the_name_of_another_slice_is_refused(slices, tmp_path):
     """The table would leave out the wrong one. Seen to fail without the check in `load_slices`."""
     shutil.copytree(slices / "slices/slice_z01.ome.zarr", tmp_path / "slice_z02.ome.zarr")
-    with pytest.raises(InputError, match=r"slice_z02\.ome\.zarr: holds slice z01"):
-        load_slices(find_slices(tmp_path), None)
+    with pytest.raises(InputError, match=r"slice_z02\.ome\.zarr: its metadata say slice z01"):
+        load_folder(tmp_path, None)
 
 
 def test_an_empty_slice_does_not_vanish_in_the_brain(slices, tmp_path):

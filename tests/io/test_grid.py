@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linumpy.errors import InputError
+from linumpy.io import slice_ids
 from linumpy.io.grid import (
     GridInfo,
     GridTile,
+    check_slice_ids,
     create_grid,
     inner_chunk,
     open_grid,
@@ -126,8 +128,6 @@ def others(path, shape, chunks):
     [
         ("z07", (4, 8, 1 << 30), (4, 4, 4), "536870912 tiles (chunks) of 64 voxels, expected"),
         ("z07", (4, 0, 8), (4, 4, 4), "0 tiles (chunks) of 64 voxels, expected from 1 to 262144"),
-        ("z100000", (4, 8, 8), (4, 4, 4), "z100000: expected the slice id in its name"),
-        ("brain", (4, 8, 8), (4, 4, 4), "brain: expected the slice id in its name"),
         ("z07", (4, 8, 9), (4, 4, 4), "do not tile the array (4, 8, 9)"),
     ],
 )
@@ -149,6 +149,54 @@ def test_grids_of_others_are_read_with_nominal_positions(tmp_path):
     assert all("nominal_position" in t.flags for t in grid.info.tiles)
     np.testing.assert_allclose(np.ptp(grid.info.corner_um(), axis=0), (160, 320))
     np.testing.assert_array_equal(grid.read_tile(1, 2), array[:, 10:20, 20:30])
+
+
+@pytest.mark.parametrize(
+    ("name", "slice_id", "has_id"),
+    [
+        ("mosaic_grid_z07.ome.zarr", 7, True),
+        ("z12.zarr", 12, True),
+        ("grid.ome.zarr", 0, False),
+        ("my brain v1.2.zarr", 0, False),
+        ("xyz12_grid.zarr", 0, False),
+        ("grid_z100000.zarr", 0, False),
+        ("grid_z3b.zarr", 0, False),
+    ],
+)
+def test_a_name_states_the_id_only_as_a_word_of_its_own(tmp_path, name, slice_id, has_id):
+    others(tmp_path / name, (5, 20, 30), (5, 10, 10))
+    grid = open_grid(tmp_path / name)
+    assert (grid.info.slice_id, grid.has_id) == (slice_id, has_id)
+
+
+def test_given_ids_win_over_names_and_never_over_metadata(tmp_path, tiny_grids, monkeypatch):
+    monkeypatch.setattr(slice_ids, "_given", {})
+    path = tmp_path / "grid_z05.zarr"
+    others(path, (5, 20, 30), (5, 10, 10))
+    slice_ids.give_slice_ids([path, tiny_grids[1]], [3, 1])
+    assert open_grid(path).info.slice_id == 3
+    assert open_grid(tiny_grids[1]).info.slice_id == 1
+    slice_ids.give_slice_ids([tiny_grids[1]], [4])
+    with pytest.raises(InputError, match="--slice_id 4, but its metadata say slice 1"):
+        open_grid(tiny_grids[1])
+    with pytest.raises(InputError, match="2 ids for 1 inputs"):
+        slice_ids.give_slice_ids([path], [1, 2])
+    with pytest.raises(InputError, match="--slice_id -1: expected an id from 0 to 99999"):
+        slice_ids.give_slice_ids([path], [-1])
+
+
+def test_several_grids_need_ids_of_their_own(tmp_path):
+    paths = [tmp_path / name for name in ("a.zarr", "grid_z05.zarr", "b.zarr")]
+    for path in paths:
+        others(path, (5, 20, 30), (5, 10, 10))
+    check_slice_ids(paths[:1])
+    with pytest.raises(InputError, match=r"a\.zarr, .*b\.zarr: no slice id .*--slice_id 0 1 2"):
+        check_slice_ids(paths)
+    check_slice_ids([paths[1]])
+    other = tmp_path / "again" / "z5.zarr"
+    others(other, (5, 20, 30), (5, 10, 10))
+    with pytest.raises(InputError, match="both hold slice z05"):
+        check_slice_ids([paths[1], other])
 
 
 def test_a_grid_without_unit_is_read_where_the_unit_is_named(tmp_path, script):
@@ -254,7 +302,6 @@ def test_a_spoiled_mask_is_named_too(written):
 @pytest.mark.parametrize(
     ("name", "chunks", "message"),
     [
-        ("mosaic_grid.ome.zarr", (5, 10, 10), "slice id in its name"),
         ("mosaic_grid_z07.ome.zarr", (5, 12, 10), r"chunks \(5, 12, 10\) do not tile"),
         ("mosaic_grid_z07.ome.zarr", (4, 10, 10), r"chunks \(4, 10, 10\) do not tile"),
     ],

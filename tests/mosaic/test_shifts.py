@@ -136,7 +136,7 @@ def test_two_grids_of_one_slice_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_extents(tmp_path)
     assert all(str(tmp_path / name) in str(caught.value) for name in names)
-    assert "two mosaic grids of slice z03; expected one" in str(caught.value)
+    assert "both hold slice z03; expected one" in str(caught.value)
 
 
 # Slice lists
