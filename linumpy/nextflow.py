@@ -13,6 +13,7 @@ from pathlib import Path
 
 from linumpy.errors import LinumpyError
 from linumpy.extras import extra_advice
+from linumpy.installed_workflow import name_workflow
 from linumpy.maven import class_path
 
 NEXTFLOW = "io.nextflow:nextflow:24.10.0"
@@ -42,7 +43,8 @@ def launch_command(
     Parameters
     ----------
     arguments
-        Of ``nextflow``, such as ``["run", "main.nf"]``.
+        Of ``nextflow``, such as ``["run", "main.nf"]``. The word ``linumpy`` in place of the script
+        is this installation's workflow.
     environment
         The caller's environment; it is not changed. What it says of Nextflow (NXF_…) stays.
 
@@ -56,6 +58,7 @@ def launch_command(
     child = {**environment, "PATH": os.pathsep.join([scripts, environment.get("PATH", "")])}
     child.setdefault("NXF_DISABLE_CHECK_LATEST", "true")
     child.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
+    typed, arguments = arguments, name_workflow(arguments)
     installed = find_nextflow(environment)
     if installed is not None:
         return [str(installed), *arguments], child
@@ -65,7 +68,7 @@ def launch_command(
     child.setdefault("NXF_OFFLINE", "true")
     child.setdefault("NXF_PLUGINS_DEFAULT", "false")
     child.setdefault("NXF_HOME", str(_nextflow_home(environment)))
-    child["NXF_CLI"] = shlex.join(["linum_nextflow.py", *arguments])
+    child["NXF_CLI"] = shlex.join(["linum_nextflow.py", *typed])
     own_options = f"{child.get('NXF_OPTS', '')} {child.get('NXF_JVM_ARGS', '')}"
     jars = class_path(NEXTFLOW, cache_folder(environment))
     command = [

