@@ -42,9 +42,9 @@ from linumpy.gpu.benchmark_readers import Mode, Reader, device_readers, host_rea
 from linumpy.gpu.benchmark_rows import Row, best, format_table, same_bits, timed
 from linumpy.gpu.encode import refuse_unwritable
 from linumpy.gpu.kvikio_zarr import kvikio_settings, raw_layout
-from linumpy.gpu.layout import ChunkLayout, layout_of
+from linumpy.gpu.layout import ChunkLayout
 from linumpy.gpu.plan import ReadPlan
-from linumpy.gpu.zarr_io import codecs_of, gpu_zarr_context, open_array, spec_of
+from linumpy.gpu.zarr_io import array_layout, gpu_zarr_context, open_array
 from linumpy.io.manifest import check_files
 from linumpy.io.zarr_io import read_zarr, zarr_context
 
@@ -335,7 +335,7 @@ class _Benchmark:
         with gpu_zarr_context():
             outer = self.layout.outer_shape if self.layout.shard is not None else None
             written = create_array(path, self.reference, self.layout.chunk_shape, outer, codec)
-            layout = layout_of(codecs_of(written), spec_of(written))
+            layout = array_layout(written)
             refuse_unwritable(layout)
             write = partial(written.__setitem__, ..., value)
             write()

@@ -19,12 +19,11 @@ from linumpy.gpu.benchmark_rows import Row, best, timed
 from linumpy.gpu.fetch import KvikioFetch, Run, n_threads, plan_runs
 from linumpy.gpu.formats import EMPTY_ZSTD
 from linumpy.gpu.host_codec import decode_chunk
-from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout, layout_of
-from linumpy.gpu.objects import LocalObject, stored_object
-from linumpy.gpu.plan import ReadItem, ReadPlan, plan_read
-from linumpy.gpu.requests import box_of
+from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout
+from linumpy.gpu.objects import LocalObject
+from linumpy.gpu.plan import ReadPlan, plan_read
 from linumpy.gpu.transfer import pinned_array
-from linumpy.gpu.zarr_io import array_parts, codecs_of, spec_of
+from linumpy.gpu.zarr_io import array_layout, selection_items
 
 LAUNCHES = (256, 512, 1024, 2048, 4096, 8192)
 COPY_NBYTES = 1 << 30
@@ -34,10 +33,7 @@ ALL_CORES_NBYTES = 1 << 31
 
 def stored_files(array: Any) -> list[Path]:
     """Return the files of an array's chunks or shards that exist and hold something."""
-    folder = Path(array.store_path.store.root) / array.store_path.path
-    paths = [
-        folder / array.metadata.encode_chunk_key(part[0]) for part in array_parts(array, None)[1]
-    ]
+    paths = [Path(item.stored.name) for item in selection_items(array, None)[1]]
     return [path for path in paths if path.is_file() and path.stat().st_size]
 
 
@@ -49,13 +45,8 @@ def chunk_table(array: Any) -> tuple[ChunkLayout, ReadPlan]:
     UnsupportedLayout
         When its codecs are none that our readers know.
     """
-    layout = layout_of(codecs_of(array), spec_of(array))
-    items = []
-    for coordinates, chunk_selection, out_selection in array_parts(array, None)[1]:
-        box = box_of(chunk_selection, out_selection, ())
-        assert box is not None, "the whole of an array is a regular selection"
-        key = array.metadata.encode_chunk_key(coordinates)
-        items.append(ReadItem(stored_object(array.store_path / key), box))
+    layout = array_layout(array)
+    _, items, _ = selection_items(array, None)
     # Nothing is placed: any strides of the target will do.
     return layout, plan_read(items, layout, layout.strides)
 

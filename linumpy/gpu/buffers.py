@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from zarr.core.buffer import gpu
+from zarr.buffer import gpu
 from zarr.registry import register_ndbuffer
 
 from linumpy.gpu.session import current_session

@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from zarr.core.codec_pipeline import BatchedCodecPipeline
 from zarr.registry import register_pipeline
 
 from linumpy.gpu.backends import read_items
@@ -27,13 +26,13 @@ from linumpy.gpu.plan import ReadItem
 from linumpy.gpu.requests import Box, box_of, kept_axes
 from linumpy.gpu.session import current_session
 from linumpy.gpu.stored_checks import check_for_zarr, plan_of
+from linumpy.io.zarr_adapter import ArraySpec, BatchedCodecPipeline, read_results
 from linumpy.io.zarr_settings import zarr_settings
 
 if TYPE_CHECKING:
-    from zarr.core.array_spec import ArraySpec
-    from zarr.core.buffer import NDBuffer
+    from zarr.abc.buffer import NDBuffer
 
-BatchItem = tuple[Any, "ArraySpec", tuple[Any, ...], tuple[Any, ...], bool]
+BatchItem = tuple[Any, ArraySpec, tuple[Any, ...], tuple[Any, ...], bool]
 
 FANCY_NBYTES = 1 << 29
 """Decoded bytes that an irregular selection holds at once."""
@@ -51,24 +50,23 @@ class GpuCodecPipeline(BatchedCodecPipeline):
         batch_info: Iterable[Any],
         out: NDBuffer,
         drop_axes: tuple[int, ...] = (),
-    ) -> None:
-        """Read all chunks of a request into `out`."""
+    ) -> Any:
+        """Read all chunks of a request into `out`; return what Zarr asks of a pipeline."""
         items = list(batch_info)
         if not items or not _on_device(items[0][1]):
-            await super().read(items, out, drop_axes)
-            return
+            return await super().read(items, out, drop_axes)
         if current_session().backend == "zarr":
             await asyncio.to_thread(self._check_stored, items)
-            await super().read(items, out, drop_axes)
-            return
+            return await super().read(items, out, drop_axes)
         try:
             layout = layout_of(self, items[0][1])
-            _refuse_foreign_getters(items)
+            _refuse_irregular(items)
         except UnsupportedLayout as cause:
             _warn_slow("read", cause)
             await self._read_by_host(items, out, drop_axes)
-            return
-        await asyncio.to_thread(_read_on_device, layout, items, out, drop_axes)
+        else:
+            await asyncio.to_thread(_read_on_device, layout, items, out, drop_axes)
+        return await read_results(items)
 
     async def write(
         self,
@@ -84,7 +82,7 @@ class GpuCodecPipeline(BatchedCodecPipeline):
         try:
             layout = layout_of(self, items[0][1])
             refuse_unwritable(layout)
-            _refuse_foreign_getters(items)
+            _refuse_irregular(items)
         except UnsupportedLayout as cause:
             _warn_slow("written", cause)
             await self._write_by_host(items, value, drop_axes)
@@ -105,7 +103,7 @@ class GpuCodecPipeline(BatchedCodecPipeline):
     async def _write_by_host(
         self, items: Sequence[BatchItem], value: NDBuffer, drop_axes: tuple[int, ...]
     ) -> None:
-        from zarr.core.buffer.cpu import buffer_prototype
+        from zarr.buffer.cpu import buffer_prototype
 
         host = buffer_prototype.nd_buffer.from_numpy_array(value.as_numpy_array())
         with zarr_settings(_HOST_BUFFERS):
@@ -114,7 +112,7 @@ class GpuCodecPipeline(BatchedCodecPipeline):
     async def _read_by_host(
         self, items: Sequence[BatchItem], out: NDBuffer, drop_axes: tuple[int, ...]
     ) -> None:
-        from zarr.core.buffer.cpu import buffer_prototype
+        from zarr.buffer.cpu import buffer_prototype
 
         array = out.as_ndarray_like()
         host = buffer_prototype.nd_buffer.create(
@@ -144,14 +142,17 @@ def _with_prototype(items: Sequence[BatchItem], prototype: Any) -> list[BatchIte
 
 
 def _on_device(spec: ArraySpec) -> bool:
-    from zarr.core.buffer import gpu
+    from zarr.buffer import gpu
 
     return issubclass(spec.prototype.nd_buffer, gpu.NDBuffer)
 
 
-def _refuse_foreign_getters(items: Sequence[BatchItem]) -> None:
+def _refuse_irregular(items: Sequence[BatchItem]) -> None:
+    """Refuse chunks that are no objects of a store, or not of one shape."""
     from zarr.storage import StorePath
 
+    if len({tuple(item[1].shape) for item in items}) > 1:
+        raise UnsupportedLayout("a rectilinear chunk grid")
     if not all(isinstance(item[0], StorePath) for item in items):
         raise UnsupportedLayout("chunks within a chunk")
 
@@ -277,7 +278,7 @@ def _encode(
     keep_empty: bool,
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    from zarr.core.buffer.cpu import Buffer
+    from zarr.buffer.cpu import Buffer
 
     def store(number: int, data: np.ndarray | None) -> Any:
         store_path = items[number][0]

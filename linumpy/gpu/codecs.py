@@ -17,10 +17,8 @@ from typing import Any
 
 import numpy as np
 from zarr.abc.codec import BytesBytesCodec
-from zarr.codecs.blosc import BloscCodec
-from zarr.codecs.gzip import GzipCodec
+from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.codecs.numcodecs import LZ4, Zlib
-from zarr.codecs.zstd import ZstdCodec
 from zarr.registry import register_codec
 
 from linumpy.gpu.layout import NUMERIC_KINDS, ChunkLayout, UnsupportedLayout
@@ -62,7 +60,7 @@ class _OnDevice(BytesBytesCodec):
 
 def _on_host(chunk: Any, spec: Any) -> Pair:
     """Return a chunk in host memory, with a specification that asks for host memory."""
-    from zarr.core.buffer.cpu import Buffer, buffer_prototype
+    from zarr.buffer.cpu import Buffer, buffer_prototype
 
     if not _is_on_device(chunk):
         return chunk, spec

@@ -14,8 +14,8 @@ from typing import Any
 
 from linumpy.errors import DeviceError, InputError
 from linumpy.extras import extra_advice
-from linumpy.gpu.layout import ChunkLayout, layout_of
-from linumpy.gpu.zarr_io import codecs_of, open_array, read_zarr_to_gpu, spec_of
+from linumpy.gpu.layout import ChunkLayout
+from linumpy.gpu.zarr_io import array_layout, open_array, read_zarr_to_gpu
 
 
 def read_raw_zarr(
@@ -88,7 +88,7 @@ def raw_layout(array: Any) -> ChunkLayout:
     if not isinstance(array.store_path.store, LocalStore):
         raise refuse(f"{type(array.store_path.store).__name__} is no local folder")
     try:
-        layout = layout_of(codecs_of(array), spec_of(array))
+        layout = array_layout(array)
     except NotImplementedError as reason:
         raise refuse(reason) from reason
     if layout.compression is not None:

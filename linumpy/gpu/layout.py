@@ -118,7 +118,7 @@ def layout_of(codecs: Iterable[Any], spec: Any) -> ChunkLayout:
     UnsupportedLayout
         When a codec, its place in the chain, or the data type is none that a device reader takes.
     """
-    from zarr.codecs.sharding import ShardingCodec, ShardingCodecIndexLocation
+    from zarr.codecs import ShardingCodec
 
     codecs = tuple(codecs)
     shape = tuple(spec.shape)
@@ -130,7 +130,7 @@ def layout_of(codecs: Iterable[Any], spec: Any) -> ChunkLayout:
     inner = tuple(sharding.chunk_shape)
     index = ShardIndex(
         shape=tuple(s // c for s, c in zip(shape, inner, strict=True)),
-        at_end=sharding.index_location == ShardingCodecIndexLocation.end,
+        at_end=_name(sharding.index_location) == "end",
         has_crc32c=_index_has_crc32c(sharding.index_codecs),
     )
     return _chunk_layout(tuple(sharding.codecs), inner, spec, index)
@@ -148,9 +148,9 @@ def _index_has_crc32c(codecs: Sequence[Any]) -> bool:
 def _chunk_layout(
     codecs: tuple[Any, ...], shape: tuple[int, ...], spec: Any, shard: ShardIndex | None
 ) -> ChunkLayout:
-    from zarr.codecs import BytesCodec
-    from zarr.codecs._v2 import V2Codec
-    from zarr.codecs.transpose import TransposeCodec
+    from zarr.codecs import BytesCodec, TransposeCodec
+
+    from linumpy.io.zarr_adapter import V2Codec
 
     stored = spec.dtype.to_native_dtype()
     if stored.kind not in NUMERIC_KINDS or stored.itemsize > 16:
@@ -210,8 +210,12 @@ def _compression_of(compressor: Any) -> str:
 
 
 def _is_big_endian(codec: Any) -> bool:
-    endian = codec.endian
-    return endian is not None and getattr(endian, "value", endian) == "big"
+    return _name(codec.endian) == "big"
+
+
+def _name(choice: Any) -> Any:
+    """Return a codec's choice as a string: Zarr had enumerations for them up to 3.2."""
+    return getattr(choice, "value", choice)
 
 
 def _strides(shape: Sequence[int], order: Sequence[int], itemsize: int) -> tuple[int, ...]:

@@ -72,7 +72,7 @@ class KeyObject:
 
     def size(self) -> int | None:
         """Bytes of the value, or None when the key is not there."""
-        from zarr.core.sync import sync
+        from linumpy.io.zarr_adapter import sync
 
         try:
             return int(sync(self._store.getsize(self._key)))
@@ -82,8 +82,9 @@ class KeyObject:
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read bytes of the value."""
         from zarr.abc.store import RangeByteRequest
-        from zarr.core.buffer.cpu import buffer_prototype
-        from zarr.core.sync import sync
+        from zarr.buffer.cpu import buffer_prototype
+
+        from linumpy.io.zarr_adapter import sync
 
         value = sync(
             self._store.get(self._key, buffer_prototype, RangeByteRequest(offset, offset + nbytes))

@@ -17,11 +17,11 @@ import numpy as np
 from linumpy.errors import DeviceError, DeviceMemoryError
 from linumpy.exit_status import is_lost
 from linumpy.gpu.encode import WriteItem, refuse_unwritable, write_on_device
-from linumpy.gpu.layout import UnsupportedLayout, layout_of
+from linumpy.gpu.layout import UnsupportedLayout
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.requests import box_of, kept_axes
 from linumpy.gpu.session import Session, session
-from linumpy.gpu.zarr_io import array_parts, codecs_of, read_zarr_to_gpu, selection_items, spec_of
+from linumpy.gpu.zarr_io import array_layout, read_zarr_to_gpu, selection_items
 from linumpy.io.remote import is_remote
 
 Window = tuple[slice, ...]
@@ -53,9 +53,8 @@ def read_windows(array: Any, windows: Sequence[Window]) -> list[Any]:
 
     if is_remote(str(array.store_path)):
         return [read_zarr_to_gpu(array, window) for window in windows]
-    spec = spec_of(array)
     try:
-        layout = layout_of(codecs_of(array), spec)
+        layout = array_layout(array)
     except UnsupportedLayout:
         # The reader of single selections says why, and reads by the CPU.
         return [read_zarr_to_gpu(array, window) for window in windows]
@@ -115,18 +114,18 @@ def write_windows(array: Any, windows: Sequence[Window], values: Sequence[Any]) 
         When device memory does not hold one object while it is encoded.
     """
     import cupy
-    from zarr.core.buffer.cpu import Buffer
-    from zarr.core.sync import sync
+    from zarr.buffer.cpu import Buffer
 
-    spec = spec_of(array)
-    layout = layout_of(codecs_of(array), spec)
+    from linumpy.io.zarr_adapter import array_parts, sync
+
+    layout = array_layout(array)
     refuse_unwritable(layout)
     keys: list[Any] = []
     items: list[WriteItem] = []
     for window, value in zip(windows, values, strict=True):
-        indexer, parts = array_parts(array, window)
-        if tuple(indexer.shape) != tuple(value.shape):
-            raise ValueError(f"{array.store_path}: {value.shape} written to {indexer.shape}")
+        shape, parts = array_parts(array, window)
+        if shape != tuple(value.shape):
+            raise ValueError(f"{array.store_path}: {value.shape} written to {shape}")
         data = cupy.ascontiguousarray(value, layout.dtype)
         for coordinates, chunk_selection, out_selection in parts:
             box = box_of(chunk_selection, out_selection, ())
@@ -147,7 +146,7 @@ def write_windows(array: Any, windows: Sequence[Window], values: Sequence[Any]) 
         return done
 
     with cupy.cuda.Device(cupy.cuda.Device().id):
-        write_on_device(items, layout, store, keep_empty=bool(spec.config.write_empty_chunks))
+        write_on_device(items, layout, store, keep_empty=bool(array.config.write_empty_chunks))
 
 
 def _begin_flush(path: str | None) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from linumpy.errors import DeviceError, DeviceMemoryError, InputError
 from linumpy.exit_status import is_lost
 from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
+from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout, layout_of
 from linumpy.gpu.session import Session, session
 from linumpy.io.remote import is_remote, storage
 
@@ -189,8 +190,6 @@ def open_array(array_or_path: Any) -> Any:
 
 
 def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
-    from linumpy.gpu.layout import UnsupportedLayout
-
     if backend in ("auto", "host") and is_remote(str(array.store_path)):
         return _read_by_host(array, selection, out)
     causes = []
@@ -234,9 +233,8 @@ def _read_by_core(array: Any, selection: Any, backend: str, out: Any) -> Any:
     import cupy
 
     from linumpy.gpu.backends import read_items
-    from linumpy.gpu.layout import layout_of
 
-    layout = layout_of(codecs_of(array), spec_of(array))
+    layout = array_layout(array)
     shape, items, axes = selection_items(array, selection)
     result = _output(out, shape, layout.dtype, array)
     chosen = Session(cupy.cuda.Device().id, cupy.cuda.get_current_stream(), backend)
@@ -272,12 +270,12 @@ def selection_items(
     UnsupportedLayout
         When the selection is no regular one.
     """
-    from linumpy.gpu.layout import UnsupportedLayout
     from linumpy.gpu.objects import stored_object
     from linumpy.gpu.plan import ReadItem
     from linumpy.gpu.requests import box_of, kept_axes
+    from linumpy.io.zarr_adapter import array_parts
 
-    indexer, parts = array_parts(array, selection)
+    shape, parts = array_parts(array, selection)
     items = []
     axes: tuple[int, ...] = ()
     for coordinates, chunk_selection, out_selection in parts:
@@ -287,44 +285,22 @@ def selection_items(
         axes = kept_axes(chunk_selection, ())
         key = array.metadata.encode_chunk_key(coordinates)
         items.append(ReadItem(stored_object(array.store_path / key), box, base))
-    return indexer.shape, items, axes
+    return shape, items, axes
 
 
-def array_parts(array: Any, selection: Any) -> tuple[Any, list[tuple[Any, Any, Any]]]:
-    """Return Zarr's indexer of a basic selection, and its parts.
+def array_layout(array: Any) -> ChunkLayout:
+    """Return how an array's chunks are stored.
 
-    A part is the grid place of a stored object, the selection in it and that in the output.
+    Raises
+    ------
+    UnsupportedLayout
+        When a device reader cannot take them; says why.
     """
-    from zarr.core.indexing import BasicIndexer
+    from linumpy.io.zarr_adapter import chunk_spec, codecs_of, has_regular_chunks
 
-    indexer = BasicIndexer(
-        Ellipsis if selection is None else selection,
-        shape=array.shape,
-        chunk_grid=array.metadata.chunk_grid,
-    )
-    return indexer, [(part[0], part[1], part[2]) for part in indexer]
-
-
-def spec_of(array: Any) -> Any:
-    """Return the ``ArraySpec`` of an array's stored objects."""
-    from dataclasses import replace
-
-    from zarr.core.buffer.cpu import buffer_prototype
-
-    config = array.async_array.config
-    if array.metadata.zarr_format == 2:
-        config = replace(config, order=array.metadata.order)
-    return array.metadata.get_chunk_spec((0,) * array.ndim, config, buffer_prototype)
-
-
-def codecs_of(array: Any) -> tuple[Any, ...]:
-    """Return an array's codecs; of a v2 array, the one that stands for its compressor."""
-    from zarr.codecs._v2 import V2Codec
-
-    metadata = array.metadata
-    if metadata.zarr_format == 2:
-        return (V2Codec(filters=metadata.filters, compressor=metadata.compressor),)
-    return tuple(metadata.codecs)
+    if not has_regular_chunks(array):
+        raise UnsupportedLayout("a rectilinear chunk grid")
+    return layout_of(codecs_of(array), chunk_spec(array))
 
 
 def _check_stored(array: Any, selection: Any) -> None:
@@ -332,6 +308,7 @@ def _check_stored(array: Any, selection: Any) -> None:
     from linumpy.gpu.objects import stored_object
     from linumpy.gpu.stored_checks import check_for_zarr
     from linumpy.io.chunk_guard import plan_chunks
+    from linumpy.io.zarr_adapter import array_parts
 
     _, parts = array_parts(array, selection)
     keys = ((array.metadata.encode_chunk_key(part[0]), part[1]) for part in parts)
@@ -358,8 +335,10 @@ def _read_by_zarr(array: Any, selection: Any, out: Any, record: ReadRecord) -> A
     import cupy
     import zarr
 
+    from linumpy.io.zarr_adapter import BATCHED_PIPELINE
+
     _check_stored(array, selection)
-    with zarr.config.enable_gpu(), zarr.config.set({"codec_pipeline.path": _ZARRS_OWN}):
+    with zarr.config.enable_gpu(), zarr.config.set({"codec_pipeline.path": BATCHED_PIPELINE}):
         again = zarr.Array.from_dict(array.store_path, array.metadata.to_dict())
         result = cupy.asarray(again[Ellipsis if selection is None else selection])
     _last.record = record
@@ -367,6 +346,3 @@ def _read_by_zarr(array: Any, selection: Any, out: Any, record: ReadRecord) -> A
         return result
     _output(out, result.shape, result.dtype, array)[...] = result
     return out
-
-
-_ZARRS_OWN = "zarr.core.codec_pipeline.BatchedCodecPipeline"

@@ -340,7 +340,7 @@ class Grid:
         return list(zip(tiles, masks, strict=True))
 
     def _read(self, array: Any, ix: int, iy: int, dtype: Any) -> np.ndarray:
-        from zarr.core.buffer.cpu import NDBuffer
+        from zarr.buffer.cpu import NDBuffer
 
         from linumpy.io.host_pool import empty
 

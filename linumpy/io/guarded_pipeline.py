@@ -21,6 +21,7 @@ from linumpy.io.manifest import check_chunk_file
 from linumpy.io.ordered_shards import encode_shards, ordered_layout, shards_together
 from linumpy.io.remote_store import RemoteStore
 from linumpy.io.untrusted_zarr import check_array, stay_inside
+from linumpy.io.zarr_adapter import has_zarrs_decoder, read_results, zarr_fallback
 
 Item = tuple[Any, Any, Any, Any, bool]
 """What zarr hands over for a chunk: its key, its spec, the selection in it and in the whole,
@@ -68,12 +69,16 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
     def uses_zarrs(self) -> bool:
         """Whether this array is decoded by zarrs, on all cores."""
         plan = self.plan.inner if isinstance(self.plan, ShardPlan) else self.plan
-        return self.impl is not None and plan is not None and not plan.loose
+        return has_zarrs_decoder(self) and plan is not None and not plan.loose
 
     async def read(
         self, batch_info: Iterable[Item], out: Any, drop_axes: tuple[int, ...] = ()
-    ) -> None:
+    ) -> Any:
         """Check the chunks of a request, then decode them into `out`.
+
+        Returns
+        -------
+        What Zarr asks of a pipeline: which chunks were missing.
 
         Raises
         ------
@@ -87,14 +92,15 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
         if boxes is None or not isinstance(target, np.ndarray):
             fallback = self._zarrs_own_fallback()
             await _decode(partial(fallback.read, drop_axes=drop_axes), items, out)
-            return
+            return await read_results(items)
         items, shape = boxes
         if target.dtype.isnative and target.flags.c_contiguous:
             await _decode(super().read, items, NDBuffer.from_numpy_array(target.reshape(shape)))
-            return
+            return await read_results(items)
         aside = np.empty(shape, target.dtype.newbyteorder("="))
         await _decode(super().read, items, NDBuffer.from_numpy_array(aside))
         target[...] = aside.reshape(target.shape)
+        return await read_results(items)
 
     async def write(
         self, batch_info: Iterable[Item], value: Any, drop_axes: tuple[int, ...] = ()
@@ -117,9 +123,10 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
             await super().write(items, NDBuffer.from_numpy_array(source))
 
     def _zarrs_own_fallback(self) -> Any:
-        if self.python_impl is None:
+        fallback = zarr_fallback(self)
+        if fallback is None:
             raise InputError(f"{self.store}: codecs that cannot be decoded here")
-        return self.python_impl
+        return fallback
 
     def _check_files(self, items: list[Item]) -> None:
         """Refuse files that are not those of the store; before anything of them is read."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from zarr.core.sync import sync
-
 from linumpy.io.manifest import Manifest
 from linumpy.io.manifest_document import parse_manifest
 from linumpy.io.remote import RemotePath
 from linumpy.io.remote_store import RemoteStore
 from linumpy.io.store_files import ROOT_DOCUMENTS, parse_json
+from linumpy.io.zarr_adapter import sync
 
 logger = logging.getLogger("linumpy")
 

@@ -25,6 +25,7 @@ from linumpy.io.chunk_guard import ShardPlan, wanted_chunks
 from linumpy.io.digests import ShardLayout, shard_layout
 from linumpy.io.guarded_pipeline import GuardedZarrsCodecPipeline, Item
 from linumpy.io.remote_store import RemoteStore
+from linumpy.io.zarr_adapter import read_results
 
 _FILES = "/proc/self/fd"
 _NO_FILE = "missing"
@@ -47,7 +48,7 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
 
     async def read(
         self, batch_info: Iterable[Item], out: Any, drop_axes: tuple[int, ...] = ()
-    ) -> None:
+    ) -> Any:
         """Fetch the chunks of a request, many at a time, and decode each as it comes.
 
         Raises
@@ -57,7 +58,7 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
         """
         items = list(batch_info)
         if not items:
-            return
+            return ()
         target = out.as_ndarray_like()
         room = out
         aside = None
@@ -81,6 +82,7 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
         await _all(serve(item) for item in items)
         if aside is not None:
             target[...] = aside
+        return await read_results(items)
 
     async def write(
         self, batch_info: Iterable[Item], value: Any, drop_axes: tuple[int, ...] = ()

@@ -25,13 +25,13 @@ from zarr.abc.store import (
     RangeByteRequest,
     SuffixByteRequest,
 )
-from zarr.core.sync import sync
 from zarr.storage import ObjectStore
 
 from linumpy.errors import InputError
 from linumpy.extras import extra_advice
 from linumpy.io.manifest import Manifest
 from linumpy.io.remote import RemotePath
+from linumpy.io.zarr_adapter import sync
 
 SILENCE_VARIABLE = "LINUMPY_REMOTE_TIMEOUT"
 """Environment variable: seconds without a byte after which a request is given up."""

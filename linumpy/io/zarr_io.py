@@ -52,14 +52,15 @@ def zarr_context(device: Device = CPU) -> Iterator[None]:
             yield
         return
 
-    from zarr.registry import fully_qualified_name, register_pipeline
+    from zarr.registry import register_pipeline
 
     from linumpy.io.guarded_pipeline import GuardedZarrsCodecPipeline
     from linumpy.io.zarr_settings import zarr_settings
 
     register_pipeline(GuardedZarrsCodecPipeline)
     settings = {
-        "codec_pipeline.path": fully_qualified_name(GuardedZarrsCodecPipeline),
+        "codec_pipeline.path": f"{GuardedZarrsCodecPipeline.__module__}."
+        f"{GuardedZarrsCodecPipeline.__qualname__}",
         # a context for the CPU inside one for the GPU
         "buffer": "zarr.buffer.cpu.Buffer",
         "ndbuffer": "zarr.buffer.cpu.NDBuffer",
@@ -74,7 +75,9 @@ def uses_all_cores(array: Any) -> bool:
     False for arrays opened outside `zarr_context`, those in other stores than local folders and
     object stores, and codecs that zarrs does not know.
     """
-    return bool(getattr(array.async_array.codec_pipeline, "uses_zarrs", False))
+    from linumpy.io.zarr_adapter import codec_pipeline
+
+    return bool(getattr(codec_pipeline(array), "uses_zarrs", False))
 
 
 def read_zarr(
@@ -151,13 +154,12 @@ def _opened(array_or_path: Any) -> Any:
     """Return the zarr array with the pipeline of the context that we are in."""
     import zarr
 
+    from linumpy.io.zarr_adapter import reopened
+
     if isinstance(array_or_path, zarr.Array):
         if uses_all_cores(array_or_path):
             return array_or_path
-        # from the metadata at hand: nothing is read again
-        return zarr.Array(
-            zarr.AsyncArray(array_or_path.metadata, array_or_path.async_array.store_path)
-        )
+        return reopened(array_or_path)
     with metadata_of(array_or_path):
         if isinstance(array_or_path, str | Path):
             path = as_path(array_or_path)

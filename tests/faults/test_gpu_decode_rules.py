@@ -11,10 +11,9 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from linumpy.errors import InputError
 from linumpy.gpu.backends import choose
-from linumpy.gpu.layout import layout_of
 from linumpy.gpu.objects import KeyObject, LocalObject
 from linumpy.gpu.stored_checks import check_for_zarr, checking_files, plan_of
-from linumpy.gpu.zarr_io import codecs_of, spec_of
+from linumpy.gpu.zarr_io import array_layout
 from linumpy.io.manifest import write_manifest
 
 SHAPE, CHUNKS, SHARDS = (16, 16, 32), (8, 8, 8), (16, 16, 16)
@@ -46,7 +45,7 @@ def store(path, compressors, *, crc=False, shards=None):
     )
     data = np.random.default_rng(8).integers(0, 9, SHAPE)
     array[...] = data
-    return array, layout_of(codecs_of(array), spec_of(array))
+    return array, array_layout(array)
 
 
 def files(path):

@@ -6,9 +6,10 @@ import warnings
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from zarr.codecs import ShardingCodec
 from zarr.storage import LocalStore, MemoryStore
 from zarr.testing import strategies as zst
 
@@ -61,7 +62,17 @@ def draw_array(data, way, stores, shapes=zst.array_shapes):
             ),
             label="array",
         )
+    # Zarr draws shards within shards since 3.2; linumpy refuses to open them.
+    assume(
+        not any(isinstance(c, ShardingCodec) for shard in shards_of(array) for c in shard.codecs)
+    )
     return array, values.copy()
+
+
+def shards_of(array):
+    """Return the sharding codecs of an array, of which there is one at most."""
+    codecs = array.metadata.codecs if array.metadata.zarr_format == 3 else ()
+    return [codec for codec in codecs if isinstance(codec, ShardingCodec)]
 
 
 def reopened(array, mode="r+"):
@@ -84,17 +95,18 @@ def assert_same(result, expected):
 
 @st.composite
 def orthogonal_indices(draw, shape):
-    """Zarr's strategy, but some of the axes are dropped by an integer."""
-    parts, mesh = draw(zst.orthogonal_indices(shape=shape))
-    kept = []
-    for axis, part in enumerate(mesh):
-        if part.shape[axis] == 1 and draw(st.booleans()):
-            chosen = np.arange(shape[axis])[parts[axis]]
-            parts = (*parts[:axis], int(chosen[0]), *parts[axis + 1 :])
-        else:
-            kept.append(axis)
-    dropped = tuple(axis for axis in range(len(shape)) if axis not in kept)
-    return parts, tuple(np.squeeze(part, axis=dropped) for part in mesh)
+    """Zarr's strategy, but some of the axes are dropped by an integer; with NumPy's form of it.
+
+    What Zarr's strategy gives for NumPy differs between its versions, and is not used.
+    """
+    parts, _ = draw(zst.orthogonal_indices(shape=shape))
+    chosen = [np.arange(n)[part] for part, n in zip(parts, shape, strict=True)]
+    for axis, part in enumerate(chosen):
+        if part.ndim and part.size == 1 and draw(st.booleans()):
+            parts = (*parts[:axis], int(part[0]), *parts[axis + 1 :])
+            chosen[axis] = part[0]
+    kept = iter(np.ix_(*(part for part in chosen if part.ndim)))
+    return parts, tuple(np.broadcast_arrays(*(next(kept) if p.ndim else p for p in chosen)))
 
 
 def each_voxel_once(selection, shape):

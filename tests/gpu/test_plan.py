@@ -17,18 +17,19 @@ from zarr.codecs import (
 
 from linumpy.errors import InputError
 from linumpy.gpu.host_codec import decode_chunk
-from linumpy.gpu.layout import UnsupportedLayout, layout_of
+from linumpy.gpu.layout import UnsupportedLayout
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.plan import ReadItem, batches, element_width, plan_read
 from linumpy.gpu.requests import box_of, kept_axes
-from linumpy.gpu.zarr_io import array_parts, codecs_of, spec_of
+from linumpy.gpu.zarr_io import array_layout
+from linumpy.io.zarr_adapter import array_parts
 
 
 def replay(array, selection=Ellipsis, batch_nbytes=1 << 20):
     """Read as the device does, every kernel replaced by its NumPy meaning."""
-    indexer, parts = array_parts(array, selection)
-    layout = layout_of(codecs_of(array), spec_of(array))
-    out = np.full(indexer.shape, 77, layout.dtype)
+    shape, parts = array_parts(array, selection)
+    layout = array_layout(array)
+    out = np.full(shape, 77, layout.dtype)
     axes, items = (), []
     for coordinates, chunk_selection, out_selection in parts:
         box = box_of(chunk_selection, out_selection, ())
@@ -146,7 +147,7 @@ def test_zarr_v2_in_fortran_order_with_filters_refused(tmp_path, rng):
         tmp_path / "d", shape=(4,), dtype="i4", chunks=(4,), zarr_format=2, filters=[Delta("i4")]
     )
     with pytest.raises(UnsupportedLayout, match="filters"):
-        layout_of(codecs_of(filtered), spec_of(filtered))
+        array_layout(filtered)
 
 
 @pytest.mark.parametrize(
