@@ -5,7 +5,7 @@
 include { help_text; param_problems; read_schema; stage_params } from './modules/local/params'
 include { check_own_places } from './modules/local/names'
 include { find_input; is_used; manual_transforms } from './modules/local/input'
-include { all_slices; check_space; in_order; placed; tell_result } from './modules/local/output'
+include { all_slices; check_space; in_order; once; placed; tell_result; whole } from './modules/local/output'
 include { claim_output; release_output } from './modules/local/claim'
 include { begin_publishing; end_publishing } from './modules/local/publish'
 include { mend_work } from './modules/local/resume'
@@ -60,15 +60,21 @@ workflow {
     prepare(source, schema)
     if (params.mode == '2.5d') {
         made = reconstruct_2_5d(
-            source.subject, prepare.out.slices, prepare.out.shifts, prepare.out.config, schema
+            source.subject, prepare.out.slices, prepare.out.count, prepare.out.shifts, prepare.out.config, schema
         )
     }
     else {
         made = reconstruct_3d(
-            source.subject, prepare.out.slices, prepare.out.shifts, prepare.out.config, manual, schema
+            source.subject,
+            prepare.out.slices,
+            prepare.out.count,
+            prepare.out.shifts,
+            prepare.out.config,
+            manual,
+            schema,
         )
     }
-    describe(prepare.out.files.mix(made.files), prepare.out.times.mix(made.times), schema)
+    describe(made.brain, prepare.out.files.mix(made.files), prepare.out.times.mix(made.times), schema)
 
     workflow.onComplete {
         if (claim) {
@@ -115,11 +121,11 @@ workflow prepare {
         config = detect_rehoming.out.config
         times = times.mix(detect_rehoming.out.time)
     }
-    used = channel.fromList(source.slices)
-        .combine(config)
-        .filter { slice_id, _path, _digest, table -> is_used(table, slice_id) }
-        .map { slice_id, path, digest, _table -> [slice_id, path, digest] }
-        .ifEmpty { error('slice_config.csv leaves out every slice of the input') }
+    chosen = config.map { table ->
+        source.slices.findAll { slice_id, _path, _digest -> is_used(table, slice_id) }
+            ?: error('slice_config.csv leaves out every slice of the input')
+    }
+    used = chosen.flatMap { rows -> rows }
     if (source.straight) {
         grids = channel.empty()
         slices = used.map { slice_id, raw, digest -> [slice_id, [], raw, digest] }
@@ -136,6 +142,7 @@ workflow prepare {
 
     emit:
     slices // [slice_id, grid, raw, digest]; the grid or the raw folder is []
+    count = chosen.map { rows -> rows.size() }
     shifts
     config
     times
@@ -148,34 +155,37 @@ workflow reconstruct_3d {
     take:
     subject
     slices
+    count // of slices
     shifts
     config
     manual // [folder of transforms, digest], or null
     schema
 
     main:
-    learn(slices, schema)
+    learn(slices, count, schema)
     if (params.fused) {
         reconstructed = reconstruct_fused(slices, learn.out.models, schema)
     }
     else {
         reconstructed = reconstruct_chained(slices, learn.out.models, schema)
     }
-    assemble(subject, reconstructed.slices, shifts, config, manual, schema)
+    assemble(subject, reconstructed.slices, count, shifts, config, manual, schema)
     finish(subject, assemble.out.brain, assemble.out.stack_model, assemble.out.preview, schema)
     diagnose(
         subject,
         slices.filter { _slice_id, grid, _raw, _digest -> grid }
             .map { slice_id, grid, _raw, _digest -> [slice_id, grid] },
-        in_order(reconstructed.slices),
+        in_order(whole(reconstructed.slices, count)),
         shifts,
         assemble.out.config,
         assemble.out.registration,
         reconstructed.files.filter { place, _path -> place.endsWith('/register_tiles.json') },
+        count,
         schema,
     )
 
     emit:
+    brain = finish.out.brain
     files = learn.out.files
         .mix(reconstructed.files, assemble.out.files, finish.out.files, diagnose.out.files)
     times = learn.out.times
@@ -186,13 +196,15 @@ workflow reconstruct_3d {
 workflow learn {
     take:
     slices
+    count
     schema
 
     main:
-    learn_models(all_slices(slices), stage_params('learn_models', params, schema))
+    learn_models(all_slices(whole(slices, count)), stage_params('learn_models', params, schema))
 
     emit:
-    models = learn_models.out.models.collect().ifEmpty([]) // none where both corrections are off
+    // None where both corrections are off.
+    models = once(learn_models.out.models.collect().ifEmpty([]), learn_models.out.time)
     files = learn_models.out.models.flatten().map { path -> placed(path) }
     times = learn_models.out.time
 }

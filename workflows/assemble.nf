@@ -2,7 +2,7 @@
 
 include { stage_params } from '../modules/local/params'
 include { is_used; single_gaps } from '../modules/local/input'
-include { in_order; placed } from '../modules/local/output'
+include { both; in_order; once; placed; whole } from '../modules/local/output'
 
 include { assess_slice_quality } from '../modules/assess_slice_quality'
 include { register_slices } from '../modules/register_slices'
@@ -19,14 +19,15 @@ workflow assemble {
     take:
     subject
     slices
+    count // of slices
     shifts
     config
     manual // [folder of transforms, digest], or null
     schema
 
     main:
-    all_slices = slices
-    volumes = in_order(slices)
+    all_slices = whole(slices, count)
+    volumes = in_order(all_slices)
     files = channel.empty()
     times = channel.empty()
     manifests = channel.value([])
@@ -72,33 +73,35 @@ workflow assemble {
     }
 
     if (params.interpolate_missing_slices) {
-        gaps = slices.toList()
-            .combine(config.toList())
-            .flatMap { rows -> single_gaps(rows[0..<-1], rows[-1]) }
+        gaps = both(all_slices, config).map { rows, table -> single_gaps(rows, table) }
         interpolate_missing_slice(
-            gaps, shifts, registration, stage_params('interpolate_missing_slice', params, schema)
+            gaps.flatMap { rows -> rows },
+            shifts,
+            registration,
+            stage_params('interpolate_missing_slice', params, schema),
         )
-        manifests = interpolate_missing_slice.out.manifest.collect().ifEmpty([])
         filled = interpolate_missing_slice.out.slice
+        // A gap always leaves a manifest, but not always a slice.
+        manifests = whole(interpolate_missing_slice.out.manifest, gaps.map { rows -> rows.size() })
+        all_slices = both(all_slices, once(filled.toList(), manifests)).map { rows, more -> rows + more }
+        volumes = in_order(all_slices)
         files = files.mix(
             filled.map { _slice_id, path -> path },
             interpolate_missing_slice.out.diagnostics,
             interpolate_missing_slice.out.preview,
         )
         times = times.mix(interpolate_missing_slice.out.time)
-        all_slices = slices.mix(filled)
-        volumes = in_order(all_slices)
     }
     finalise_interpolation(config, manifests)
     times = times.mix(finalise_interpolation.out.time)
 
     if (!params.fused) {
         // What is left out of the brain has no place in it.
-        stacked = all_slices.combine(finalise_interpolation.out.config)
-            .filter { slice_id, path, table -> path.name.contains('_interpolated') || is_used(table, slice_id) }
-            .map { slice_id, path, _table -> [slice_id, path] }
-        align_mosaics_3d_from_shifts(stacked, in_order(stacked), registration)
-        volumes = in_order(align_mosaics_3d_from_shifts.out.slice)
+        stacked = both(all_slices, finalise_interpolation.out.config).map { rows, table ->
+            rows.findAll { slice_id, path -> path.name.contains('_interpolated') || is_used(table, slice_id) }
+        }
+        align_mosaics_3d_from_shifts(stacked.flatMap { rows -> rows }, in_order(stacked), registration)
+        volumes = in_order(whole(align_mosaics_3d_from_shifts.out.slice, stacked.map { rows -> rows.size() }))
         times = times.mix(align_mosaics_3d_from_shifts.out.time)
     }
     stack_slices_motor(

@@ -2,7 +2,7 @@
 
 include { run_json; stage_params } from '../modules/local/params'
 include { with_digest } from '../modules/local/input'
-include { items; placed; places } from '../modules/local/output'
+include { items; once; placed; places } from '../modules/local/output'
 
 include { evaluate_run } from '../modules/evaluate'
 include { generate_pipeline_report } from '../modules/generate_pipeline_report'
@@ -10,22 +10,25 @@ include { generate_pipeline_report } from '../modules/generate_pipeline_report'
 // The result against the truth, where it is known, and a page that shows it.
 workflow describe {
     take:
+    brain // without it there is nothing to describe
     files // [place in the output folder, file]
     times // [process, tag, seconds]
     schema
 
     main:
+    results = once(files.toList(), brain)
     if (params.truth) {
         evaluate_run(
-            places(files),
-            items(files),
+            places(results),
+            items(results),
             with_digest('--truth', params.truth),
             stage_params('evaluate', params, schema),
         )
-        files = files.mix(evaluate_run.out.accuracy.map { path -> placed(path) })
+        rated = evaluate_run.out.accuracy.map { path -> placed(path) }
+        results = once(files.mix(rated).toList(), rated)
         times = times.mix(evaluate_run.out.time)
     }
     run_info = times.toSortedList { a, b -> a.join(' ') <=> b.join(' ') }
         .map { rows -> run_json(rows, params, schema) }
-    generate_pipeline_report(places(files), items(files), run_info)
+    generate_pipeline_report(places(results), items(results), run_info)
 }

@@ -1,7 +1,7 @@
 // Looks at a run from other sides. Nothing here changes the brain.
 
 include { stage_params } from '../modules/local/params'
-include { items; placed; places } from '../modules/local/output'
+include { items; placed; places; whole } from '../modules/local/output'
 
 include { analyze_shifts } from '../modules/analyze_shifts'
 include { analyze_registration_transforms } from '../modules/analyze_registration_transforms'
@@ -18,7 +18,8 @@ workflow diagnose {
     shifts
     config
     registration
-    tile_models // [place, file] of what slices taught
+    tile_models // [place, file] of what slices taught, one a slice
+    count // of slices
     schema
 
     main:
@@ -33,8 +34,9 @@ workflow diagnose {
         analyze_registration_transforms(
             registration, stage_params('analyze_registration_transforms', params, schema)
         )
-        analyze_acquisition_rotation(places(tile_models), items(tile_models))
-        compare_stitching(places(tile_models), items(tile_models))
+        tiles = whole(tile_models, count)
+        analyze_acquisition_rotation(places(tiles), items(tiles))
+        compare_stitching(places(tiles), items(tiles))
         stitch_motor_only(grids, stage_params('stitch_motor_only', params, schema))
         stack_motor_only(
             subject, volumes, shifts, config, stage_params('stack_motor_only', params, schema)

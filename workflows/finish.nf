@@ -55,6 +55,7 @@ workflow finish {
     }
 
     emit:
+    brain
     files = files.mix(brain, preview).flatten().map { path -> placed(path) }
     times
 }

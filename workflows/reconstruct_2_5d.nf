@@ -1,7 +1,7 @@
 // Slices to one stack of pictures: a projection along depth for each, stitched and aligned.
 
 include { stage_params } from '../modules/local/params'
-include { all_slices; in_order; placed } from '../modules/local/output'
+include { all_slices; in_order; placed; whole } from '../modules/local/output'
 
 include { estimate_illumination } from '../modules/estimate_illumination'
 include { reconstruct_slice_2d } from '../modules/reconstruct_slice_2d'
@@ -11,6 +11,7 @@ workflow reconstruct_2_5d {
     take:
     subject
     slices // [slice_id, grid, raw, digest]; the grid or the raw folder is []
+    count // of slices
     shifts
     config
     schema
@@ -20,7 +21,7 @@ workflow reconstruct_2_5d {
     models = channel.value([])
     learned = channel.empty()
     if (params.fix_illum_enabled) {
-        estimate_illumination(all_slices(slices), stage_params('estimate_illumination', params, schema))
+        estimate_illumination(all_slices(whole(slices, count)), stage_params('estimate_illumination', params, schema))
         models = estimate_illumination.out.models.collect()
         learned = estimate_illumination.out.models
         times = estimate_illumination.out.time
@@ -28,13 +29,14 @@ workflow reconstruct_2_5d {
     reconstruct_slice_2d(slices, models, stage_params('reconstruct_slice_2d', params, schema))
     stack_slices_2d(
         subject,
-        in_order(reconstruct_slice_2d.out.slice),
+        in_order(whole(reconstruct_slice_2d.out.slice, count)),
         shifts,
         config,
         stage_params('stack_slices_2d', params, schema),
     )
 
     emit:
+    brain = stack_slices_2d.out.brain
     files = learned
         .mix(
             reconstruct_slice_2d.out.slice.map { _slice_id, path -> path },

@@ -44,28 +44,48 @@ def placed(path) {
     [place, path]
 }
 
-// [slice_id, volume] of all slices as one list of volumes, first slice first.
+// When a task fails, the channels of its process end, and operators hand on lists that are short or
+// empty, moments before Nextflow stops all else. These functions give a list that is whole, or nothing.
+
+// The values of two channels as a pair.
+def both(first, second) {
+    first.map { value -> [value] }.combine(second.map { value -> [value] }).first()
+}
+
+// The value of a channel, once another channel has given one.
+def once(value, sign) {
+    both(value, sign).map { given, _sign -> given }
+}
+
+// All that comes through a channel as one list, once there is as much as a second channel says.
+def whole(items, count) {
+    both(items.toList(), count).filter { rows, expected -> rows.size() == expected }.map { rows, _expected -> rows }
+}
+
+def by_id(rows) {
+    rows.sort(false) { row -> row[0].toInteger() }
+}
+
+// The volumes of a list of [slice_id, volume], first slice first.
 def in_order(slices) {
-    slices.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
-        .map { rows -> rows.collect { row -> row[1] } }
+    slices.map { rows -> by_id(rows).collect { row -> row[1] } }
 }
 
-// All slices as one input: [ids, grids, raw, digests], first slice first.
+// A list of all slices as one input: [ids, grids, raw, digests], first slice first.
 def all_slices(slices) {
-    slices.toSortedList { a, b -> a[0].toInteger() <=> b[0].toInteger() }
-        .map { rows ->
-            def grids = rows.collect { row -> row[1] }.findAll { grid -> grid }
-            [rows.collect { row -> row[0] }, grids, rows ? rows[0][2] : [], rows.collect { row -> row[3] }]
-        }
+    slices.map { rows ->
+        def (ids, grids, raw, digests) = by_id(rows).transpose()
+        [ids, grids.findAll { grid -> grid }, raw[0], digests]
+    }
 }
 
-// The places of [place, file] as one list, and the files in the same order.
+// The places of a list of [place, file], and the files in the same order.
 def places(files) {
-    files.toSortedList { a, b -> a[0] <=> b[0] }.map { rows -> rows.collect { row -> row[0] } }
+    files.map { rows -> rows.sort(false) { row -> row[0] }.collect { row -> row[0] } }
 }
 
 def items(files) {
-    files.toSortedList { a, b -> a[0] <=> b[0] }.map { rows -> rows.collect { row -> row[1] } }
+    files.map { rows -> rows.sort(false) { row -> row[0] }.collect { row -> row[1] } }
 }
 
 // Shell lines that lay out files, staged under their numbers, like the output folder.
@@ -85,9 +105,9 @@ def brain_name(given, subject) {
 // The last word of a run, which fails here if results could not be published.
 def tell_result(subject, problems) {
     if (problems) {
-        problems.each { problem -> log.error(problem) }
-        log.error('the results are in the work folder; once the output folder can take them, -resume publishes them')
-        nextflow.Global.session.abort(new IllegalStateException('results are not published'))
+        def lines = problems + ['the results are in the work folder; once the output folder can take them, -resume publishes them']
+        lines.each { line -> log.error(line) }
+        nextflow.Global.session.abort(new IllegalStateException(lines.join('\n')))
     }
     else if (workflow.success) {
         log.info("Brain:  ${params.output}/${brain_name(params, subject)}\nReport: ${params.output}/report.html")
