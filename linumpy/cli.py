@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -214,16 +215,21 @@ def _check_inputs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
                 check_files(path)
 
 
-def run(main: Callable[[], None]) -> None:
+def run(main: Callable[[], None], *, take_signals: bool = True) -> None:
     """Run a script's main function and turn expected errors into one line and an exit status.
 
     Statuses are those of `linumpy.exit_status`, and 128 + n after signal n; a bug keeps its
     traceback.
+
+    Parameters
+    ----------
+    take_signals
+        Turn signals that ask to end into exceptions; False for a script that passes them on.
     """
     name = Path(sys.argv[0]).name
     stopping = Stopping()
     try:
-        with stopping:
+        with stopping if take_signals else nullcontext():
             main()
     except (KeyboardInterrupt, Stopped):
         _end_stopped(name, stopping.number or signal.SIGINT)

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from linumpy.errors import LinumpyError
 from linumpy.extras import extra_advice
+from linumpy.failures import last_words
 from linumpy.installed_workflow import name_workflow
 from linumpy.maven import class_path
 
@@ -33,6 +35,8 @@ _JAVA_OPTIONS = (
     "--add-opens=java.base/sun.nio.fs=ALL-UNNAMED",
 )
 _VERSION_TIMEOUT_S = 300
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def launch_command(
@@ -81,6 +85,52 @@ def launch_command(
         *arguments,
     ]
     return command, child
+
+
+def run_nextflow(
+    command: Sequence[str], environment: Mapping[str, str], arguments: Sequence[str]
+) -> int:
+    """Run Nextflow as a child, say last why it failed, and return its exit status.
+
+    The child has this process's group and terminal. So a terminal's Ctrl-C reaches it by itself,
+    while signals of other processes are passed on. It is killed when this process is.
+
+    Parameters
+    ----------
+    command, environment
+        As from `launch_command`.
+    arguments
+        Of ``nextflow``, as the user typed them.
+
+    Returns
+    -------
+    The child's status; 128 + n where signal n ended it.
+    """
+    import ctypes
+    import tempfile
+
+    libc = ctypes.CDLL(None)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
+
+    def begin() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    with tempfile.NamedTemporaryFile(prefix="linumpy-", suffix=".txt") as report:
+        child = subprocess.Popen(
+            command, env={**environment, "LINUMPY_FAILURE": report.name}, preexec_fn=begin
+        )
+        while child.poll() is None:
+            came = signal.sigwaitinfo({*_PASSED_ON, signal.SIGCHLD})
+            # Positive codes are the kernel's, such as a terminal's, which signals the whole group.
+            if came.si_signo != signal.SIGCHLD and came.si_code <= 0:
+                child.send_signal(came.si_signo)
+        told = report.read().decode(errors="replace")
+    status = child.returncode if child.returncode >= 0 else 128 - child.returncode
+    said = last_words(status, told, arguments) if "run" in arguments else None
+    if said is not None:
+        print(f"linum_nextflow.py: {said}", file=sys.stderr)
+    return status
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:

@@ -26,7 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Become Nextflow: its signals, output and exit status are this process's."""
+    """Run Nextflow with this process's terminal, signals and exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "--version"):
         build_parser().parse_args(arguments or ["--help"])
@@ -36,12 +36,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(workflow_script())
         return
 
-    from linumpy.nextflow import launch_command
+    from linumpy.nextflow import launch_command, run_nextflow
 
     command, environment = launch_command(arguments, os.environ)
     sys.stdout.flush()
-    os.execve(command[0], command, environment)
+    sys.exit(run_nextflow(command, environment, arguments))
 
 
 if __name__ == "__main__":
-    run(main)
+    # Signals are Nextflow's.
+    run(main, take_signals=False)
