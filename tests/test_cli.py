@@ -12,7 +12,10 @@ from linumpy.errors import InputError
 from .conftest import SCRIPTS
 
 NAMES = sorted(path.stem for path in SCRIPTS.glob("linum_*.py"))
-HEAVY = ("numpy", "cupy", "zarr", "SimpleITK", "matplotlib", "nibabel", "dask", "ome_zarr", "scipy")
+HEAVY = (
+    "numpy", "cupy", "zarr", "SimpleITK", "matplotlib", "nibabel", "dask", "ome_zarr", "scipy",
+    "skimage",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "linum_nextflow"])

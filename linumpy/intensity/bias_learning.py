@@ -19,7 +19,6 @@ from linumpy.intensity.bias_model import (
     fit_cells,
     fit_fields,
     stacked_sections,
-    tissue_cells,
 )
 from linumpy.intensity.histogram_matching import (
     N_QUANTILES,
@@ -28,6 +27,7 @@ from linumpy.intensity.histogram_matching import (
     smooth_gains,
 )
 from linumpy.intensity.quantiles import N_BINS, float_histogram
+from linumpy.intensity.tissue import tissue_cells
 from linumpy.io.models import read_json
 from linumpy.io.omezarr import Image, Shape
 from linumpy.mosaic.pyramid import Box

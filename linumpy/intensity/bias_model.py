@@ -25,7 +25,6 @@ OPTIONS = N4Options(iterations=(50, 50))
 takes its contrast away."""
 
 _SECTION_SHARE = 0.1
-_AGAROSE_TO_TISSUE = 0.25
 _CLOSE_PLANES = 5
 _CLOSE_RADIUS = 3
 
@@ -126,41 +125,6 @@ def equal_sections(n_sections: int, n_planes: int) -> np.ndarray:
         )
     section = np.arange(n_planes) * n_sections // n_planes
     return (section == np.arange(n_sections)[:, None]).astype(np.float32)
-
-
-def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.ndarray:
-    """Return which cells are tissue.
-
-    Agarose and tissue are told apart by Otsu's threshold on the logarithm of the smoothed cells, so
-    that bright white matter does not pass for the only tissue. A brain without agarose is
-    tissue everywhere.
-
-    Parameters
-    ----------
-    cells
-        Shrunk brain (z, axis 1, axis 2), on the host.
-    known
-        Share of voxels with data in each cell.
-    threshold
-        Least value of tissue.
-    """
-    from scipy.ndimage import gaussian_filter
-    from skimage.filters import threshold_otsu
-
-    data = known >= 0.5
-    # One layer after the other: a cut face is no gradual passage.
-    smooth = gaussian_filter(np.where(data, cells, 0), (0, 1, 1))
-    share = gaussian_filter(data.astype(np.float32), (0, 1, 1))
-    smooth /= np.maximum(share, 1e-6)
-    candidates = data & (smooth > threshold) & (cells > threshold)
-    if not candidates.any():
-        return candidates
-    logs = np.log(smooth[candidates])
-    cut = threshold_otsu(logs)
-    low, high = logs[logs <= cut], logs[logs > cut]
-    if low.size and high.size and np.exp(low.mean() - high.mean()) < _AGAROSE_TO_TISSUE:
-        candidates &= np.minimum(smooth, cells) > np.exp(cut)
-    return candidates
 
 
 def fit_cells(tissue: np.ndarray) -> np.ndarray:

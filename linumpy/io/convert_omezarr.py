@@ -19,13 +19,13 @@ from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.manifest import check_files, write_manifest
 from linumpy.io.manifest_document import without_manifest
+from linumpy.io.ngff import VERSIONS, metadata_error
 from linumpy.io.omezarr import Image, Triple, open_checked_group
 from linumpy.io.reading import reading
 from linumpy.io.remote import RemotePath, as_path, storage
 from linumpy.io.untrusted_zarr import check_node, metadata_of, store_key
 from linumpy.io.zarr_io import zarr_context
 
-VERSIONS = ("0.4", "0.5")
 _FORMATS: dict[str, Any] = {"0.4": 2, "0.5": 3}
 _CHUNK_PX = 64
 _SHARD_CHUNKS = 4
@@ -56,7 +56,7 @@ def convert_omezarr(
     Raises
     ------
     InputError
-        When the folder holds no image, or a plate.
+        When the folder holds no image, or a plate, or its metadata are not those of NGFF.
     OutputExistsError
         When `output` exists and `overwrite` is false.
     """
@@ -180,11 +180,19 @@ def _node(group: Any, name: str) -> Any:
 def _copy_multiscale(
     source: Any, target: Any, version: str, where: Path, levels: Sequence[int] | None
 ) -> None:
-    """Copy the arrays that the metadata of an image names, then the metadata."""
+    """Copy the arrays that the metadata of an image names, then the metadata.
+
+    Raises
+    ------
+    InputError
+        When ome-zarr-py does not take the metadata, or a level or an array is missing.
+    """
     ngff, others = split_attributes(dict(source.attrs))
     ngff = copy.deepcopy(ngff)
     copied: set[str] = set()
     for multiscale in ngff.get("multiscales", []):
+        if wrong := metadata_error(multiscale, version):
+            raise InputError(f"{where}: its metadata are not those of NGFF {version} ({wrong})")
         datasets = multiscale["datasets"]
         if levels is not None:
             missing = [n for n in levels if not 0 <= n < len(datasets)]

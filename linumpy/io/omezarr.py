@@ -71,10 +71,19 @@ class ImageSpec:
 class ImageWriter:
     """An image being written: `array` is level 0, `valid` its mask or None.
 
-    `arrays` and `valid_arrays` hold all levels; a mask has as many as its image.
+    `arrays` and `valid_arrays` hold all levels, `levels` their voxel sizes and translations in um;
+    a mask has as many levels as its image.
+
+    Parameters
+    ----------
+    by_ome_zarr
+        Write the metadata through ome-zarr-py, which validates it and takes seconds to import: for
+        brains and conversions, not for what is written once a slice.
     """
 
-    def __init__(self, path: Path, spec: ImageSpec, *, with_valid: bool, name: str) -> None:
+    def __init__(
+        self, path: Path, spec: ImageSpec, *, with_valid: bool, name: str, by_ome_zarr: bool = False
+    ) -> None:
         import zarr
 
         self.path = path
@@ -82,8 +91,10 @@ class ImageWriter:
         self.name = name
         self.attributes = dict(spec.attributes)
         self._group = zarr.create_group(path, zarr_format=3)
-        self._levels: list[tuple[Triple, Triple]] = []
+        self.levels: list[tuple[Triple, Triple]] = []
         self._with_valid = with_valid
+        self._by_ome_zarr = by_ome_zarr
+        self._labels: dict[str, dict[str, Any]] = {"valid": {}} if with_valid else {}
         self.arrays: list[Any] = []
         self.valid_arrays: list[Any] = []
         self.array = self.add_level(spec.shape, spec.voxel_um, spec.chunks, spec.shards)
@@ -99,8 +110,8 @@ class ImageWriter:
             t + (v - v0) / 2
             for t, v, v0 in zip(self.spec.translation_um, voxel_um, self.spec.voxel_um, strict=True)
         )
-        level = len(self._levels)
-        self._levels.append((voxel_um, translation))  # type: ignore[arg-type]
+        level = len(self.levels)
+        self.levels.append((voxel_um, translation))  # type: ignore[arg-type]
         self.arrays.append(
             create_array(self._group, str(level), shape, chunks, shards, self.spec.dtype)
         )
@@ -109,22 +120,51 @@ class ImageWriter:
             self.valid_arrays.append(create_array(self._group, name, shape, chunks, shards, "u1"))
         return self.arrays[-1]
 
+    def add_label(self, name: str, details: dict[str, Any]) -> list[Any]:
+        """Create a label (uint8) with the levels of the image, and return their zarr arrays.
+
+        Parameters
+        ----------
+        name
+            The label's name.
+        details
+            ``properties`` and ``colors`` of its values, as NGFF's ``image-label`` has them.
+        """
+        self._labels[name] = details
+        return [
+            create_array(self._group, f"labels/{name}/{n}", a.shape, a.chunks, a.shards, "u1")
+            for n, a in enumerate(self.arrays)
+        ]
+
     def finish(self) -> None:
         """Write the metadata that makes the folder an image."""
-        if self.valid is not None:
-            image = self._group["labels/valid"]
-            image.attrs["ome"] = {
-                "version": "0.5",
-                "multiscales": [_multiscale("valid", self._levels)],
-                "image-label": {"version": "0.5", "source": {"image": "../../"}},
-            }
-            self._group["labels"].attrs["ome"] = {"version": "0.5", "labels": ["valid"]}
-        self._group.attrs.update(
-            {
-                "ome": {"version": "0.5", "multiscales": [_multiscale(self.name, self._levels)]},
-                "linumpy": {"version": __version__, **self.attributes},
-            }
-        )
+        axes = [{"name": axis, "type": "space", "unit": "micrometer"} for axis in AXES]
+        write = _write_metadata
+        if self._by_ome_zarr:
+            from linumpy.io.ngff import write_metadata as write
+        write(self._group, self.name, axes, _datasets(self.levels), self._labels)
+        self._group.attrs["linumpy"] = {"version": __version__, **self.attributes}
+
+
+def _write_metadata(
+    group: Any,
+    name: str,
+    axes: list[dict[str, Any]],
+    datasets: list[dict[str, Any]],
+    labels: dict[str, dict[str, Any]],
+) -> None:
+    """Write what `linumpy.io.ngff.write_metadata` writes, without its import."""
+
+    def multiscales(name: str) -> dict[str, Any]:
+        multiscale = {"name": name, "axes": axes, "datasets": datasets}
+        return {"version": "0.5", "multiscales": [multiscale]}
+
+    for label, details in labels.items():
+        kind = {"version": "0.5", "source": {"image": "../../"}, **details}
+        group[f"labels/{label}"].attrs["ome"] = {**multiscales(label), "image-label": kind}
+    if labels:
+        group["labels"].attrs["ome"] = {"version": "0.5", "labels": list(labels)}
+    group.attrs["ome"] = multiscales(name)
 
 
 def create_array(
@@ -152,26 +192,27 @@ def create_array(
         )
 
 
-def _multiscale(name: str, levels: Sequence[tuple[Triple, Triple]]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "axes": [{"name": axis, "type": "space", "unit": "micrometer"} for axis in AXES],
-        "datasets": [
-            {
-                "path": str(level),
-                "coordinateTransformations": [
-                    {"type": "scale", "scale": [float(v) for v in scale]},
-                    {"type": "translation", "translation": [float(t) for t in translation]},
-                ],
-            }
-            for level, (scale, translation) in enumerate(levels)
-        ],
-    }
+def _datasets(levels: Sequence[tuple[Triple, Triple]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "path": str(level),
+            "coordinateTransformations": [
+                {"type": "scale", "scale": [float(v) for v in scale]},
+                {"type": "translation", "translation": [float(t) for t in translation]},
+            ],
+        }
+        for level, (scale, translation) in enumerate(levels)
+    ]
 
 
 @contextmanager
 def create_image(
-    path: Path | str, spec: ImageSpec, *, overwrite: bool, with_valid: bool = False
+    path: Path | str,
+    spec: ImageSpec,
+    *,
+    overwrite: bool,
+    with_valid: bool = False,
+    by_ome_zarr: bool = False,
 ) -> Iterator[ImageWriter]:
     """Write an OME-Zarr image that appears at `path` when the block ends without an error.
 
@@ -187,6 +228,8 @@ def create_image(
         Whether an existing image may be replaced.
     with_valid
         Also create ``labels/valid``.
+    by_ome_zarr
+        Write the metadata through ome-zarr-py, as in `ImageWriter`.
 
     Raises
     ------
@@ -196,7 +239,9 @@ def create_image(
     path = Path(path)
     with atomic_path(path, overwrite=overwrite, directory=True) as partial:
         name = path.name.removesuffix(".zarr").removesuffix(".ome")
-        writer = ImageWriter(partial, spec, with_valid=with_valid, name=name)
+        writer = ImageWriter(
+            partial, spec, with_valid=with_valid, name=name, by_ome_zarr=by_ome_zarr
+        )
         yield writer
         writer.finish()
         write_manifest(partial)

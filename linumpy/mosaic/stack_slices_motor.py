@@ -26,6 +26,7 @@ from linumpy.mosaic.stacking import (
     place_slices,
     stack_steps,
 )
+from linumpy.mosaic.tissue_label import TissueLabel
 from linumpy.registration.align_mosaics_3d_from_shifts import (
     Canvas,
     Placement,
@@ -250,7 +251,7 @@ def stack_slices_motor(
         },
     )
     with (
-        create_image(output, spec, overwrite=overwrite, with_valid=True) as image,
+        create_image(output, spec, overwrite=overwrite, with_valid=True, by_ome_zarr=True) as image,
         ThreadPoolExecutor(default_workers(device), "linumpy-stack") as pool,
     ):
         brain = _Brain(image, slices, canvas, params, resolutions_um, device, pool)
@@ -262,6 +263,7 @@ def stack_slices_motor(
             pass
         # Nothing has appeared yet: a brain that lacks a slice never does.
         brain.check(places)
+        brain.tissue.write()
     return BrainModel(
         voxel_um,
         origin_um,
@@ -320,6 +322,7 @@ class _Brain:
         if device.is_gpu:
             cell = (SHARD_PX, BLOCK_PX, BLOCK_PX)
         self._pyramid = Pyramid(image, resolutions_um, cell, device=device, each=self._each)
+        self.tissue = TissueLabel(image)
         self._open: dict[int, tuple[Array, Array]] = {}
         self._faces: dict[tuple[int, int, int], _Faces] = {}
         self._shown: set[int] = set()
@@ -383,6 +386,7 @@ class _Brain:
         """Write what is finished; called from one thread."""
         if parts:
             with span("write"):
+                self.tissue.add(parts)
                 write_parts(parts)
 
     def _lay(self, step: StackStep, place: StackedSlice, read: Planes) -> None:

@@ -23,6 +23,7 @@ from linumpy.io.manifest import check_all, write_manifest
 from linumpy.io.omezarr import Image, Shape, Triple, create_image, open_image
 from linumpy.io.reading import reading
 from linumpy.mosaic.pyramid import Box, Part, Pyramid, write_parts
+from linumpy.mosaic.tissue_label import TissueLabel
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.slices.usable import refuse_unusable
 from linumpy.stream import stream
@@ -122,7 +123,9 @@ def apply_to_volume(
     spec = volume_spec(grid.shape, grid.voxel_um, grid.corner_um, attributes)
     windows = list(_windows(grid.shape))
     with (
-        create_image(output, spec, overwrite=overwrite, with_valid=True) as writer,
+        create_image(
+            output, spec, overwrite=overwrite, with_valid=True, by_ome_zarr=True
+        ) as writer,
         ThreadPoolExecutor(default_workers(device), "linumpy-ras") as pool,
     ):
         # On the CPU threads share small pieces; a GPU takes a shard at once.
@@ -130,6 +133,7 @@ def apply_to_volume(
         planes = SHARD_PX if device.is_gpu else CHUNK_PX
         cell: Shape = (planes, planes, SHARD_PX)
         pyramid = Pyramid(writer, resolutions_um, cell, device=device, each=each)
+        tissue = TissueLabel(writer)
         source = _Source(image, to_source, device)
 
         def resample(window: Box, read: _Read | None) -> list[Part]:
@@ -150,9 +154,14 @@ def apply_to_volume(
             parts = [Part(writer.array, window, out), Part(writer.valid, window, keep)]
             return [*parts, *pyramid.add(window, out, keep)]
 
-        done = stream(windows, source.read, resample, lambda _, parts: write_parts(parts), depth=1)
+        def write(_: Box, parts: list[Part]) -> None:
+            tissue.add(parts)
+            write_parts(parts)
+
+        done = stream(windows, source.read, resample, write, depth=1)
         for _ in progress(done, len(windows), "align to RAS"):
             pass
+        tissue.write()
     return grid
 
 

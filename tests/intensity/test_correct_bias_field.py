@@ -15,10 +15,10 @@ from linumpy.intensity.bias_model import (
     equal_sections,
     fit_cells,
     stacked_sections,
-    tissue_cells,
 )
 from linumpy.intensity.correct_bias_field import correct_bias_field
 from linumpy.intensity.n4_fit import basis_matrix, contract
+from linumpy.intensity.tissue import tissue_cells
 from linumpy.io.manifest import adopt
 from linumpy.io.models import load_model
 from linumpy.io.omezarr import create_array, create_image, open_image

@@ -104,6 +104,29 @@ def test_an_image_of_five_axes_written_by_others(rng, tmp_path):
     assert dict(found.attrs)["ome"]["multiscales"][0]["datasets"] == datasets
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"axes": [{"name": a, "type": "space"} for a in "zy"]}, "number of image dimensions: 2"),
+        ({"datasets": [{"path": "s0"}]}, "not those of NGFF 0.5"),
+        ({"datasets": [{"path": "s0", "coordinateTransformations": []}]}, "1 'scale' item"),
+    ],
+)
+def test_metadata_that_ome_zarr_py_refuses_are_not_carried_over(change, message, tmp_path):
+    group = zarr.create_group(tmp_path / "a.zarr", zarr_format=2)
+    group.create_array("s0", shape=(2, 3, 4), chunks=(2, 3, 4), dtype="u2")
+    transform = [{"type": "scale", "scale": [3.0, 2.0, 2.0]}]
+    multiscale = {
+        "version": "0.4",
+        "axes": [{"name": a, "type": "space", "unit": "micrometer"} for a in "zyx"],
+        "datasets": [{"path": "s0", "coordinateTransformations": transform}],
+    }
+    group.attrs["multiscales"] = [{**multiscale, **change}]
+    with pytest.raises(InputError, match=message):
+        convert_omezarr(tmp_path / "a.zarr", tmp_path / "b.ome.zarr", "0.5")
+    assert not (tmp_path / "b.ome.zarr").exists()
+
+
 def test_boxes_take_every_voxel_once_and_whole_shards(image, monkeypatch):
     class Like:
         dtype = np.dtype(np.float32)

@@ -485,7 +485,7 @@ def test_every_shard_is_written_once_and_nothing_is_read_back(three, tmp_path, m
         ]
     assert len(shards) == len(set(shards))
     assert {name for name, *_ in shards} == {
-        f"{stem}{k}" for stem in ("", "labels/valid/") for k in range(3)
+        f"{stem}{k}" for stem in ("", "labels/valid/", "labels/tissue/") for k in range(3)
     }
 
 

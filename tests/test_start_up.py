@@ -1,0 +1,55 @@
+"""What scripts that run once a slice load: nothing that only brains need."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import SCRIPTS
+
+# Not fsspec: zarr imports it wherever it is installed.
+FOR_BRAINS = ("skimage", "ome_zarr", "dask", "aiohttp", "s3fs")
+RUN = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print("loaded:", *(m for m in {names!r} if m in sys.modules))
+"""
+
+
+def loaded(name, *arguments):
+    """Run a script in this interpreter's way, and return which of `FOR_BRAINS` it loaded."""
+    path = SCRIPTS / f"linum_{name}.py"
+    done = subprocess.run(
+        [sys.executable, "-c", RUN.format(names=FOR_BRAINS), path, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.rsplit("loaded:", 1)[1].split()
+
+
+def test_a_script_of_brains_is_seen_to_load_them(tmp_path, tiny_grids):
+    assert {"ome_zarr", "dask"} <= set(
+        loaded("convert_omezarr", tiny_grids[0], tmp_path / "a.ome.zarr", "--to", "0.4")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), [("aip", ()), ("resample_mosaic_grid", ("--resolution", "40"))]
+)
+def test_scripts_of_slices_load_nothing_that_only_brains_need(name, flags, tiny_grids, tmp_path):
+    assert loaded(name, tiny_grids[0], tmp_path / "out.ome.zarr", *flags) == []
+
+
+@pytest.mark.slow
+def test_a_slice_is_made_without_what_only_brains_need(tiny_grids, tmp_path):
+    models = tmp_path / "models"
+    assert loaded("learn_models", *tiny_grids, "--output", models, "--resolution", "40") == []
+    slice_path = tmp_path / "slice_z00.ome.zarr"
+    flags = ("--models", models, "--resolution", "40")
+    assert loaded("reconstruct_slice", tiny_grids[0], slice_path, *flags) == []
