@@ -1,5 +1,6 @@
 # make demo: a small simulated acquisition through the whole pipeline, held against its truth.
-# make test: all checks and tests that need no GPU and no root.
+# make test: linters, types and the quick tests, one run of the whole pipeline among them.
+# make test-all: the same with the slow tests; all that needs no GPU and no root.
 # make test-faults: kills, full and failing disks, hostile files, load; some of it Debian, as root.
 # make test-docs: links, examples and generated pages of the documentation.
 # make test-slurm: the pipeline through a SLURM of its own on this machine; Debian, as root.
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 DEMO := demo
 VALIDATOR := $(VENV)/rocrate
 
-.PHONY: help demo test test-faults test-slurm test-containers test-docs \
+.PHONY: help demo test test-all test-faults test-slurm test-containers test-docs \
 	check hooks format env clean
 
 help:
@@ -53,12 +54,17 @@ check: env
 	$(BIN)/mypy
 	$(BIN)/deptry linumpy scripts benchmarks
 
-test: check $(VALIDATOR)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test: check
+	$(PYTEST) -m 'not slow'
+
+test-all: check $(VALIDATOR)/.installed
+	$(PYTEST)
 
 # Tests that take minutes, or root; they say why where they are skipped.
 test-faults: env
-	$(BIN)/python -m pytest -n 2 --dist loadfile -raP tests/faults/check_*.py
+	$(PYTEST) -raP tests/faults/check_*.py
 
 # What SLURM's packages are missing is installed; its daemons are gone afterwards.
 test-slurm: env

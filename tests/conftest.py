@@ -26,6 +26,19 @@ HAS_GPU = _has_gpu()
 os.environ.setdefault("LINUMPY_LEASED_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark tests that launch Nextflow as slow, but the run of `make test`, which comes first.
+
+    It takes longest: begun last, it would leave the other workers idle.
+    """
+    for item in items:
+        launches = "make_launcher" in getattr(item, "fixturenames", ())
+        if launches and not item.get_closest_marker("end_to_end"):
+            item.add_marker("slow")
+    items.sort(key=lambda item: item.get_closest_marker("end_to_end") is None)
+
+
 @pytest.fixture(params=["numpy", "cupy"] if HAS_GPU else ["numpy"])
 def xp(request):
     """NumPy, and CuPy where there is a GPU: one test body for both."""

@@ -243,6 +243,7 @@ def no_slice(path):
 
 
 @pytest.mark.parametrize("harm", [break_chunk, cut_short, lose_metadata, no_slice])
+@pytest.mark.slow
 def test_a_batch_with_one_broken_slice_fails_naming_it_and_makes_no_brain(
     script, slices, tmp_path, harm
 ):

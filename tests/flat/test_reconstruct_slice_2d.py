@@ -76,6 +76,7 @@ def test_fused_equals_chained_to_the_bit(tiny_grids, tmp_path, device):
     assert open_image(fused).attributes == open_image(steps[3]).attributes
 
 
+@pytest.mark.slow
 def test_raw_tiles_and_grids_give_the_same(tiny, tiny_grids, flat_field, pictures, tmp_path):
     reconstruct_slice_2d(tiny_grids[2], tmp_path / "z.ome.zarr", flat_field, NATIVE)
     raw = picture(pictures / "slice_2d_z02.ome.zarr")
@@ -106,6 +107,7 @@ def test_the_flat_field_is_the_microscopes(tiny, flat_field):
     assert ratio.std() < 0.02
 
 
+@pytest.mark.slow
 def test_overlaps_agree_better_at_registered_positions(tiny, flat_field, monkeypatch):
     from linumpy.slices.tile_stages import FixIllumination3d
 

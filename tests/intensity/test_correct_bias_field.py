@@ -382,6 +382,7 @@ def test_levels_that_cannot_be_made_again_are_refused(tmp_path):
         correct_bias_field(path, tmp_path / "o.ome.zarr", BiasParams(engine="linumpy"))
 
 
+@pytest.mark.slow
 def test_the_script_writes_brain_field_model_and_preview(brain, tmp_path, script):
     from linumpy.intensity.bias_model import BiasModel
 

@@ -251,6 +251,7 @@ def test_values_that_are_no_numbers_become_0(tmp_path):
     assert np.isfinite(found).all()
 
 
+@pytest.mark.slow
 def test_the_scripts_run(data, tmp_path, script):
     source = write(tmp_path / "a.nii.gz", data, TURNED)
     script("convert_nifti_to_zarr", source, tmp_path / "a.ome.zarr")

@@ -367,6 +367,7 @@ def test_https_needs_a_certificate_that_is_trusted(tmp_path, rng, monkeypatch):
             open_image(url)
 
 
+@pytest.mark.slow
 def test_scripts_read_remote_volumes_and_refuse_remote_outputs(web, rng, tmp_path, script):
     path = write_grid(web.folder / "mosaic_grid_3d_z03.ome.zarr", rng)
     url = f"{web.url}/{path.name}"

@@ -512,6 +512,7 @@ def test_a_chunk_is_decoded_once_a_block_that_it_reaches(three, tmp_path):
     assert sum(n == 2 for n in decoded.values()) <= 14
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_slices(three, tmp_path, monkeypatch):
     """More than one slab, and many more slices.
 

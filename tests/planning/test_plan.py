@@ -87,6 +87,7 @@ def planned(tiny):
     return found, plan_sizes(found, params)
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_a_real_run(planned, made, tiny_grids):
     found, sizes = planned
     folder, _ = made

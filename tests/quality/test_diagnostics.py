@@ -171,6 +171,7 @@ def test_a_seam_is_shown_both_ways(grid, tmp_path):
         seam_picture(path, registration[3])
 
 
+@pytest.mark.slow
 def test_the_commands_write_json_and_pictures(script, grid, tmp_path):
     run = tmp_path / "run"
     write_run(run, {k: turn(0.1 * k).tolist() for k in range(3)})

@@ -168,7 +168,10 @@ def test_the_container_is_known_by_its_digest(
     assert kind == f"https://w3id.org/ro/terms/workflow-run#{expected[4]}"
 
 
-@pytest.mark.skipif(not VALIDATOR.exists(), reason="make test makes the validator's environment")
+@pytest.mark.skipif(
+    not VALIDATOR.exists(), reason="make test-all makes the validator's environment"
+)
+@pytest.mark.slow
 def test_a_validator_finds_all_that_the_profiles_require(output: Path) -> None:
     told = {"engine": "docker", "images": {"lab/linumpy:cpu": "sha256:" + "0" * 64}}
     write_launch(output, "2025-01-05_13-00-00", [], status="failed", container=told)

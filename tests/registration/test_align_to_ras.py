@@ -66,6 +66,7 @@ def error_voxels(found, true, brain):
 
 
 @pytest.mark.parametrize(("seed", "scale_range"), [(1, 0.15), (2, 0.0), (3, 0.0)])
+@pytest.mark.slow
 def test_unknown_orientation_and_other_contrast(seed, scale_range):
     brain, atlas, true, code = scene(seed)
     found = align_to_ras(brain, atlas, AlignParams(scale_range=scale_range))
@@ -151,6 +152,7 @@ def files(tmp_path_factory):
     return folder, brain, true, code
 
 
+@pytest.mark.slow
 def test_script_writes_all(files, tmp_path, script):
     folder, brain, true, code = files
     done = script(
@@ -194,6 +196,7 @@ def sampled_on(volume, grid):
     return affine_sample(volume, np.eye(4), grid.index_to_um, grid.data.shape)[0]
 
 
+@pytest.mark.slow
 def test_transform_only_and_preview_only(files, tmp_path, script):
     folder, brain, _, code = files
     common = ("--atlas", folder / "atlas.nii.gz", "--ras_input_orientation", code,

@@ -73,6 +73,7 @@ def damaged(rng, data, kind):
     ],
     ids=["none", "blurred", "dark", "folded", "two_beside", "two_apart"],
 )
+@pytest.mark.slow
 def test_slices_that_registration_cannot_match_are_left_out(rng, tissue, damage, expected):
     slices = []
     for i in range(N):

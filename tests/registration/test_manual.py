@@ -372,6 +372,7 @@ def folder(tissue, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_package_goes_out_and_comes_back(folder, script):
     script(
         "export_manual_align", folder / "slices", folder / "shifts.csv",

@@ -157,6 +157,7 @@ def reconstruct(slice_input, folder, models, device, **options):
 
 
 @pytest.mark.parametrize("what", ["", "nan", "hole nan odd"])
+@pytest.mark.slow
 def test_slices_are_those_of_the_grid_to_the_bit(tiny, models, tmp_path, device, what):
     one = Slice(tiny / "raw", tmp_path / "raw")
     spoil(one, what)
@@ -192,6 +193,7 @@ def test_each_tile_is_read_once(tiny, models, tmp_path, counted):
     assert len(counted) == len(set(counted)) == 9
 
 
+@pytest.mark.slow
 def test_models_are_those_of_the_grids_to_the_bit(tiny, tiny_grids, device):
     by_grid, by_raw = (
         learn_models(slices, **KINDS, learn=LearnParams(18), device=device)
@@ -205,6 +207,7 @@ def test_models_are_those_of_the_grids_to_the_bit(tiny, tiny_grids, device):
 
 # Nine resampled tiles of 60 x 64 x 64 and room for their masks take 11 MB.
 @pytest.mark.parametrize(("budget", "reads"), [(1 << 30, 27), (15_000_000, 45), (0, 54)])
+@pytest.mark.slow
 def test_slices_that_fit_are_read_once_to_learn_from(tiny, models, counted, budget, reads):
     learned = learn_models(
         raw_inputs(tiny / "raw"), **KINDS, learn=LearnParams(), budget_bytes=budget
@@ -215,6 +218,7 @@ def test_slices_that_fit_are_read_once_to_learn_from(tiny, models, counted, budg
 
 
 @pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.slow
 def test_learning_begins_again_where_masks_are_needed(tiny, tmp_path, enabled):
     one = Slice(tiny / "raw", tmp_path / "raw")
     spoil(one, "nan")
@@ -276,6 +280,7 @@ def test_slices_are_chosen_by_id_and_table(tiny, tmp_path):
     assert found.read_scan() == (source.layout.tile_shape_px, source.layout.voxel_um)
 
 
+@pytest.mark.slow
 def test_scripts_take_raw_tiles(script, tiny, tiny_grids, models, tmp_path):
     learned = tmp_path / "models"
     raw = ("--from_root_directory", tiny / "raw")
