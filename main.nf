@@ -3,7 +3,6 @@
 // Raw tiles of a serial-section OCT in, one brain out.
 
 include { help_text; param_problems; read_schema; stage_params } from './modules/local/params'
-include { check_own_places } from './modules/local/names'
 include { find_input; is_used; manual_transforms } from './modules/local/input'
 include { all_slices; check_space; in_order; once; placed; tell_result; whole } from './modules/local/output'
 include { claim_output; release_output } from './modules/local/claim'
@@ -37,7 +36,6 @@ workflow {
     if (problems) {
         error(problems.join('\n'))
     }
-    check_own_places(params)
     def source = find_input(params)
     // A preview writes nothing, so it needs no folder to itself.
     def claim = workflow.preview ? null : claim_output(params, source.subject)

@@ -60,6 +60,8 @@ def launch_command(
     # Tasks find the scripts that belong to this Python, whether its environment is active or not.
     scripts = str(Path(sys.executable).parent)
     child = {**environment, "PATH": os.pathsep.join([scripts, environment.get("PATH", "")])}
+    # What the workflow asks at launch (linumpy.launch) is asked of this Python.
+    child.setdefault("LINUMPY_PYTHON", sys.executable)
     child.setdefault("NXF_DISABLE_CHECK_LATEST", "true")
     child.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
     typed, arguments = arguments, name_workflow(arguments)

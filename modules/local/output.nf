@@ -27,8 +27,8 @@ def check_space(given, source) {
 
 def enough_space(what, store, bytes) {
     if (store.usableSpace < bytes) {
-        def wanted = String.format('%.1f', bytes / 1e9)
-        def there = String.format('%.1f', store.usableSpace / 1e9)
+        def wanted = (bytes / 1e9).round(1)
+        def there = (store.usableSpace / 1e9).round(1)
         error("${what}: about ${wanted} GB will be written, ${there} GB are free")
     }
 }

@@ -194,5 +194,5 @@ def to_json(value) {
         return "${value}".toString()
     }
     def escaped = value.toString().replace('\\', '\\\\').replace('"', '\\"')
-    '"' + escaped.replaceAll('[\\x00-\\x1f]') { letter -> String.format('\\u%04x', letter.codePointAt(0)) } + '"'
+    '"' + escaped.replaceAll('[\\x00-\\x1f]') { letter -> '\\u' + Integer.toHexString(letter.codePointAt(0)).padLeft(4, '0') } + '"'
 }

@@ -16,6 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linumpy.errors import InputError
+from linumpy.launch.discover import find_input, subject_of
+from linumpy.launch.names import local_path
 from tests.pipeline.conftest import REPOSITORY, Launch, Launcher, make_launcher, make_raw
 
 __all__ = ["make_launcher"]
@@ -120,13 +123,20 @@ def test_every_parameter_takes_only_what_is_safe_where_it_goes(answers: dict[str
     assert seen == set(PROPERTIES)
 
 
-def test_names_on_paths_are_harmless_or_refused(answers: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_names_on_paths_are_harmless_or_refused(name: str, tmp_path: Path) -> None:
     """Seen to fail with `is_harmless` always true."""
-    for name, refused in answers["paths"]:
-        assert (refused is None) == bool(HARMLESS.fullmatch(name)), (name, refused)
-        if refused:
-            assert refused.startswith("--truth ") and "rename it" in refused
-            assert not re.search(r"[\x00-\x1f\x7f\u202e]", refused)
+    (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(name)
+    for path in (tmp_path / name, tmp_path / name / "..", tmp_path / "link"):
+        if HARMLESS.fullmatch(name):
+            local_path("--truth", str(path))
+            continue
+        with pytest.raises(InputError) as caught:
+            local_path("--truth", str(path))
+        refused = str(caught.value)
+        assert refused.startswith("--truth ") and "rename it" in refused
+        assert not re.search(r"[\x00-\x1f\x7f\u202e]", refused)
 
 
 def test_what_tasks_leave_is_laid_out_by_plain_names_only(answers: dict[str, Any]) -> None:
@@ -135,14 +145,20 @@ def test_what_tasks_leave_is_laid_out_by_plain_names_only(answers: dict[str, Any
         assert (refused is None) == bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)), name
 
 
-def test_ids_and_subject_come_from_whole_names(answers: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_and_subject_come_from_whole_names(name: str, tmp_path: Path) -> None:
     """Seen to fail with `$` for the end of a grid's name: a line break after it went through."""
-    found = {name: rest for name, *rest in answers["within"]}
-    assert found["tile_x00_y00_z01"][0] == 1
-    assert found["tile_x00_y00_z99999999999"][0] is None
-    assert [name for name in found if found[name][1] is not None] == ["mosaic_grid_3d_z01.ome.zarr"]
-    for name, (_, _, subject) in found.items():
-        assert re.fullmatch(PROPERTIES["subject_name"]["pattern"], subject), (name, subject)
+    subject = subject_of(["data", name])
+    assert re.fullmatch(PROPERTIES["subject_name"]["pattern"], subject), subject
+    (tmp_path / name).mkdir()
+    asked = {"input": str(tmp_path)}
+    if name in ("tile_x00_y00_z01", "tile_x00_y00_z01\ntouch PWNED"):
+        assert find_input(asked)["ids"] == [1]
+    elif name == "mosaic_grid_3d_z01.ome.zarr":
+        assert find_input(asked)["kind"] == "grids"
+    else:
+        with pytest.raises(InputError, match="found neither folders tile_x00_y00_z00 nor"):
+            find_input(asked)
 
 
 def test_launch_on_another_machine_is_noticed_without_locks(answers: dict[str, Any]) -> None:

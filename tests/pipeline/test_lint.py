@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from linumpy.maven import class_path
-from linumpy.nextflow import cache_folder, find_java
+from linumpy.nextflow import NEXTFLOW, cache_folder, find_java
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PARSER = "io.nextflow:nf-lang:25.04.0"
@@ -17,6 +17,9 @@ PARSER = "io.nextflow:nf-lang:25.04.0"
 
 def lint(*sources: Path) -> tuple[int, list[str]]:
     jars = class_path(PARSER, cache_folder(os.environ))
+    # Of what Nextflow itself comes with, its sources may use this.
+    nextflow = class_path(NEXTFLOW, cache_folder(os.environ))
+    jars = [*jars, *(jar for jar in nextflow if jar.name.startswith("groovy-json-"))]
     done = subprocess.run(
         [
             str(find_java(os.environ)),
