@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TextIO
 
 from linumpy.errors import LinumpyError
+from linumpy.launch.claim import Claim
 from linumpy.launch.discover import checked_file, checked_path, find_input, manual_transforms
 from linumpy.launch.names import local_path
 
@@ -49,14 +50,53 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], Answer]] = {
 
 
 def main(command: str, requests: TextIO, answers: TextIO) -> int:
-    """Answer one request."""
-    asked = json.loads(requests.readline())
-    try:
-        answer = COMMANDS[command](asked)
-    except LinumpyError as error:
-        answer = {"error": str(error)}
-    except OSError as error:
-        place = Path(error.filename) if error.filename else "the launch"
-        answer = {"error": f"{place}: {error.strerror}"}
-    print(json.dumps(answer), file=answers, flush=True)
+    """Answer one request; of ``keep`` all, until there are no more."""
+    if command == "keep":
+        keep(requests, answers)
+    else:
+        asked = json.loads(requests.readline())
+        _tell(answers, _answer(COMMANDS[command], asked))
     return 0
+
+
+def keep(requests: TextIO, answers: TextIO) -> None:
+    """Keep an output folder for a launch as long as that lives, and write what it asks for there.
+
+    The first request is for the folder (`Claim`), each of the next to write one file: ``place``
+    within the folder, and ``text``. The launch's end closes `requests`.
+    """
+    # Sent to all processes of a terminal or a job. The launch itself may take a while to end.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    claims: list[Claim] = []
+
+    def claim(asked: dict[str, Any]) -> Answer:
+        claims.append(Claim(asked))
+        return {"warnings": claims[0].warnings}
+
+    def write(asked: dict[str, Any]) -> Answer:
+        claims[0].output.write(asked["place"], asked["text"])
+        return {}
+
+    try:
+        for line in requests:
+            answer = _answer(write if claims else claim, json.loads(line))
+            _tell(answers, answer)
+            if not claims:
+                return
+    finally:
+        for claimed in claims:
+            claimed.release()
+
+
+def _answer(action: Callable[[dict[str, Any]], Answer], asked: dict[str, Any]) -> Answer:
+    try:
+        return action(asked)
+    except LinumpyError as error:
+        return {"error": str(error)}
+    except OSError as error:
+        return {"error": f"{error.filename or 'the launch'}: {error.strerror}"}
+
+
+def _tell(answers: TextIO, answer: Answer) -> None:
+    print(json.dumps(answer), file=answers, flush=True)
