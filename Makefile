@@ -5,6 +5,7 @@
 # make test-docs: links, examples and generated pages of the documentation.
 # make test-slurm: the pipeline through a SLURM of its own on this machine; Debian, as root.
 # make test-containers: the CPU image made from nothing, and the pipeline in it; Debian, as root.
+# make test-matrix: the quick tests with each Python, oldest and newest dependencies (MATRIX: options).
 # make hooks: install the git hooks (.pre-commit-config.yaml).
 # All make the environment (.venv) first. PYTHON chooses the interpreter (3.11 or newer),
 # SEED the acquisition that the demo simulates.
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 DEMO := demo
 VALIDATOR := $(VENV)/rocrate
 
-.PHONY: help demo test test-all test-faults test-slurm test-containers test-docs \
+.PHONY: help demo test test-all test-faults test-slurm test-containers test-docs test-matrix \
 	check hooks format env clean
 
 help:
@@ -78,6 +79,10 @@ test-containers: env
 test-docs: env
 	$(BIN)/python -m pytest tests/project/test_docs_links.py tests/faults/test_page.py \
 		tests/gpu/test_docs.py tests/pipeline/test_params.py
+
+# Makes environments of its own, below .cache/matrix.
+test-matrix:
+	$(PYTHON) tests/project/matrix.py $(MATRIX)
 
 hooks: env
 	$(BIN)/prek install
