@@ -27,8 +27,8 @@ ENVIRONMENTS = ROOT / ".cache" / "matrix"
 EXTRAS = ("nextflow", "demo", "remote")
 """Extras whose lower bounds are tested too; those of a GPU need one."""
 
-LEFT_OUT = ("containers", "pipeline", "project", "slurm")
-"""Folders of tests in which no library but Nextflow or an engine can make a difference."""
+LEFT_OUT = ("benchmarks", "containers", "faults", "pipeline", "planning", "project", "slurm")
+"""Folders of tests that ask about programs, kills and files more than about libraries."""
 
 SHOWN = ("numpy", "scipy", "scikit-image", "zarr", "zarrs", "matplotlib", "SimpleITK", "tifffile")
 
