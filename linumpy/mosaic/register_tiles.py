@@ -25,7 +25,13 @@ from linumpy.registration.correlation import (
     flatten,
     start_correlation,
 )
-from linumpy.registration.network import connected_components, robust_spread, solve_network
+from linumpy.registration.network import (
+    bridges,
+    cauchy_weights,
+    connected_components,
+    least_deviations,
+    solve_network,
+)
 
 MAX_SLABS = 24
 MIN_SIDE_SHARE = 0.5
@@ -38,6 +44,9 @@ _MIN_PAIR_SIGMA_PX = 0.05
 _MIN_STAGE_SIGMA_PX = 0.2
 _UNKNOWN_STAGE_SIGMA_PX = 1.0
 _OUTLIER_SIGMAS = 4.0
+_PLAUSIBLE_PX = 2.0
+_MIN_DIRECTION_PAIRS = 5
+_CONFIRMED_SHARE = 0.8
 _OUTLIER_FLOOR_PX = 0.75
 _BRIGHTNESS_PRIOR, _BRIGHTNESS_SIGMA = 3.0, 0.05
 """Of logarithms: how far tiles may be apart, and how closely a pair is believed."""
@@ -66,6 +75,11 @@ class TilePair:
     a: int
     b: int
     expected_px: tuple[float, float]
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Both numbers."""
+        return self.a, self.b
 
 
 @dataclass
@@ -112,6 +126,20 @@ class Solution:
     linear: np.ndarray
     stage_sigma_px: float
     pair_sigma_px: float
+
+    @property
+    def limit_px(self) -> float:
+        """The residual from which on a pair contradicts the others."""
+        return max(_OUTLIER_SIGMAS * self.pair_sigma_px, _OUTLIER_FLOOR_PX)
+
+    def residual(self, result: PairResult) -> np.ndarray:
+        """Return measured minus solved displacement."""
+        step = self.position_px[result.pair.b] - self.position_px[result.pair.a]
+        return result.displacement_px - step
+
+    def agrees(self, result: PairResult) -> bool:
+        """Whether the residual is one of a good pair."""
+        return bool(np.hypot(*self.residual(result)) <= self.limit_px)
 
 
 def find_pairs(stage_px: np.ndarray, tile_shape: tuple[int, int]) -> list[TilePair]:
@@ -274,8 +302,7 @@ def solve_positions(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solu
     """
     for result in results:
         result.accepted = result.peak is not None and result.peak.z_score >= ACCEPT_Z_SCORE
-    _reject_stage_outliers(results)
-    solution = _solve(stage_px, results)
+    solution = _reject_unconfirmed(stage_px, results)
     for result in results:
         if result.accepted:
             continue
@@ -287,67 +314,82 @@ def solve_positions(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solu
         if peak is not None and peak.z_score >= SECOND_LOOK_Z_SCORE:
             result.peak, result.accepted = peak, True
     for _ in range(len(results)):
-        solution = _solve(stage_px, results)
+        accepted = [r for r in results if r.accepted]
+        solution = _solve(stage_px, accepted, solution.stage_sigma_px, solution)
         worst = max(
-            (r for r in results if r.accepted),
-            key=lambda r: float(np.hypot(*_residual(solution, r))),
+            accepted,
+            key=lambda r: float(np.hypot(*solution.residual(r))),
             default=None,
         )
-        limit = max(_OUTLIER_SIGMAS * solution.pair_sigma_px, _OUTLIER_FLOOR_PX)
-        if worst is None or np.hypot(*_residual(solution, worst)) <= limit:
+        if worst is None or solution.agrees(worst):
             break
         worst.accepted = False
     for result in results:
         if result.accepted:
-            residual = _residual(solution, result)
+            residual = solution.residual(result)
             result.residual_px = (float(residual[0]), float(residual[1]))
     return solution
 
 
-def _residual(solution: Solution, result: PairResult) -> np.ndarray:
-    step = solution.position_px[result.pair.b] - solution.position_px[result.pair.a]
-    return result.displacement_px - step
+def _reject_unconfirmed(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
+    """Solve, and drop unlikely pairs that no loop of agreeing pairs confirms.
 
-
-def _stage_errors(results: Sequence[PairResult]) -> np.ndarray:
-    """Differences between measured and expected displacements of accepted pairs, (n, 2)."""
-    return np.array(
-        [r.displacement_px - r.pair.expected_px for r in results if r.accepted]
-    ).reshape(-1, 2)
-
-
-def _reject_stage_outliers(results: Sequence[PairResult]) -> None:
-    """Drop pairs whose displacement no stage that made the others would make."""
-    errors = _stage_errors(results)
-    if len(errors) < 5:
-        return
-    middle = np.median(errors, axis=0)
-    limit = max(_OUTLIER_SIGMAS * robust_spread(errors - middle), 2.0)
-    for result in results:
-        if result.accepted:
-            error = result.displacement_px - result.pair.expected_px - middle
-            result.accepted = bool(np.abs(error).max() <= limit)
-
-
-def _solve(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
-    """Solve from the accepted pairs; the stage's linear error is a term shared by all tiles."""
+    What the stage does to all tiles alike (scale, rotation, backlash) makes no pair unlikely.
+    """
     accepted = [r for r in results if r.accepted]
-    pairs = [(r.pair.a, r.pair.b) for r in accepted]
-    errors = _stage_errors(results)
-    stage_sigma = _UNKNOWN_STAGE_SIGMA_PX
-    if len(errors):
-        spread = robust_spread(errors - np.median(errors, axis=0)) / np.sqrt(2)
-        stage_sigma = max(spread, _MIN_STAGE_SIGMA_PX)
+    stage_sigma = _stage_sigma(accepted, 0.5)
+    # Wrong pairs seldom close a loop, so that those that do tell how far the stage is off.
+    confirmed, _ = _by_loops(_solve(stage_px, accepted, stage_sigma), accepted)
+    stage_sigma = max(stage_sigma, _stage_sigma(confirmed, _CONFIRMED_SHARE))
+    limit = max(_OUTLIER_SIGMAS * np.sqrt(2) * stage_sigma, _PLAUSIBLE_PX)
+    while True:
+        solution = _solve(stage_px, accepted, stage_sigma)
+        own = _own_errors(accepted)
+        far = {
+            r.pair for r, error in zip(accepted, own, strict=True) if np.abs(error).max() > limit
+        }
+        unlikely = [r for r in _by_loops(solution, accepted)[1] if r.pair in far]
+        if not unlikely:
+            return solution
+        # What contradicted them may be right.
+        for result in unlikely:
+            result.accepted = False
+        accepted = [r for r in accepted if r.accepted]
+
+
+def _by_loops(
+    solution: Solution, accepted: Sequence[PairResult]
+) -> tuple[list[PairResult], list[PairResult]]:
+    """Return the agreeing pairs that a loop of such pairs confirms, and those that none does."""
+    agreeing = [r for r in accepted if solution.agrees(r)]
+    alone = bridges(len(solution.position_px), [r.pair.tiles for r in agreeing])
+    parts: tuple[list[PairResult], list[PairResult]] = ([], [])
+    for result, bridge in zip(agreeing, alone, strict=True):
+        parts[int(bridge)].append(result)
+    return parts
+
+
+def _solve(
+    stage_px: np.ndarray,
+    accepted: Sequence[PairResult],
+    stage_sigma: float,
+    start: Solution | None = None,
+) -> Solution:
+    """Solve from accepted pairs; the stage's linear error is a term shared by all tiles."""
+    pairs = [r.pair.tiles for r in accepted]
     centred = stage_px - stage_px.mean(axis=0)
     size = max(float(np.abs(centred).max()), 1.0)
     solved = solve_network(
         len(stage_px),
         pairs,
-        errors,
+        _stage_errors(accepted),
         prior_sigma=stage_sigma,
         min_pair_sigma=_MIN_PAIR_SIGMA_PX,
         terms=centred / size,
         term_sigma=_LINEAR_PRIOR * size,
+        # Of pairs that contradict each other, those are right that ask less of the stage.
+        trust=cauchy_weights(_own_errors(accepted), stage_sigma),
+        start=start.position_px - stage_px if start else None,
     )
     return Solution(
         position_px=stage_px + solved.deviation,
@@ -356,6 +398,54 @@ def _solve(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
         stage_sigma_px=stage_sigma,
         pair_sigma_px=solved.pair_sigma,
     )
+
+
+def _expected(accepted: Sequence[PairResult]) -> np.ndarray:
+    return np.array([r.pair.expected_px for r in accepted]).reshape(-1, 2)
+
+
+def _stage_errors(accepted: Sequence[PairResult]) -> np.ndarray:
+    """Return measured minus expected displacements, shape (n_pairs, 2)."""
+    return np.array([r.displacement_px for r in accepted]).reshape(-1, 2) - _expected(accepted)
+
+
+def _own_errors(accepted: Sequence[PairResult]) -> np.ndarray:
+    """Return what the stage's linear error (scale, rotation, shear) leaves of the pairs' errors.
+
+    Fitted by least absolute deviations, so that neither direction of steps nor wrong pairs decide.
+    """
+    steps, errors = _expected(accepted), _stage_errors(accepted)
+    size = float(np.abs(steps).max(initial=1.0))
+    design = steps / size
+
+    prior = np.full(2, 1 / (_LINEAR_PRIOR * size) ** 2)
+    return errors - design @ least_deviations(design, errors, prior, _MIN_STAGE_SIGMA_PX)
+
+
+def _stage_sigma(pairs: Sequence[PairResult], share: float) -> float:
+    """Return how far the stage is off, as a standard deviation an axis.
+
+    Each direction of steps has its own: backlash moves every other row as a whole, so that half of
+    the pairs of one direction are off. A share s of the lengths of normal 2D vectors is below
+    √(−2·ln(1 − s)) standard deviations.
+
+    Parameters
+    ----------
+    pairs
+        Pairs to tell it from.
+    share
+        Of the pairs: those that need less of the stage are sure to be right.
+    """
+    if not pairs:
+        return _UNKNOWN_STAGE_SIGMA_PX
+    length = np.linalg.norm(_own_errors(pairs), axis=1)
+    along = np.abs(_expected(pairs)).argmax(axis=1)
+    groups = [length[along == axis] for axis in (0, 1)]
+    if min(map(len, groups)) < _MIN_DIRECTION_PAIRS:
+        groups = [length]
+    spread = max(float(np.quantile(group, share)) for group in groups)
+    # A pair has the errors of two tiles.
+    return max(spread / np.sqrt(-4 * np.log1p(-share)), _MIN_STAGE_SIGMA_PX)
 
 
 def overlap_means(

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 
 _ITERATIONS = 5
+_LEAST_DEVIATION_ROUNDS = 30
+_FREE = 1000.0
+"""How many spreads of the errors an item may be off while outliers are told."""
 _MAX_DENSE_ITEMS = 128
 
 
@@ -48,6 +51,8 @@ def solve_network(
     min_pair_sigma: float,
     terms: np.ndarray | None = None,
     term_sigma: float = 1.0,
+    trust: np.ndarray | float = 1.0,
+    start: np.ndarray | None = None,
 ) -> NetworkSolution:
     """Solve for the items' deviations from their reported positions.
 
@@ -68,6 +73,11 @@ def solve_network(
         position itself; None for nothing.
     term_sigma
         Standard deviation of the linear coefficients about 0.
+    trust
+        Shape (n_pairs,): relative weights while outliers are told.
+    start
+        Shape (n_items, k): deviations to start from, such as those of one pair more; None for
+        those of least absolute deviations.
     """
     k = errors.shape[1]
     n_terms = 0 if terms is None else terms.shape[1]
@@ -78,28 +88,87 @@ def solve_network(
     if terms is not None:
         prior = np.concatenate([prior, np.full(n_terms, 1 / term_sigma**2)])
     design, solve = _design(n_items, pairs, terms)
-    # Begin with what the reported positions make likely: an outlier that gets in first can push
-    # good pairs out.
-    centred = errors - np.median(errors, axis=0)
-    weight = 1 / (1 + (np.linalg.norm(centred, axis=1) / (3 * prior_sigma)) ** 4)
-    pair_sigma = 4 * min_pair_sigma
-    unknown = np.zeros((n_items + n_terms, k))
-    residual = errors
-    for _ in range(_ITERATIONS):
-        unknown = solve(weight / pair_sigma**2, prior, errors)
+    if start is None:
+        # What most pairs agree on, not what the reported positions make likely: backlash, scale
+        # and rotation of a stage shift half of all pairs in the same way.
+        free = prior.copy()
+        free[:n_items] = 1 / (_FREE * max(robust_spread(errors), prior_sigma)) ** 2
+        unknown = least_deviations(design, errors, free, min_pair_sigma, trust, solve)
         residual = errors - design @ unknown
+    else:
+        first, second = np.array(pairs).T
+        residual = errors - (start[second] - start[first])
+    unknown = np.zeros((n_items + n_terms, k))
+    pair_sigma = min_pair_sigma
+    for _ in range(_ITERATIONS):
         pair_sigma = max(robust_spread(residual), min_pair_sigma)
-        # Cauchy weights: an outlier loses its pull smoothly.
-        weight = 1 / (1 + (np.linalg.norm(residual, axis=1) / (3 * pair_sigma)) ** 2)
+        # Cauchy weights of pairs and items: an outlier of either loses its pull smoothly.
+        prior[:n_items] = cauchy_weights(unknown[:n_items], prior_sigma) / prior_sigma**2
+        unknown = solve(cauchy_weights(residual, pair_sigma) / pair_sigma**2, prior, errors)
+        residual = errors - design @ unknown
     deviation = unknown[:n_items]
     if terms is not None:
         deviation = deviation + terms @ unknown[n_items:]
     return NetworkSolution(deviation, unknown[n_items:], residual, pair_sigma)
 
 
+Solver = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Weighted least squares: weights of the pairs, inverse variances of the unknowns, errors."""
+
+
+def least_deviations(
+    design: Any,
+    errors: np.ndarray,
+    prior: np.ndarray,
+    sigma: float,
+    trust: np.ndarray | float = 1.0,
+    solve: Solver | None = None,
+) -> np.ndarray:
+    """Minimise the weighted sum of the lengths of residuals by iteratively reweighted squares.
+
+    A minority of wrong pairs cannot bend the solution.
+
+    Parameters
+    ----------
+    design
+        The differences as a matrix (n_pairs, n_unknowns).
+    errors
+        Shape (n_pairs, k).
+    prior
+        Shape (n_unknowns,): inverse variances of the unknowns about 0.
+    sigma
+        Scale of a good pair's residual.
+    trust
+        Shape (n_pairs,): relative weights.
+    solve
+        Weighted least squares with `design`; None where that is a dense matrix.
+
+    Returns
+    -------
+    Shape (n_unknowns, k).
+    """
+    solve = solve or _dense_solver(design)
+    length, floor = np.zeros(len(errors)), sigma
+    unknown = np.zeros((design.shape[1], errors.shape[1]))
+    for _ in range(_LEAST_DEVIATION_ROUNDS):
+        unknown = solve(trust / (sigma * np.maximum(length, floor)), prior, errors)
+        length = np.linalg.norm(errors - design @ unknown, axis=1)
+        # The floor falls round by round: a wrong pair ends with no pull, not with a bounded one.
+        floor = max(0.05 * sigma, 0.8 * floor)
+    return unknown
+
+
+def _dense_solver(design: np.ndarray) -> Solver:
+    def solve(weight: np.ndarray, prior: np.ndarray, errors: np.ndarray) -> np.ndarray:
+        weighted = design.T * weight
+        return np.linalg.solve(weighted @ design + np.diag(prior), weighted @ errors)
+
+    return solve
+
+
 def _design(
     n_items: int, pairs: Sequence[tuple[int, int]], terms: np.ndarray | None
-) -> tuple[Any, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]:
+) -> tuple[Any, Solver]:
     """Return what differences are of the unknowns, and the weighted least squares with priors.
 
     Few items have a dense matrix: to load SciPy's sparse ones would take longer than all else.
@@ -112,12 +181,7 @@ def _design(
         dense[rows, first] = -1
         if terms is not None:
             dense = np.hstack([dense, dense @ terms])
-
-        def solve_dense(weight: np.ndarray, prior: np.ndarray, errors: np.ndarray) -> np.ndarray:
-            weighted = dense.T * weight
-            return np.linalg.solve(weighted @ dense + np.diag(prior), weighted @ errors)
-
-        return dense, solve_dense
+        return dense, _dense_solver(dense)
     import scipy.sparse
     import scipy.sparse.linalg
 
@@ -140,9 +204,51 @@ def _design(
     return sparse, solve_sparse
 
 
+def cauchy_weights(vectors: np.ndarray, sigma: float) -> np.ndarray:
+    """Return the weight of each row of an array by its length: one half at 3 `sigma`."""
+    weights: np.ndarray = 1 / (1 + (np.linalg.norm(vectors, axis=1) / (3 * sigma)) ** 2)
+    return weights
+
+
 def robust_spread(values: np.ndarray) -> float:
     """Return the spread of values about 0 by their median magnitude, 0 for none."""
     return 1.4826 * float(np.median(np.abs(values))) if values.size else 0.0
+
+
+def bridges(n_items: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return which pairs no loop of other pairs confirms.
+
+    Without such a pair its two items would be in different components (Tarjan, Inf. Process.
+    Lett. 2, 160, 1974).
+    """
+    neighbours: list[list[tuple[int, int]]] = [[] for _ in range(n_items)]
+    for number, (a, b) in enumerate(pairs):
+        neighbours[a].append((b, number))
+        neighbours[b].append((a, number))
+    found = np.zeros(len(pairs), bool)
+    # The order of a depth-first walk, and the earliest item that a subtree has a pair to.
+    order, low = [0] * n_items, [0] * n_items
+    clock = 0
+    for root in range(n_items):
+        stack = [] if order[root] else [(root, -1, iter(neighbours[root]))]
+        while stack:
+            item, via, rest = stack[-1]
+            if not order[item]:
+                clock += 1
+                order[item] = low[item] = clock
+            for other, number in rest:
+                if not order[other]:
+                    stack.append((other, number, iter(neighbours[other])))
+                    break
+                if number != via:
+                    low[item] = min(low[item], order[other])
+            else:
+                stack.pop()
+                if stack:
+                    parent = stack[-1][0]
+                    low[parent] = min(low[parent], low[item])
+                    found[via] = low[item] > order[parent]
+    return found
 
 
 def connected_components(n_items: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:

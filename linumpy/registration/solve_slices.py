@@ -15,9 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.registration.network import connected_components, robust_spread
+from linumpy.registration.network import (
+    cauchy_weights,
+    connected_components,
+    least_deviations,
+    robust_spread,
+)
 
-_ROUNDS = 30
 _FINAL_ROUNDS = 12
 _WINDOW = 5
 _JUMP_SCORE = 4.0
@@ -90,8 +94,9 @@ def solve_slices(
     design[rows, first] = -1
     spread = max(robust_spread(errors), min_prior_sigma)
     # Of pairs that contradict each other, those are right that need less of the motors.
-    likely = 1 / (1 + (np.linalg.norm(errors, axis=1) / (_UNLIKELY * spread)) ** 2)
-    alone = _least_deviations(design, errors, trust * likely, min_pair_sigma, _WEAK_PRIOR * spread)
+    likely = cauchy_weights(errors, _UNLIKELY / 3 * spread)
+    weak = np.full(n_slices, 1 / (_WEAK_PRIOR * spread) ** 2)
+    alone = least_deviations(design, errors, weak, min_pair_sigma, trust * likely)
     group = connected_components(n_slices, pairs)
     held = group >= 0
     members = [np.flatnonzero(group == n) for n in range(int(group.max()) + 1)]
@@ -103,23 +108,6 @@ def solve_slices(
         found = (int(m[at]) for m in members for at in _jumps(alone[m], motor_sigma))
         jumps = tuple(sorted(found))
     return _with_motors(design, errors, trust, alone, held, jumps, min_pair_sigma, motor_sigma)
-
-
-def _least_deviations(
-    design: np.ndarray, errors: np.ndarray, trust: np.ndarray, sigma: float, prior_sigma: float
-) -> np.ndarray:
-    """Minimise the weighted sum of the lengths of residuals, all but free of the motors."""
-    prior = np.eye(design.shape[1]) * (sigma / prior_sigma) ** 2
-    deviation = np.zeros((design.shape[1], errors.shape[1]))
-    floor = sigma
-    for n in range(_ROUNDS):
-        length = np.linalg.norm(errors - design @ deviation, axis=1) if n else np.zeros(len(errors))
-        weight = trust * sigma / np.maximum(length, floor)
-        weighted = design.T * weight
-        deviation = np.linalg.solve(weighted @ design + prior, weighted @ errors)
-        # Ever sharper: a wrong pair ends with no pull, not with a bounded one.
-        floor = max(0.05 * sigma, 0.8 * floor)
-    return deviation
 
 
 def _jumps(values: np.ndarray, sigma: float) -> list[int]:
@@ -177,16 +165,15 @@ def _with_motors(
     for _ in range(_FINAL_ROUNDS):
         residual = errors - design @ deviation
         pair_sigma = max(robust_spread(residual), min_pair_sigma)
-        weight = 1 / (1 + (np.linalg.norm(residual, axis=1) / (3 * pair_sigma)) ** 2)
-        off = np.linalg.norm(deviation - zeros[stretch], axis=1)
-        motor = 1 / (1 + (off / (3 * sigma)) ** 2) / sigma**2
+        weight = cauchy_weights(residual, pair_sigma)
+        motor = cauchy_weights(deviation - zeros[stretch], sigma) / sigma**2
         left = of_pairs.T * (trust * weight / pair_sigma**2)
         right = of_motors.T * motor
         normal = left @ of_pairs + right @ of_motors + np.diag(anchor) / sigma**2
         unknown = np.linalg.solve(normal, left @ errors)
         deviation, zeros = unknown[:n_slices], unknown[n_slices:]
     residual = errors - design @ deviation
-    weight = 1 / (1 + (np.linalg.norm(residual, axis=1) / (3 * pair_sigma)) ** 2)
+    weight = cauchy_weights(residual, pair_sigma)
     return SliceSolution(deviation, residual, pair_sigma, weight, jumps)
 
 

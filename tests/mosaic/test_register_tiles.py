@@ -4,6 +4,7 @@ import pytest
 from linumpy.device import to_host
 from linumpy.mosaic.register_tiles import (
     MAX_SLABS,
+    PairResult,
     correlate_pair,
     find_pairs,
     overlap_means,
@@ -11,7 +12,8 @@ from linumpy.mosaic.register_tiles import (
     tile_brightness,
     tile_evidence,
 )
-from linumpy.registration.correlation import flatten
+from linumpy.registration.correlation import Peak, flatten
+from linumpy.registration.network import connected_components
 
 from ..registration.speckle import FINE, fixed_field, image
 
@@ -55,6 +57,99 @@ def test_an_outlier_pair_is_rejected(xp, acquisition):
     error = (solution.position_px - true)[:8]
     error -= error.mean(axis=0)
     assert np.sqrt((error**2).mean(axis=0)).max() < 0.25
+
+
+class Measured(PairResult):
+    """A pair whose second look finds the truth where that is near enough."""
+
+    truth_px = None
+
+    def look_again(self, expected_px, within_px):
+        if self.truth_px is None or np.abs(self.truth_px - expected_px).max() > within_px:
+            return None
+        return Peak(tuple(self.truth_px), 0.5, 4.5)
+
+
+def measured_pairs(rng, stage, true, tile, *, wrong=0.0, missing=0.0):
+    """Displacements to 0.05 px; a share of wrong ones that look like matches, one not found."""
+    results = []
+    for pair in find_pairs(stage, tile):
+        truth = true[pair.b] - true[pair.a] + rng.normal(0, 0.05, 2)
+        result = Measured(pair, None, (0, 0), Peak(tuple(truth), 0.5, 20.0))
+        drawn = rng.random()
+        if drawn < wrong:
+            off = rng.choice([-1, 1], 2) * rng.uniform(5, 60, 2)
+            result.peak = Peak(tuple(truth + off), 0.3, 5.5)
+        elif drawn < wrong + missing:
+            result.peak = None
+        else:
+            result.truth_px = truth
+        results.append(result)
+    return results
+
+
+def rms_px(position, true, results):
+    """Error an axis, less one translation for each group of tiles that good pairs join."""
+    good = [r.pair.tiles for r in results if r.truth_px is not None]
+    group = connected_components(len(true), good)
+    error = [(position - true)[group == n] for n in range(group.max() + 1)]
+    error = np.concatenate([part - part.mean(axis=0) for part in error])
+    return np.sqrt((error**2).mean(axis=0)).max()
+
+
+STAGES = {
+    "precise": {},
+    "scale and rotation": {"linear": [[0.01, -0.0087], [0.0087, 0.01]]},
+    "shear": {"linear": [[0, 0.01], [0, 0]]},
+    "backlash": {"backlash": 2.5},
+    "backlash and jitter": {"backlash": 2.5, "jitter": 0.2},
+    "jitter": {"jitter": 2.5},
+    "all": {"linear": [[0.01, -0.0087], [0.0087, 0.01]], "backlash": 2.5, "jitter": 1.0},
+}
+
+
+@pytest.mark.parametrize("pairs", [{}, {"wrong": 0.1, "missing": 0.2}], ids=["clean", "wrong"])
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("tile", [(64, 64), (400, 300)], ids=str)
+def test_what_the_stage_does_to_all_tiles_rejects_no_pair(rng, stage, tile, pairs):
+    """Scale, rotation and shear of large tiles, and rows shifted by backlash."""
+    effects = STAGES[stage]
+    ij = np.array([(i, j) for i in range(6) for j in range(5)])
+    nominal = ij * np.array(tile) * 0.8 + 8
+    centred = nominal - nominal.mean(axis=0)
+    true = nominal + centred @ np.array(effects.get("linear", np.zeros((2, 2)))).T
+    true[:, 0] += effects.get("backlash", 0) * (ij[:, 1] % 2)
+    true += rng.normal(0, 1, true.shape) * effects.get("jitter", 0)
+    results = measured_pairs(rng, nominal, true, tile, **pairs)
+    solution = solve_positions(nominal, results)
+    good = [r.accepted for r in results if r.truth_px is not None]
+    assert np.mean(good) >= 0.97
+    assert rms_px(solution.position_px, true, results) < 0.15
+
+
+def test_a_glitch_that_all_neighbours_confirm_is_followed(rng):
+    """One tile 30 px from where the stage reports it, the stage being precise otherwise."""
+    ij = np.array([(i, j) for i in range(5) for j in range(5)])
+    nominal = ij * 320.0
+    true = nominal + rng.normal(0, 0.3, nominal.shape)
+    true[12] += (30, -24)
+    results = measured_pairs(rng, nominal, true, (400, 400))
+    solution = solve_positions(nominal, results)
+    assert all(r.accepted for r in results)
+    assert rms_px(solution.position_px, true, results) < 0.1
+
+
+def test_an_unlikely_pair_that_no_loop_confirms_is_rejected(rng):
+    """The last tile of a row hangs on one pair, which is 40 px off."""
+    nominal = np.array([(i * 320.0, j * 320.0) for i in range(4) for j in range(3)] + [(1280.0, 0)])
+    true = nominal + rng.normal(0, 1, nominal.shape)
+    results = measured_pairs(rng, nominal, true, (400, 400))
+    (hanging,) = (r for r in results if 12 in r.pair.tiles)
+    hanging.truth_px = None
+    hanging.peak = Peak(tuple(np.add(hanging.peak.displacement_px, (40, 3))), 0.3, 9.0)
+    solution = solve_positions(nominal, results)
+    assert not hanging.accepted and solution.component[12] == -1
+    assert np.abs(solution.position_px - true)[12].max() < 4
 
 
 @pytest.mark.parametrize("depth", [7, 24, 60])

@@ -6,7 +6,12 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components as scipy_components
 
 from linumpy.registration import network
-from linumpy.registration.network import connected_components, solve_network
+from linumpy.registration.network import (
+    bridges,
+    connected_components,
+    least_deviations,
+    solve_network,
+)
 
 
 def grid_pairs(n):
@@ -27,7 +32,9 @@ def test_agrees_with_dense_least_squares(rng):
     weight = 1 / ours.pair_sigma**2
     cauchy = 1 / (1 + (np.linalg.norm(ours.residual, axis=1) / (3 * ours.pair_sigma)) ** 2)
     left = design.T * (cauchy * weight)
-    dense = np.linalg.solve(left @ design + np.eye(9) / 4, left @ errors)
+    # Items have Cauchy weights too: half of it at three times the prior's spread.
+    items = 1 / (1 + (np.linalg.norm(ours.deviation, axis=1) / 6) ** 2)
+    dense = np.linalg.solve(left @ design + np.diag(items) / 4, left @ errors)
     np.testing.assert_allclose(ours.deviation, dense, atol=1e-6)
 
 
@@ -118,3 +125,24 @@ def test_groups_are_scipys_connected_components(pairs):
     for name in label[joined].tolist():
         order.setdefault(name, len(order))
     assert ours[joined].tolist() == [order[name] for name in label[joined].tolist()]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=14))
+def test_without_a_bridge_there_is_one_component_more(pairs):
+    pairs = [(a, b) for a, b in pairs if a != b]
+
+    def count(kept):
+        first, second = np.array(kept, dtype=int).reshape(-1, 2).T
+        graph = coo_matrix((np.ones(len(kept)), (first, second)), shape=(10, 10))
+        return scipy_components(graph, directed=False)[0]
+
+    whole = count(pairs)
+    expected = [count(pairs[:n] + pairs[n + 1 :]) > whole for n in range(len(pairs))]
+    assert bridges(10, pairs).tolist() == expected
+
+
+def test_least_deviations_of_repeated_measurements_are_their_median(rng):
+    """In one dimension the sum of lengths is least at the (weighted) median."""
+    errors = np.concatenate([rng.normal(3, 0.1, 60), rng.uniform(20, 90, 41)])[:, None]
+    found = least_deviations(np.ones((101, 1)), errors, np.full(1, 1e-12), 0.1)
+    assert found[0, 0] == pytest.approx(np.median(errors), abs=0.02)
