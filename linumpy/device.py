@@ -108,7 +108,13 @@ def free_gpu_bytes() -> int:
     """Return the memory that can still be taken on the current GPU, that in CuPy's pool included.
 
     Not more than what the process was allowed to take (`resolve`).
+
+    Raises
+    ------
+    DeviceError
+        When there is no usable GPU.
     """
+    _visible_gpus("the memory of a GPU")
     import cupy
 
     pool = cupy.get_default_memory_pool()
@@ -167,14 +173,41 @@ def locate(where: Device) -> Device:
     return Device("cuda", index)
 
 
-def _visible_gpus(asker: str) -> int:
-    """Return how many GPUs there are, at least one; the error begins with `asker`."""
+def missing_library(asker: str, library: str, error: BaseException) -> DeviceError:
+    """Return the error for a library of the GPU extra that is missing or does not load.
+
+    Parameters
+    ----------
+    asker
+        What needs the library: a flag or a function.
+    library
+        CuPy, kvikio or nvCOMP.
+    error
+        What importing or loading it raised.
+    """
+    return DeviceError(
+        f"{asker} needs {library}, which cannot be imported here ({error}); {extra_advice('gpu')}"
+    )
+
+
+def cupy_for(asker: str) -> Any:
+    """Return CuPy.
+
+    Raises
+    ------
+    DeviceError
+        When it cannot be imported; the message begins with `asker` and names the extra.
+    """
     try:
         import cupy
     except ImportError as error:
-        raise DeviceError(
-            f"{asker} needs CuPy, which cannot be imported here ({error}); {extra_advice('gpu')}"
-        ) from error
+        raise missing_library(asker, "CuPy", error) from error
+    return cupy
+
+
+def _visible_gpus(asker: str) -> int:
+    """Return how many GPUs there are, at least one; the error begins with `asker`."""
+    cupy = cupy_for(asker)
     wait_for_cuda()
     try:
         count = cupy.cuda.runtime.getDeviceCount()
@@ -324,8 +357,15 @@ def to_device(array: Array, device: Device) -> Array:
     """Return `array` on `device`, copied only if it is not there yet.
 
     What made an array on another GPU must be over; the copy is, when this returns.
+
+    Raises
+    ------
+    DeviceError
+        When `device` is a GPU that cannot be used.
     """
     if device.is_gpu:
+        if not is_device_array(array):
+            device = locate(device)
         import cupy
 
         with _on(device):

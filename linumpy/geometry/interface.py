@@ -50,6 +50,11 @@ def find_tissue_interface(
     Returns
     -------
     float32 array over the two lateral axes: index of the first tissue voxel.
+
+    Raises
+    ------
+    DeviceError
+        When `use_gpu` is set and there is no usable GPU.
     """
     if use_gpu and not is_device_array(vol):
         gpu = Device("cuda")

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace
+from linumpy.device import Array, cupy_for, is_device_array, namespace
 from linumpy.errors import DeviceError, InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu.arrow_reader import from_arrow
@@ -290,7 +290,7 @@ def from_dlpack(source: Any) -> Array:
     if kind in (abi.CPU, abi.CUDA_HOST):
         return np.from_dlpack(source)
     if kind in (abi.CUDA, abi.CUDA_MANAGED):
-        return abi.cupy_for("DLPack").from_dlpack(source)
+        return cupy_for("DLPack of a GPU").from_dlpack(source)
     raise DeviceError(f"DLPack: device type {int(kind)} is neither the CPU nor CUDA")
 
 

@@ -12,8 +12,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from linumpy.errors import DeviceError, InputError
-from linumpy.extras import extra_advice
+from linumpy.errors import InputError
 
 CPU = 1
 CUDA = 2
@@ -286,21 +285,3 @@ def decode_metadata(address: int | None) -> Iterator[tuple[str, str]]:
 
 def _int32(value: int) -> bytes:
     return bytes(ctypes.c_int32(value))
-
-
-def cupy_for(what: str) -> Any:
-    """Return CuPy.
-
-    Raises
-    ------
-    DeviceError
-        When it cannot be imported; the message begins with `what` and names the extra.
-    """
-    try:
-        import cupy
-    except ImportError as error:
-        raise DeviceError(
-            f"{what}: memory of a GPU needs CuPy, which cannot be imported here ({error}); "
-            f"{extra_advice('gpu')}"
-        ) from error
-    return cupy

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array
+from linumpy.device import Array, cupy_for
 from linumpy.errors import DeviceError, InputError
 from linumpy.gpu import arrow_abi as abi
 
@@ -70,7 +70,7 @@ class Place:
             raise DeviceError(f"Arrow: device type {kind} is neither the CPU nor CUDA")
         if kind == abi.CUDA_HOST and not event:
             return cls(np, owner)
-        cupy = abi.cupy_for("Arrow")
+        cupy = cupy_for("Arrow memory of a GPU")
         handle = ctypes.c_void_p.from_address(event).value if event else None
         if kind == abi.CUDA_HOST:
             cupy.cuda.runtime.eventSynchronize(handle)

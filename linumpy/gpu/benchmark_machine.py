@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.device import Device, locate
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.info import cuda_version, driver_version
 from linumpy.gpu.info import describe_versions as describe_versions
@@ -29,6 +30,7 @@ def describe_machine(folder: Path, use_gpu: bool) -> dict[str, Any]:
         "filesystem": filesystem_of(folder),
     }
     if use_gpu:
+        locate(Device("cuda"))
         import cupy
 
         properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)

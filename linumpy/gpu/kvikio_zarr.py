@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from linumpy.errors import DeviceError, InputError
-from linumpy.extras import extra_advice
+from linumpy.device import Device, locate, missing_library
+from linumpy.errors import InputError
 from linumpy.gpu.layout import ChunkLayout
 from linumpy.gpu.zarr_io import array_layout, open_array, read_zarr_to_gpu
 
@@ -61,6 +61,7 @@ def read_raw_zarr(
         raise InputError(f"n_threads {n_threads}: expected 1 at least")
     array = _open_known(array_or_path)
     raw_layout(array)
+    locate(Device("cuda"))
     _need_kvikio()
     with nullcontext() if n_threads is None else kvikio_settings(num_threads=n_threads):
         return read_zarr_to_gpu(array, selection, backend="kvikio", out=out)
@@ -138,4 +139,4 @@ def _need_kvikio() -> None:
     try:
         KvikioFetch().close()
     except Exception as error:
-        raise DeviceError(f"kvikio cannot be used ({error}); {extra_advice('gpu')}") from error
+        raise missing_library("reading raw bytes to a GPU", "kvikio", error) from error

@@ -12,9 +12,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from linumpy.device import gpu_failure
+from linumpy.device import gpu_failure, missing_library
 from linumpy.errors import DeviceError
-from linumpy.extras import extra_advice
 
 LIBRARY_VERSION = 6
 """Major version of the library whose structures are used here."""
@@ -121,8 +120,8 @@ def library() -> ctypes.CDLL:
         try:
             handle = ctypes.CDLL(f"libnvcomp.so.{LIBRARY_VERSION}")
         except OSError as error:
-            raise DeviceError(
-                f"nvCOMP {LIBRARY_VERSION} cannot be loaded ({error}); {extra_advice('gpu')}"
+            raise missing_library(
+                "decoding on a GPU", f"nvCOMP {LIBRARY_VERSION}", error
             ) from error
     properties = _Properties()
     handle.nvcompGetProperties(ctypes.byref(properties))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.device import Device, locate
 from linumpy.errors import DeviceError, DeviceMemoryError
 from linumpy.exit_status import is_lost
 from linumpy.gpu.encode import WriteItem, refuse_unwritable, write_on_device
@@ -46,9 +47,10 @@ def read_windows(array: Any, windows: Sequence[Window]) -> list[Any]:
     ------
     InputError
         When a chunk is corrupt.
-    DeviceMemoryError
-        When device memory does not suffice.
+    DeviceError
+        When there is no usable GPU; a DeviceMemoryError when its memory does not suffice.
     """
+    locate(Device("cuda"))
     import cupy
 
     if is_remote(str(array.store_path)):
@@ -110,9 +112,11 @@ def write_windows(array: Any, windows: Sequence[Window], values: Sequence[Any]) 
     ------
     ValueError
         When a window cuts a stored object, or a value has another shape.
-    DeviceMemoryError
-        When device memory does not hold one object while it is encoded.
+    DeviceError
+        When there is no usable GPU; a DeviceMemoryError when its memory does not hold one object
+        while it is encoded.
     """
+    locate(Device("cuda"))
     import cupy
     from zarr.buffer.cpu import Buffer
 

@@ -32,6 +32,9 @@ PIPELINE = "linumpy.gpu.codec_pipeline.GpuCodecPipeline"
 
 NDBUFFER = "linumpy.gpu.buffers.DeviceNDBuffer"
 
+PREFER = {"auto": "auto", "kvikio": "kvikio", "zarr-gpu": "zarr"}
+"""Backends by the names that other pipelines give them in ``prefer``."""
+
 _last = threading.local()
 
 
@@ -47,7 +50,8 @@ def gpu_zarr_context(
 
     Arrays that are opened inside decode and encode on the device, all chunks of a request at once;
     ``array[...]`` gives CuPy arrays, and CuPy arrays can be assigned. Such an array may be used
-    after the block too: it then reads and writes NumPy arrays by the CPU.
+    after the block too: it then reads and writes NumPy arrays by the CPU. New arrays without
+    ``compressors`` get the codec that Zarr's configuration names for zstd: the device's.
 
     Parameters
     ----------
@@ -79,12 +83,12 @@ def gpu_zarr_context(
     """
     from linumpy.device import Device, locate
 
+    backend = _backend(backend)
     device = locate(Device("cuda", device)).index
-    if backend not in _backends():
-        raise InputError(f"backend {backend!r}: expected one of {', '.join(_backends())}")
     import zarr
 
     from linumpy.gpu import buffers, codec_pipeline, codecs  # noqa: F401 - registers them
+    from linumpy.io.zarr_adapter import configured_default_codec
     from linumpy.io.zarr_settings import zarr_settings
 
     settings = {
@@ -95,14 +99,23 @@ def gpu_zarr_context(
         "ndbuffer": NDBUFFER,
     }
     chosen = Session(device, stream, backend, batch_nbytes)
-    with zarr_settings(settings), session(chosen):
+    with zarr_settings(settings), configured_default_codec(), session(chosen):
         yield chosen
 
 
-def _backends() -> tuple[str, ...]:
+def _backend(backend: str | None, prefer: str | None = None) -> str:
+    """Return the backend that a caller named, by our name or by that of other pipelines."""
     from linumpy.gpu.backends import BACKENDS
 
-    return BACKENDS
+    if prefer is None:
+        if backend is not None and backend not in BACKENDS:
+            raise InputError(f"backend {backend!r}: expected one of {', '.join(BACKENDS)}")
+        return backend or "auto"
+    if backend is not None:
+        raise InputError(f"backend {backend!r} and prefer {prefer!r}: expected one of the two")
+    if prefer not in PREFER:
+        raise InputError(f"prefer {prefer!r}: expected one of {', '.join(PREFER)}")
+    return PREFER[prefer]
 
 
 def last_read() -> ReadRecord | None:
@@ -114,7 +127,8 @@ def read_zarr_to_gpu(
     array_or_path: Any,
     selection: Any = None,
     *,
-    backend: str = "auto",
+    backend: str | None = None,
+    prefer: str | None = None,
     stream: Any = None,
     out: Any = None,
 ) -> Any:
@@ -127,11 +141,15 @@ def read_zarr_to_gpu(
     selection
         Integers, slices (steps from 1) and ellipsis, as for Zarr's basic indexing; None for all.
     backend
-        ``kvikio`` reads raw chunks straight to the device. ``nvcomp`` decodes on the device, in
-        batches. ``host`` decodes with the CPU's cores and copies through pinned memory. ``zarr`` is
-        Zarr itself with its GPU buffers. ``auto`` takes the fastest of the first three for this
-        format, chunk size and machine; when it fails for a reason that is not the data's, the next
-        is tried with a warning that names the cause. Arrays on object stores are its ``host``.
+        ``auto`` when None. ``kvikio`` reads raw chunks straight to the device. ``nvcomp`` decodes
+        on the device, in batches. ``host`` decodes with the CPU's cores and copies through pinned
+        memory. ``zarr`` is Zarr itself with its GPU buffers. ``auto`` takes the fastest of the
+        first three for this format, chunk size and machine; when it fails for a reason that is not
+        the data's, the next is tried with a warning that names the cause. Arrays on object stores
+        are its ``host``.
+    prefer
+        The same under the names ``auto``, ``kvikio`` and ``zarr-gpu`` (the backend ``zarr``), which
+        callers of other pipelines use. Give one of the two.
     stream
         The CuPy stream in whose order memory is taken; None for the current one. The array is
         complete when the call returns.
@@ -146,7 +164,7 @@ def read_zarr_to_gpu(
     Raises
     ------
     InputError
-        When the array or a chunk of it is corrupt, or `out` does not fit.
+        When the array or a chunk of it is corrupt, `out` does not fit, or there is no such backend.
     NotImplementedError
         When the named backend cannot take this array; says why.
     DeviceError
@@ -154,9 +172,8 @@ def read_zarr_to_gpu(
     """
     from linumpy.device import Device, locate
 
+    backend = _backend(backend, prefer)
     locate(Device("cuda"))
-    if backend not in _backends():
-        raise InputError(f"backend {backend!r}: expected one of {', '.join(_backends())}")
     import cupy
 
     array = open_array(array_or_path)

@@ -364,6 +364,11 @@ def find_z_overlap(
     Returns
     -------
     Planes of overlap (0 when the slices cannot meet), and the correlation there.
+
+    Raises
+    ------
+    DeviceError
+        When `use_gpu` is set and there is no usable GPU.
     """
     if use_gpu and namespace(fixed).__name__ == "numpy":
         gpu = Device("cuda")

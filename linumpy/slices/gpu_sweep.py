@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from linumpy.device import Device, batch_share, free_gpu_bytes, with_arrays_on
+from linumpy.device import Device, batch_share, free_gpu_bytes, locate, with_arrays_on
 from linumpy.slices.lanes import divide, in_lanes
 from linumpy.slices.tile import Key, Tile
 from linumpy.stream import stream
@@ -56,7 +56,14 @@ def sweep_on_gpu(
         Takes results in any order of GPUs; runs in one more thread a GPU.
     device
         One GPU, or several that the tiles are divided among.
+
+    Raises
+    ------
+    DeviceError
+        When one of them cannot be used.
     """
+    for single in device.each():
+        locate(single)
     sweep = _on_one if device.count == 1 else _on_several
     return sweep(source, process, gather, emit, device)
 

@@ -6,12 +6,14 @@ import warnings
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from zarr.codecs import ShardingCodec
 from zarr.storage import LocalStore, MemoryStore
 from zarr.testing import strategies as zst
+
+from linumpy.errors import InputError
 
 from .contract_ways import (
     EVERY_WAY,
@@ -52,17 +54,19 @@ def draw_array(data, way, stores, shapes=zst.array_shapes):
     with WAYS[way](), warnings.catch_warnings():
         # assigns NumPy values, which on the device is the slow path, and says so
         warnings.simplefilter("ignore")
-        array = data.draw(
-            zst.arrays(
-                stores=stores,
-                arrays=st.just(values),
-                paths=st.just("a"),
-                array_names=st.just("b"),
-                attrs=st.none(),
-            ),
-            label="array",
+        strategy = zst.arrays(
+            stores=stores,
+            arrays=st.just(values),
+            paths=st.just("a"),
+            array_names=st.just("b"),
+            attrs=st.none(),
         )
-    # Zarr draws shards within shards since 3.2; linumpy refuses to open them.
+        try:
+            array = data.draw(strategy, label="array")
+        except InputError as error:
+            assert "shards within shards" in str(error)
+            reject()
+    # Zarr draws shards within shards since 3.2; linumpy refuses to open and to create them.
     assume(
         not any(isinstance(c, ShardingCodec) for shard in shards_of(array) for c in shard.codecs)
     )
@@ -146,6 +150,8 @@ def test_written_one_way_it_is_read_in_all(stores, writer, data):
             # for chunks of side 0 Zarr refuses both by dividing by it
             if 0 not in array.chunks:
                 assert_same(again.vindex[mask], values[mask])
+            # where there is no voxel there is, since Zarr 3.2, no block
+            if values.size:
                 assert_same(again.blocks[block], values[box])
 
 
@@ -183,6 +189,7 @@ def test_any_part_is_overwritten(stores, writer, data):
             new = draw_new(values[mask].shape)
             again.vindex[mask] = as_given_to(writer, new)
             values[mask] = new
+        if values.size:
             block, box = data.draw(blocks(array), label="block")
             new = draw_new(values[box].shape)
             again.blocks[block] = as_given_to(writer, new)

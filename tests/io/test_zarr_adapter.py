@@ -4,7 +4,21 @@ import ast
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import zarr
+import zarr.core.array
+from zarr.codecs import ZstdCodec
+from zarr.registry import register_codec
+from zarr.storage import MemoryStore
+
+from linumpy.io.zarr_adapter import (
+    array_parts,
+    chunk_spec,
+    codec_pipeline,
+    configured_default_codec,
+)
+from linumpy.io.zarr_io import uses_all_cores, zarr_context
 
 ROOT = Path(__file__).parents[2]
 ADAPTER = ROOT / "linumpy/io/zarr_adapter.py"
@@ -71,3 +85,98 @@ def test_internal_names_are_found(source):
 def test_public_names_are_let_through():
     public = "import zarr\nfrom zarr.buffer.cpu import Buffer\nprint(zarr.__version__)"
     assert private_names(public) == set()
+
+
+class OtherZstd(ZstdCodec):
+    """A codec of the same name and bytes, as plug-ins register them."""
+
+
+NAME = f"{OtherZstd.__module__}.{OtherZstd.__qualname__}"
+
+
+def default_codec(**options):
+    array = zarr.create_array(MemoryStore(), shape=(8,), chunks=(4,), dtype="f4", **options)
+    array[...] = np.arange(8)
+    np.testing.assert_array_equal(array[...], np.arange(8))
+    return array.compressors[0]
+
+
+@pytest.fixture
+def other_zstd():
+    """Zarr configured to use another zstd, which is registered for this test."""
+    register_codec("zstd", OtherZstd)
+    with zarr.config.set({"codecs.zstd": NAME}):
+        yield
+
+
+@pytest.mark.parametrize("shards", [None, (8,)])
+def test_new_arrays_get_the_configured_codec(other_zstd, shards):
+    plain = default_codec(shards=shards)
+    with configured_default_codec():
+        chosen = default_codec(shards=shards)
+        named = default_codec(shards=shards, compressors=ZstdCodec(level=3))
+    assert type(plain) is ZstdCodec and type(chosen) is OtherZstd
+    assert chosen.to_dict() == plain.to_dict()
+    assert type(named) is ZstdCodec and named.level == 3
+    assert type(default_codec(shards=shards)) is ZstdCodec
+
+
+def test_default_codec_is_restored_after_an_error_and_after_the_last_block(other_zstd):
+    before = zarr.core.array.default_compressors_v3
+    with pytest.raises(KeyError), configured_default_codec():
+        raise KeyError
+    assert zarr.core.array.default_compressors_v3 is before
+    first, second = configured_default_codec(), configured_default_codec()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert type(default_codec()) is OtherZstd
+    second.__exit__(None, None, None)
+    assert zarr.core.array.default_compressors_v3 is before
+    assert type(default_codec()) is ZstdCodec
+
+
+def test_missing_chunks_are_told_to_zarr(tmp_path):
+    """Zarr since 3.2 asks each pipeline, where reads of missing chunks are to be errors."""
+    array = zarr.create_array(tmp_path / "a", shape=(8,), chunks=(4,), dtype="f4")
+    array[:4] = 1
+    if not hasattr(array.config, "read_missing_chunks"):
+        pytest.skip("Zarr before 3.2 always reads missing chunks as fill value")
+    with zarr_context(), zarr.config.set({"array.read_missing_chunks": False}):
+        again = zarr.open_array(tmp_path / "a", mode="r")
+        assert uses_all_cores(again)
+        np.testing.assert_array_equal(again[:4], 1)
+        with pytest.raises(zarr.errors.ChunkNotFoundError, match="c/1"):
+            again[...]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_chunk_spec_is_what_zarr_hands_to_pipelines(monkeypatch, zarr_format):
+    """The independent implementation is Zarr's own, inside of a read."""
+    array = zarr.create_array(
+        MemoryStore(),
+        shape=(7, 5),
+        chunks=(4, 2),
+        dtype=">i2",
+        fill_value=3,
+        order="F" if zarr_format == 2 else None,
+        zarr_format=zarr_format,
+    )
+    seen = []
+    pipeline = codec_pipeline(array)
+    read = type(pipeline).read
+
+    async def noted(self, batch_info, *rest, **named):
+        seen.extend(list(batch_info))
+        return await read(self, seen, *rest, **named)
+
+    monkeypatch.setattr(type(pipeline), "read", noted)
+    selection = (slice(1, 6), 3)
+    array[selection]
+    spec = chunk_spec(array)
+    assert {item[1] for item in seen} == {spec} and spec.shape == (4, 2)
+    shape, parts = array_parts(array, selection)
+    assert shape == (5,)
+    assert [(item[2], item[3]) for item in seen] == [part[1:] for part in parts]
+    keys = [array.metadata.encode_chunk_key(part[0]) for part in parts]
+    assert [item[0].path for item in seen] == keys
