@@ -1,6 +1,7 @@
 """A GPU that is asked for and is not there is a DeviceError, in functions as in scripts."""
 
 import ast
+import contextlib
 import sys
 import types
 from pathlib import Path
@@ -11,9 +12,9 @@ import zarr
 
 from linumpy import device as policy
 from linumpy.device import Device
-from linumpy.errors import DeviceError
+from linumpy.errors import DeviceError, InputError
 from linumpy.geometry.interface import find_tissue_interface
-from linumpy.gpu import arrow, interface, kvikio_zarr, nvcomp, windows
+from linumpy.gpu import arrow, interface, kvikio_zarr, nvcomp, windows, zarr_io
 from linumpy.gpu.array import LazyArray
 from linumpy.gpu.benchmark_machine import describe_machine
 from linumpy.gpu.zarr_io import gpu_zarr_context, read_zarr_to_gpu
@@ -136,3 +137,42 @@ def test_every_reader_and_context_of_the_gpu_is_tried():
             own = getattr(value, "__module__", None) == module.__name__
             if own and not name.startswith("_") and name != "raw_layout":
                 assert name in tried, f"{module.__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        ({"backend": "gds"}, "backend 'gds': expected one of auto, kvikio, nvcomp, host, zarr"),
+        ({"prefer": "nvcomp"}, "prefer 'nvcomp': expected one of auto, kvikio, zarr-gpu"),
+        ({"prefer": "kvikio", "backend": "host"}, "expected one of the two"),
+    ],
+)
+def test_backend_is_named_once_and_by_its_name(array, names, message):
+    with pytest.raises(InputError, match=message):
+        read_zarr_to_gpu(array, **names)
+
+
+@pytest.mark.parametrize(
+    "names, backend",
+    [
+        ({}, "auto"),
+        ({"prefer": "auto"}, "auto"),
+        ({"prefer": "kvikio"}, "kvikio"),
+        ({"prefer": "zarr-gpu"}, "zarr"),
+        ({"backend": "host"}, "host"),
+    ],
+)
+def test_prefer_is_backend_under_other_names(array, monkeypatch, names, backend):
+    """The device and the readers are stand-ins that note what they are asked for."""
+    asked = []
+    cupy = types.ModuleType("cupy")
+    cupy.cuda = types.SimpleNamespace(
+        Device=type("Here", (contextlib.nullcontext,), {"id": 0}),
+        get_current_stream=contextlib.nullcontext,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(policy, "locate", lambda where: where)
+    monkeypatch.setattr(zarr_io, "_read", lambda *a: asked.append(a[2]))
+    monkeypatch.setattr(zarr_io, "_read_by_zarr", lambda *a: asked.append(a[3].backend))
+    read_zarr_to_gpu(array, **names)
+    assert asked == [backend]
