@@ -64,7 +64,7 @@ def launch_command(
     child.setdefault("LINUMPY_PYTHON", sys.executable)
     child.setdefault("NXF_DISABLE_CHECK_LATEST", "true")
     child.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
-    typed, arguments = arguments, name_workflow(arguments)
+    arguments = name_workflow(arguments)
     installed = find_nextflow(environment)
     if installed is not None:
         return [str(installed), *arguments], child
@@ -74,7 +74,7 @@ def launch_command(
     child.setdefault("NXF_OFFLINE", "true")
     child.setdefault("NXF_PLUGINS_DEFAULT", "false")
     child.setdefault("NXF_HOME", str(_nextflow_home(environment)))
-    child["NXF_CLI"] = shlex.join(["linum_nextflow.py", *typed])
+    child["NXF_CLI"] = shlex.join(["linum_nextflow.py", *arguments])
     own_options = f"{child.get('NXF_OPTS', '')} {child.get('NXF_JVM_ARGS', '')}"
     jars = class_path(NEXTFLOW, cache_folder(environment))
     command = [

@@ -45,17 +45,16 @@ def test_arguments_of_the_caller_are_not_changed():
     assert arguments == ["run", "linumpy"]
 
 
-def test_launch_runs_the_workflow_and_records_what_was_typed(tmp_path, monkeypatch):
+def test_launch_runs_the_workflow(tmp_path, monkeypatch):
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.9\"' >&2\n", encoding="utf-8")
     java.chmod(0o755)
     monkeypatch.setattr(nextflow, "class_path", lambda _coordinates, _cache: [])
     monkeypatch.setattr(nextflow, "find_nextflow", lambda _environment: None)
-    command, environment = nextflow.launch_command(
+    command, _environment = nextflow.launch_command(
         ["run", "linumpy", "--input", "a b"], {"PATH": str(tmp_path)}
     )
     assert command[-4:] == ["run", MAIN, "--input", "a b"]
-    assert environment["NXF_CLI"] == "linum_nextflow.py run linumpy --input 'a b'"
 
 
 def test_path_is_that_of_the_clone(script, tmp_path, monkeypatch):
