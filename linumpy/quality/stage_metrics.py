@@ -233,6 +233,17 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         "accepted pairs against the solved positions",
         "rms_residual",
     )
+    found.add(
+        "depth_residual_rms",
+        _rms(
+            np.asarray(p["residual_um"][:1]) / voxel[0]
+            for p in accepted
+            if p["residual_um"] is not None and p.get("z_measured")
+        ),
+        "voxel",
+        "measured depths of accepted pairs against the solved ones",
+        "depth_residual",
+    )
     sizes = np.hypot(offsets[:, 1], offsets[:, 2])
     found.add(
         "translation_max",

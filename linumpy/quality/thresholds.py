@@ -59,7 +59,8 @@ LIMITS = {
     "psf_max": Limits(0.1, 0.05, higher_is_better=True),
     "atlas_overlap": Limits(0.8, 0.5, higher_is_better=True),
     "orientation_margin": Limits(0.02, 0.0, higher_is_better=True),
-    # Of depth.
+    # Of depth. One voxel is what depths are to be known to (docs/accuracy.md).
+    "depth_residual": Limits(1, 3),
     "z_offset_std": Limits(10, 25),
     "z_offset_range": Limits(15, 30),
     # Of what was learned.

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from linumpy.cli import logger
-from linumpy.registration.network import solve_network
 from linumpy.registration.register_pairwise import NO_SHARED_PLANES, PairShift, register_pair
 from linumpy.registration.slice_planes import SliceVolume as SliceVolume
 from linumpy.registration.slice_planes import expected_plane as expected_plane
+from linumpy.registration.solve_depths import solve_depths
 from linumpy.registration.solve_slices import SliceSolution, solve_slices
 from linumpy.registration.turned import rotation_matrix
 from linumpy.stage_params.brain import EULER, RegisterParams
@@ -324,17 +324,14 @@ def _solve_depths(
 ) -> np.ndarray:
     """Return how much deeper each slice lies than its number says, relative to the first, um."""
     chosen = [n for n, s in enumerate(shifts) if s.z_measured and weight[n] >= _MIN_WEIGHT]
-    if not chosen:
-        return np.zeros(n_slices)
-    errors = np.array([shifts[n].shift_um[:1] for n in chosen])
-    depth = solve_network(
+    return solve_depths(
         n_slices,
         [links[n] for n in chosen],
-        errors,
-        prior_sigma=max(1.4826 * float(np.median(np.abs(errors))), _MIN_MOTOR_SIGMA_UM),
+        np.array([shifts[n].shift_um[0] for n in chosen]),
+        np.array([shifts[n].confidence * shifts[n].agreement for n in chosen]),
         min_pair_sigma=_MIN_PAIR_SIGMA_UM,
-    ).deviation[:, 0]
-    return np.asarray(depth - depth[0])
+        min_cut_sigma=_MIN_MOTOR_SIGMA_UM,
+    )
 
 
 def _warn(slices: Sequence[SliceVolume], counts: np.ndarray, solution: SliceSolution) -> None:

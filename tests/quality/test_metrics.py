@@ -89,7 +89,11 @@ MODELS: dict[str, Any] = {
             {"slice_id": 1, "offset_um": (20.0, 120.0, -160.0), "rotation_deg": -1.5, "n_pairs": 1},
             {"slice_id": 2, "offset_um": (10.0, 5.0, 0.0), "rotation_deg": 0.0, "n_pairs": 0},
         ],
-        [slice_pair(True, (0.0, 3.0, 4.0)), slice_pair(False, None)],
+        [
+            slice_pair(True, (0.0, 3.0, 4.0)),
+            slice_pair(False, None),
+            slice_pair(True, (-25.0, 3.0, 4.0)) | {"z_measured": True},
+        ],
     ),
     "auto_exclude_slices": ExclusionModel(
         [{"slice_id": 4, "reason": "consecutive_low_z_corr"}], [(3, 4)], 5
@@ -216,10 +220,12 @@ def test_slices() -> None:
     assert found["rotation_max"] == -1.5
     assert found["z_offset_std"] == pytest.approx(np.std([0, 2, 1]))
     assert found["z_step_range"] == pytest.approx(3)
+    assert found["depth_residual_rms"] == pytest.approx(25 / VOXEL[0])
     assert found["residual_rms"] == pytest.approx(np.sqrt((0.6**2 + 0.8**2) / 2))
     measured = measure("register_slices", MODELS["register_slices"])
     assert measured is not None and "z02 match no other" in measured.warnings[0]
     assert measured.metrics["rotation_max"].status == "warning"
+    assert measured.metrics["depth_residual_rms"].status == "warning"
     assert measured.metrics["translation_max"].status == "warning"
 
 
