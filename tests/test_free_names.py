@@ -216,6 +216,7 @@ def test_metadata_win_over_names(have, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["learn_models", "estimate_illumination", "estimate_transform"])
 def test_several_inputs_without_ids_are_named(name, have, tmp_path, monkeypatch):
+    """Seen to fail without the errors of `grid.check_slice_ids`."""
     monkeypatch.setattr(slice_ids, "_given", {})
     monkeypatch.chdir(tmp_path)
     more = () if name != "learn_models" else ("--no-compensate_psf_enabled",)

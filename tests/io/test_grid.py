@@ -170,6 +170,7 @@ def test_a_name_states_the_id_only_as_a_word_of_its_own(tmp_path, name, slice_id
 
 
 def test_given_ids_win_over_names_and_never_over_metadata(tmp_path, tiny_grids, monkeypatch):
+    """Seen to fail without the error of `slice_ids.check_stated_id`."""
     monkeypatch.setattr(slice_ids, "_given", {})
     path = tmp_path / "grid_z05.zarr"
     others(path, (5, 20, 30), (5, 10, 10))
@@ -186,6 +187,7 @@ def test_given_ids_win_over_names_and_never_over_metadata(tmp_path, tiny_grids, 
 
 
 def test_several_grids_need_ids_of_their_own(tmp_path):
+    """Seen to fail without the errors of `grid.check_slice_ids`."""
     paths = [tmp_path / name for name in ("a.zarr", "grid_z05.zarr", "b.zarr")]
     for path in paths:
         others(path, (5, 20, 30), (5, 10, 10))

@@ -127,7 +127,7 @@ def test_raw_tiles_and_grids_tell_the_same(acquisition: Any) -> None:
 
 
 def test_two_grids_of_one_slice_are_named(tmp_path: Path) -> None:
-    """Seen to fail without the error of `shifts.read_grid_infos`."""
+    """Seen to fail without the error of `grid.check_slice_ids`."""
     info = grid_info(3, [1.0], [5.0])
     names = ("mosaic_grid_3d_z03.ome.zarr", "mosaic_grid_3d_z03_old.ome.zarr")
     for name in names:
