@@ -19,6 +19,7 @@ from linumpy.errors import InputError
 from linumpy.exit_status import DEVICE_LOST, exit_status, message
 from linumpy.gpu.lease import DEFAULT_WAIT_S, Ask
 from linumpy.io.remote import as_path, is_remote, refuse_remote_arguments
+from linumpy.migration import suggestion, translate
 from linumpy.start_up import Stopped, Stopping, begin_cuda, begin_import, leave
 
 T = TypeVar("T")
@@ -69,7 +70,10 @@ def make_parser(
     overwrite
         Add ``-f/--overwrite``; without it an existing output is an error.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=_Formatter)
+    # The start of a name may be a flag of another pipeline, of another meaning.
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=_Formatter, allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"linumpy {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="log every step")
     if overwrite:
@@ -174,7 +178,7 @@ def configure_logging(verbose: bool) -> None:
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line, start logging, and begin to start the GPU if one is asked for."""
-    args = parser.parse_args(argv)
+    args = parse_flags(parser, sys.argv[1:] if argv is None else argv)
     refuse_remote_arguments(args)
     configure_logging(args.verbose)
     if getattr(args, "use_gpu", False):
@@ -201,6 +205,20 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
             give_slice_ids(grids, args.slice_id)
         except InputError as error:
             parser.error(str(error))
+    return args
+
+
+def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line; flags of other pipelines are taken as `linumpy.migration` says."""
+    typed = translate(Path(parser.prog).stem, argv)
+    if typed.problems:
+        parser.error("; ".join(typed.problems))
+    args, unknown = parser.parse_known_args(typed.argv)
+    if unknown:
+        flag = next((part.partition("=")[0] for part in unknown if part.startswith("--")), "")
+        known = [name for action in parser._actions for name in action.option_strings]
+        near = suggestion(flag, known) if flag else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
     return args
 
 

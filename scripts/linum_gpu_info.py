@@ -2,9 +2,10 @@
 """Say which GPUs a task could use here, and with what."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 
-from linumpy.cli import configure_logging, make_parser, run
+from linumpy.cli import configure_logging, make_parser, parse_flags, run
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -28,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print what is there."""
-    args = build_parser().parse_args(argv)
+    args = parse_flags(build_parser(), sys.argv[1:] if argv is None else argv)
     configure_logging(args.verbose)
 
     import json

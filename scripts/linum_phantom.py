@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.cli import configure_logging, make_parser, progress, run
+from linumpy.cli import configure_logging, make_parser, parse_flags, progress, run
 from linumpy.phantom.params import PRESETS, add_flags, from_flags
 
 
@@ -33,7 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the command line and simulate."""
-    arguments = build_parser().parse_args(argv)
+    arguments = parse_flags(build_parser(), sys.argv[1:] if argv is None else argv)
     configure_logging(arguments.verbose)
     params = from_flags(arguments, arguments.preset)
     from linumpy.phantom.simulate import simulate

@@ -68,7 +68,7 @@ class AutoExcludeParams:
     )
     relative_correlation: float = param(
         0.6,
-        "auto_exclude_z_corr",
+        "auto_exclude_relative_z_corr",
         "a pair counts as unmatched below this share of the correlation of pairs around it",
         minimum=0,
         maximum=1,
@@ -121,7 +121,7 @@ class InterpolateParams(FaceParams):
     )
     min_improvement: float = param(
         0.05,
-        "interpolation_min_ncc_improvement",
+        "interpolation_min_fisher_z_gain",
         "least gain in correlation (Fisher's z) for which a deformation is believed",
         minimum=0,
         maximum=1,

@@ -62,7 +62,7 @@ class AttenuationParams:
     )
     min_bias: float = param(
         0.05,
-        "compensate_attenuation_min_bias",
+        "compensate_attenuation_min_power",
         "least share of the power that is made up for",
         minimum=1e-4,
         maximum=1,

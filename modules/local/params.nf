@@ -16,14 +16,18 @@ def read_schema(path) {
 // Everything wrong with the given parameters, one line each.
 def param_problems(given, schema) {
     def known = schema_properties(schema)
+    def former = former_params()
     def unknown = given.keySet().findAll { name -> !known.containsKey(name) }
-        .collect { name -> "--${shown(name)}: there is no such parameter; did you mean --${nearest(name, known.keySet())}?" }
+        .collect { name -> "--${shown(name)}: ${instead_of(name, known.keySet(), former)}" }
     def missing = schema['$defs'].values().collectMany { group -> group.required ?: [] }
         .findAll { name -> given[name] == null }
         .collect { name -> "--${name}: missing; expected ${lower_first(known[name].description)}" }
     def wrong = known
         .findAll { name, property -> given[name] != null && !is_valid(typed(given[name], property), property) }
-        .collect { name, property -> "--${name} ${shown(given[name])}: expected ${expectation(property)}" }
+        .collect { name, property ->
+            def told = former["${name} ${given[name]}".toString()]
+            "--${name} ${shown(given[name])}: expected ${expectation(property)}${told ? "; ${told}" : ''}"
+        }
     unknown + missing + wrong
 }
 
@@ -80,10 +84,28 @@ def expectation(property) {
     ([words] + bounds.findAll { part -> part != null }).join(' ')
 }
 
-// The known name that takes the fewest changes to reach.
+// What linumpy/migration.json says of the parameters of another pipeline; an installed workflow
+// lies in a folder beside it.
+def former_params() {
+    def places = [projectDir.resolve('linumpy/migration.json'), projectDir.resolveSibling('migration.json')]
+    read_schema(places.find { path -> path.exists() }).params
+}
+
+// What to type instead of a name that is not known.
+def instead_of(name, known, former) {
+    def told = former[name.replace('-', '_')]
+    if (told && told != 'same') {
+        return told =~ /^--\S+$/ ? "is called ${told} here" : told
+    }
+    def near = nearest(name, known)
+    "there is no such parameter${near ? "; did you mean --${near}?" : ''}"
+}
+
+// The known name that takes the fewest changes to reach, few enough for a slip of the keyboard, or null.
 def nearest(name, known) {
     def plain = name.replace('-', '_').toLowerCase()
-    known.min { candidate -> edit_distance(plain, candidate) }
+    def near = known.min { candidate -> edit_distance(plain, candidate) }
+    edit_distance(plain, near) <= 1 + plain.size().intdiv(5) ? near : null
 }
 
 def edit_distance(first, second) {

@@ -173,12 +173,17 @@ def test_bad_parameters_are_all_named_at_once(launcher: Launcher, tmp_path: Path
         *("--learn_max_tiles", "2.5", "--clip_percentile_upper", "101"),
         *("--stitch_blending_method", "diffusion", "--slices", "7; rm -r x"),
         *("--pyramid_resolutions", "10,0", "--output", tmp_path / "output"),
-        *("--gpu_memory", "8GB; rm -r x"),
+        *("--gpu_memory", "8GB; rm -r x", "--whatever", "1"),
+        *("--debug_slices", "25,27-29", "--fix_illum_per_z_fit", "true"),
     )
     assert launch.status == 1
     for line in (
         "--inptu: there is no such parameter; did you mean --input?",
         "--use-gpu: there is no such parameter; did you mean --use_gpu?",
+        "--whatever: there is no such parameter\n",
+        "--debug_slices: is called --slices here",
+        "--fix_illum_per_z_fit: one flat field serves all planes; leave it out",
+        "; give --stitch_blending_method linear, whose weights fall to 0",
         "--input: missing; expected folder of raw tiles or of mosaic grids",
         "--fused 3: expected true or false",
         "--resolution abc: expected a number from -1 (µm)",
