@@ -142,6 +142,22 @@ def add_assume_unit(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Add ``--channel`` and ``--time`` to a script that reads images with such axes."""
+    for name, axis in (("channel", "c"), ("time", "t")):
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            metavar="N",
+            help=f"place along axis {axis}, from 0, of images that have such an axis",
+        )
+
+
+def chosen(args: argparse.Namespace) -> dict[str, int | None]:
+    """Return what the options of `add_choice` say, by axis."""
+    return {"c": args.channel, "t": args.time}
+
+
 def add_pyramid_resolutions(parser: argparse.ArgumentParser, *, of_pipeline: bool = True) -> None:
     """Add ``--pyramid_resolutions``.
 

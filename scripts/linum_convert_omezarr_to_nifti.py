@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path
-from linumpy.params import add_assume_unit
+from linumpy.params import add_assume_unit, add_choice, chosen
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -27,6 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="UM",
         help="voxel side in micrometres; the finest level when not given",
     )
+    add_choice(parser)
     add_assume_unit(parser)
     return parser
 
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.output,
         args.resolution,
         assume_unit=args.assume_unit,
+        choice=chosen(args),
         overwrite=args.overwrite,
     )
     size = " x ".join(f"{v:g}" for v in voxel_um)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path
-from linumpy.params import add_assume_unit
+from linumpy.params import add_assume_unit, add_choice, chosen
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -16,6 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("input", type=as_path, help="OME-Zarr volume")
     parser.add_argument("output", type=Path, help=".tif or .tiff to write")
     parser.add_argument("--level", type=int, default=0, help="level to write, 0 is the finest")
+    add_choice(parser)
     add_assume_unit(parser)
     return parser
 
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.output,
         args.level,
         assume_unit=args.assume_unit,
+        choice=chosen(args),
         overwrite=args.overwrite,
     )
     print(f"{args.output}: voxels of {voxel_um} um (z, axis 1, axis 2)")

@@ -30,11 +30,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.errors import InputError
+    from linumpy.io.channels import open_channels
     from linumpy.io.convert_omezarr import extract_pyramid_levels, list_levels
-    from linumpy.io.omezarr import open_image
 
     if args.list:
-        print("\n".join(list_levels(open_image(args.input, assume_unit=args.assume_unit))))
+        (_, image), *_ = open_channels(args.input, assume_unit=args.assume_unit)
+        print("\n".join(list_levels(image)))
         return
     if args.output is None or args.levels is None:
         raise InputError("expected an output and --levels N,N, or --list")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path
+from linumpy.params import add_assume_unit, add_choice, chosen
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -21,6 +22,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--max_size", type=int, default=1400, metavar="PX", help="longest side read, voxels"
     )
+    add_choice(parser)
+    add_assume_unit(parser)
     return parser
 
 
@@ -35,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.output,
         cmap=args.cmap,
         overwrite=args.overwrite,
+        assume_unit=args.assume_unit,
+        choice=chosen(args),
         max_side_px=args.max_size,
     )
 

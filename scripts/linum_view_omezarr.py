@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.io.remote import as_path, is_remote
-from linumpy.params import add_assume_unit
+from linumpy.params import add_assume_unit, add_choice, chosen
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -29,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help=".json or .html to write neuroglancer's state to, instead of serving",
     )
+    add_choice(parser)
     add_assume_unit(parser)
     return parser
 
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.errors import InputError
     from linumpy.io.atomic import write_text
-    from linumpy.io.omezarr import open_image
+    from linumpy.io.channels import open_channels
     from linumpy.io.viewer import (
         contrast_limits,
         neuroglancer_state,
@@ -55,9 +56,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
 
     if not (args.neuroglancer or args.state):
-        open_in_napari(args.input, assume_unit=args.assume_unit)
+        open_in_napari(args.input, assume_unit=args.assume_unit, choice=chosen(args))
         return
-    image = open_image(args.input, assume_unit=args.assume_unit)
+    channels = open_channels(args.input, assume_unit=args.assume_unit, choice=chosen(args))
+    _, image = channels[0]
     remote = is_remote(args.input)
     name = unquote(args.input.name) if remote else args.input.resolve().name
 

@@ -344,11 +344,13 @@ def _numbers(path: Path, name: str, text: str) -> list[float]:
 def _read_omezarr(path: Path, code: str, unit: str) -> tuple[Any, np.ndarray]:
     import zarr
 
-    from linumpy.io.omezarr import MICROMETRES_PER_UNIT, open_image
+    from linumpy.io.axes import MICROMETRES_PER_UNIT
+    from linumpy.io.omezarr import open_image
 
     # OME-Zarr spells its units out; the names here have short forms too.
     names = {um: name for name, um in reversed(MICROMETRES_PER_UNIT.items())}
-    image = open_image(path, assume_unit=names[UNITS_UM[unit.lower()]] if unit else None)
+    unit = names[UNITS_UM[unit.lower()]] if unit else ""
+    image = open_image(path, assume_unit=unit, choice={})
     attributes: dict[str, Any] = dict(zarr.open_group(storage(path), mode="r").attrs)
     if code:
         return image.array, _by_letters(code, image.voxel_um)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.omezarr import MICROMETRES_PER_UNIT, ImageSpec, Shape, Triple, create_image
+from linumpy.io.axes import MICROMETRES_PER_UNIT
+from linumpy.io.omezarr import ImageSpec, Shape, Triple, create_image
 
 CHUNK_PX = 64
 SHARDS_PX = (64, 256, 256)

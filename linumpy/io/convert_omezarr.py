@@ -20,7 +20,7 @@ from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.manifest import check_files, write_manifest
 from linumpy.io.manifest_document import without_manifest
 from linumpy.io.ngff import VERSIONS, metadata_error
-from linumpy.io.omezarr import Image, Triple, open_checked_group
+from linumpy.io.omezarr import Image, Triple, check_kind, open_checked_group
 from linumpy.io.reading import reading
 from linumpy.io.remote import RemotePath, as_path, storage
 from linumpy.io.untrusted_zarr import check_node, metadata_of, store_key
@@ -80,12 +80,8 @@ def open_group(path: Path | str) -> Any:
     path = as_path(path)
     with metadata_of(path), zarr_context():
         group = open_checked_group(path)
-    ngff, _ = split_attributes(dict(group.attrs))
-    other = [key for key in _OTHER_LAYOUTS if key in ngff]
-    if other:
-        raise InputError(f"{path}: a {other[0]}; expected a single image")
-    if not ngff.get("multiscales"):
-        raise InputError(f"{path}: no NGFF `multiscales` in its attributes; expected OME-Zarr")
+    attributes = dict(group.attrs)
+    check_kind(path, attributes.get("ome", attributes))
     return group
 
 

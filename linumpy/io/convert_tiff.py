@@ -13,6 +13,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path, refuse_existing
+from linumpy.io.axes import Choice
 from linumpy.io.chunk_guard import inflated
 from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.omezarr import Triple, open_image
@@ -281,6 +282,7 @@ def convert_omezarr_to_tiff(
     level: int = 0,
     *,
     assume_unit: str | None = None,
+    choice: Choice | None = None,
     overwrite: bool = False,
 ) -> Triple:
     """Write a level of an OME-Zarr volume as OME-TIFF.
@@ -295,6 +297,8 @@ def convert_omezarr_to_tiff(
         Which level of the pyramid, 0 for the finest.
     assume_unit
         Unit to take where the metadata has none.
+    choice
+        Time and channel, as `linumpy.io.omezarr.open_image` takes them.
     overwrite
         Whether an existing file may be replaced.
 
@@ -314,7 +318,7 @@ def convert_omezarr_to_tiff(
     output = refuse_existing(output, overwrite)
     if not output.name.lower().endswith(ENDINGS):
         raise InputError(f"{output}: expected a name that ends in .tif or .tiff")
-    image = open_image(path, assume_unit=assume_unit)
+    image = open_image(path, assume_unit=assume_unit, choice=choice or {})
     if not 0 <= level < len(image.arrays):
         raise InputError(
             f"{path}: no level {level}; expected 0 to {len(image.arrays) - 1}, "

@@ -19,6 +19,7 @@ from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path, refuse_existing
 
 if TYPE_CHECKING:
+    from linumpy.io.axes import Choice
     from linumpy.io.omezarr import Image
 
 SAME_VOXEL = 0.01
@@ -33,6 +34,7 @@ def convert_omezarr_to_nifti(
     resolution_um: float | None = None,
     *,
     assume_unit: str | None = None,
+    choice: Choice | None = None,
     overwrite: bool = False,
 ) -> tuple[float, float, float]:
     """Export a volume at a voxel size.
@@ -50,6 +52,8 @@ def convert_omezarr_to_nifti(
         Voxel side; None writes the finest level.
     assume_unit
         Unit to take where the metadata has none.
+    choice
+        Time and channel, as `linumpy.io.omezarr.open_image` takes them.
     overwrite
         Whether an existing file may be replaced.
 
@@ -70,7 +74,7 @@ def convert_omezarr_to_nifti(
     output = refuse_existing(output, overwrite)
     if not output.name.endswith((".nii", ".nii.gz")):
         raise InputError(f"{output}: expected a name that ends in .nii or .nii.gz")
-    image = open_image(image_path, assume_unit=assume_unit)
+    image = open_image(image_path, assume_unit=assume_unit, choice=choice or {})
     data, voxel_um, corner_um = read_at(image, resolution_um)
     _write(output, data, voxel_um, corner_um, overwrite)
     return voxel_um

@@ -14,25 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from linumpy import __version__
-from linumpy.cli import logger
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path
+from linumpy.io.axes import (
+    AXES,
+    Choice,
+    Triple,
+    VolumeOf,
+    axis_names,
+    axis_units,
+    dataset_transform,
+    leading_index,
+)
 from linumpy.io.manifest import check_files, write_manifest
 from linumpy.io.manifest_document import without_manifest
 from linumpy.io.remote import RemotePath, as_path, storage
 from linumpy.io.untrusted_zarr import check_node, metadata_of, store_key
 from linumpy.io.zarr_io import zarr_context
 
-AXES = ("z", "y", "x")
-MICROMETRES_PER_UNIT = {
-    "micrometer": 1.0,
-    "millimeter": 1e3,
-    "nanometer": 1e-3,
-    "centimeter": 1e4,
-    "meter": 1e6,
-}
-
-Triple = tuple[float, float, float]
 Shape = tuple[int, int, int]
 
 
@@ -300,7 +299,9 @@ def open_checked_group(path: Path | RemotePath) -> Any:
         raise InputError(f"{path}: not a Zarr group ({error})") from error
 
 
-def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
+def open_image(
+    path: Path | str, *, assume_unit: str | None = None, choice: Choice | None = None
+) -> Image:
     """Open an OME-Zarr 0.4 or 0.5 image with the axes z, y, x, after checking its files.
 
     They are held against its manifest, where it has one, as `linumpy.io.manifest.check_files` does;
@@ -312,6 +313,9 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
         The image's folder; ``s3://``, ``https://`` and ``http://`` are read too.
     assume_unit
         Unit to take where the metadata has none, such as ``micrometer``; None or empty for none.
+    choice
+        Time (``t``) and channel (``c``) of images that have such axes, whose metadata ome-zarr-py
+        then validates; None takes images of z, y, x alone.
 
     Raises
     ------
@@ -325,11 +329,13 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
     with metadata_of(path), zarr_context():
         group = open_checked_group(path)
         attributes: dict[str, Any] = dict(group.attrs)
-        multiscales = attributes.get("ome", attributes).get("multiscales")
-        if not multiscales:
-            raise InputError(f"{path}: no NGFF `multiscales` in its attributes; expected OME-Zarr")
-        multiscale = multiscales[0]
-        unit_um = _axis_units(path, multiscale, assume_unit)
+        ngff = attributes.get("ome", attributes)
+        check_kind(path, ngff)
+        multiscale = ngff["multiscales"][0]
+        names = axis_names(multiscale)
+        if names != AXES:
+            _check_more_axes(path, ngff, names, choice)
+        unit_um = axis_units(path, multiscale, assume_unit)
         arrays, scales, translations = [], [], []
         for dataset in multiscale["datasets"]:
             name = store_key(dataset["path"], path)
@@ -339,9 +345,11 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
                 array: Any = group[name]
             except KeyError:
                 raise InputError(f"{path}: dataset {name!r} of its metadata is missing") from None
+            if choice is not None and (index := leading_index(path, ngff, array.shape, choice)):
+                array = VolumeOf(array, index)
             if array.ndim != 3:
                 raise InputError(f"{path}/{name}: {array.ndim} axes, expected 3 (z, y, x)")
-            scale, translation = _dataset_transform(path, multiscale, dataset, unit_um)
+            scale, translation = dataset_transform(path, multiscale, dataset, unit_um)
             arrays.append(array)
             scales.append(scale)
             translations.append(translation)
@@ -351,6 +359,7 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
             if not isinstance(path, RemotePath):
                 check_node(path, "labels/valid/0")
             valid: Any = group["labels/valid/0"]
+            valid = valid if valid.ndim == 3 else None
         except KeyError:
             valid = None
         return Image(
@@ -363,57 +372,46 @@ def open_image(path: Path | str, *, assume_unit: str | None = None) -> Image:
         )
 
 
-_assumed: set[str] = set()
+def check_kind(path: Path, ngff: dict[str, Any]) -> None:
+    """Refuse what is no single image of a version that is read, and say what to open instead.
+
+    Parameters
+    ----------
+    path
+        The image, for messages.
+    ngff
+        Its NGFF attributes.
+
+    Raises
+    ------
+    InputError
+        For plates, wells, collections of images, other versions and other attributes.
+    """
+    for kind, example in (("plate", "A/1/0"), ("well", "0"), ("bioformats2raw.layout", "0")):
+        if kind in ngff and not ngff.get("multiscales"):
+            name = kind.removesuffix(".layout")
+            raise InputError(
+                f"{path}: a {name} of several images; expected one of them, such as "
+                f"{path}/{example}"
+            )
+    if not ngff.get("multiscales"):
+        raise InputError(f"{path}: no NGFF `multiscales` in its attributes; expected OME-Zarr")
+    version = _version(ngff)
+    if version not in ("0.4", "0.5"):
+        raise InputError(f"{path}: OME-Zarr version {version!r}, expected 0.4 or 0.5")
 
 
-def _tell_assumed(path: Path, unit: str) -> None:
-    """Say once of a volume that its unit was named for it."""
-    if str(path) not in _assumed:
-        _assumed.add(str(path))
-        logger.info("%s: names no unit; taken to be %s, by --assume_unit", path, unit)
+def _version(ngff: dict[str, Any]) -> Any:
+    """Return the version that metadata name, 0.4 when they name none."""
+    return ngff.get("version") or ngff["multiscales"][0].get("version") or "0.4"
 
 
-def _axis_units(path: Path, multiscale: dict[str, Any], assume_unit: str | None) -> Triple:
-    axes = multiscale.get("axes", [])
-    names = tuple(axis.get("name") if isinstance(axis, dict) else axis for axis in axes)
-    if names != AXES:
+def _check_more_axes(
+    path: Path, ngff: dict[str, Any], names: tuple[str, ...], choice: Choice | None
+) -> None:
+    if choice is None:
         raise InputError(f"{path}: axes {names}, expected {AXES}")
-    factors = []
-    for axis in axes:
-        unit = axis.get("unit") if isinstance(axis, dict) else None
-        if not unit and assume_unit:
-            _tell_assumed(path, assume_unit)
-            unit = assume_unit
-        if not unit:
-            raise InputError(
-                f"{path}: axis {axis!r} has no unit; name it with --assume_unit "
-                f"({', '.join(MICROMETRES_PER_UNIT)})"
-            )
-        if unit not in MICROMETRES_PER_UNIT:
-            raise InputError(
-                f"{path}: unit {unit!r}; expected one of {', '.join(MICROMETRES_PER_UNIT)}"
-            )
-        factors.append(MICROMETRES_PER_UNIT[unit])
-    return (factors[0], factors[1], factors[2])
+    from linumpy.io.ngff import metadata_error
 
-
-def _dataset_transform(
-    path: Path, multiscale: dict[str, Any], dataset: dict[str, Any], unit_um: Triple
-) -> tuple[Triple, Triple]:
-    scale, translation = [1.0] * 3, [0.0] * 3
-    steps = [
-        *dataset.get("coordinateTransformations", []),
-        *multiscale.get("coordinateTransformations", []),
-    ]
-    for step in steps:
-        if step["type"] == "scale":
-            scale = [a * b for a, b in zip(scale, step["scale"], strict=True)]
-            translation = [a * b for a, b in zip(translation, step["scale"], strict=True)]
-        elif step["type"] == "translation":
-            translation = [a + b for a, b in zip(translation, step["translation"], strict=True)]
-    if not all(0 < s < float("inf") for s in scale):
-        raise InputError(f"{path}/{dataset['path']}: scale {scale}, expected positive numbers")
-    return (
-        tuple(s * u for s, u in zip(scale, unit_um, strict=True)),  # type: ignore[return-value]
-        tuple(t * u for t, u in zip(translation, unit_um, strict=True)),
-    )
+    if wrong := metadata_error(ngff["multiscales"][0], _version(ngff)):
+        raise InputError(f"{path}: its metadata are not those of NGFF ({wrong})")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from linumpy.io.axes import Choice
     from linumpy.io.omezarr import Image
 
 AIP_PERCENTILES = (0.1, 99.9)
@@ -203,6 +204,8 @@ def brain_preview(
     *,
     cmap: str = "gray",
     overwrite: bool = False,
+    assume_unit: str | None = None,
+    choice: Choice | None = None,
     max_side_px: int = MAX_SIDE_PX,
 ) -> None:
     """Write the three central planes of a volume to one PNG, to scale, with a scale bar.
@@ -217,6 +220,8 @@ def brain_preview(
         The PNG.
     cmap
         Name of a matplotlib colour map.
+    assume_unit, choice
+        As `linumpy.io.omezarr.open_image` takes them.
 
     Raises
     ------
@@ -228,7 +233,7 @@ def brain_preview(
     from linumpy.io.omezarr import open_image
 
     refuse_existing(path, overwrite)
-    image = open_image(image_path)
+    image = open_image(image_path, assume_unit=assume_unit, choice=choice or {})
     data = figure_png(three_plane_figure(image, cmap=cmap, max_side_px=max_side_px))
     with atomic_path(path, overwrite=overwrite) as partial:
         partial.write_bytes(data)

@@ -21,6 +21,7 @@ from linumpy.errors import InputError, LinumpyError
 from linumpy.extras import extra_advice
 
 if TYPE_CHECKING:
+    from linumpy.io.axes import Choice
     from linumpy.io.omezarr import Image
 
 HOST = "127.0.0.1"
@@ -279,17 +280,28 @@ def serve(path: Path | str, port: int = PORT) -> Iterator[ThreadingHTTPServer]:
         yield server
 
 
-def open_in_napari(path: Path | str, *, assume_unit: str | None = None) -> None:
-    """Show a volume in napari, with its mask, until its window is closed.
+def open_in_napari(
+    path: Path | str, *, assume_unit: str | None = None, choice: Choice | None = None
+) -> None:
+    """Show a volume in napari, with its channels and labels, until its window is closed.
+
+    Parameters
+    ----------
+    path, assume_unit, choice
+        As `linumpy.io.channels.open_channels` takes them.
 
     Raises
     ------
     InputError
         When the volume cannot be read, or napari is not installed.
     """
-    from linumpy.io.omezarr import open_image
+    from linumpy.io.channels import open_channels
+    from linumpy.io.labels import open_labels
 
-    image = open_image(path, assume_unit=assume_unit)
+    channels = open_channels(path, assume_unit=assume_unit, choice=choice)
+    image = channels[0][1]
+    place = {axis: (choice or {}).get(axis) or 0 for axis in ("t", "c")}
+    labels = open_labels(image, assume_unit=assume_unit, choice=place)
     try:
         import napari
     except ImportError as error:
@@ -297,21 +309,32 @@ def open_in_napari(path: Path | str, *, assume_unit: str | None = None) -> None:
             f"napari cannot be imported ({error}); {extra_advice('viewer')}, or look at the "
             "volume in a browser with --neuroglancer"
         ) from error
-    place = {
-        "scale": image.voxel_um,
-        "translate": image.translation_um,
-        "units": ("um", "um", "um"),
-    }
+
+    def layer(name: str, shown: Image) -> dict[str, Any]:
+        several = len(shown.arrays) > 1
+        return {
+            "data": list(shown.arrays) if several else shown.array,
+            "multiscale": several,
+            "name": name,
+            "scale": shown.voxel_um,
+            "translate": shown.translation_um,
+            "units": ("um", "um", "um"),
+        }
+
     viewer = napari.Viewer(title=image.path.name)
-    viewer.add_image(
-        list(image.arrays) if len(image.arrays) > 1 else image.array,
-        name=image.path.name,
-        multiscale=len(image.arrays) > 1,
-        contrast_limits=contrast_limits(image),
-        **place,
-    )
-    if image.valid is not None:
-        viewer.add_labels(image.valid, name="valid", visible=False, **place)
+    for name, channel in channels:
+        viewer.add_image(
+            **layer(name or image.path.name, channel),
+            contrast_limits=contrast_limits(channel),
+            blending="additive" if len(channels) > 1 else "translucent",
+        )
+    for label in labels:
+        colors: dict[Any, Any] = {None: (0, 0, 0, 0), **label.colors}
+        viewer.add_labels(
+            **layer(label.name, label.image),
+            visible=False,
+            **({"colormap": colors} if label.colors else {}),
+        )
     viewer.dims.axis_labels = ("z", "y", "x")
     viewer.scale_bar.visible = True
     napari.run()

@@ -195,7 +195,7 @@ def test_bad_input_is_named_and_leaves_nothing(image, tmp_path):
         convert_omezarr(tmp_path / "bare.zarr", output, "0.4")
     plate = zarr.create_group(tmp_path / "plate.zarr")
     plate.attrs["ome"] = {"version": "0.5", "plate": {"wells": []}}
-    with pytest.raises(InputError, match="a plate; expected a single image"):
+    with pytest.raises(InputError, match="a plate of several images"):
         convert_omezarr(tmp_path / "plate.zarr", output, "0.4")
     with pytest.raises(InputError, match="'0.6': expected one of 0.4, 0.5"):
         convert_omezarr(image, output, "0.6")

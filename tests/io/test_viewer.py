@@ -197,7 +197,7 @@ def test_napari_gets_levels_scale_and_mask(brain, monkeypatch):
             calls["image"] = (data, options)
 
         def add_labels(self, data, **options):
-            calls["labels"] = (data, options)
+            calls["labels"] = ([level.shape for level in data], options)
 
     fake = types.SimpleNamespace(Viewer=Viewer, run=lambda: calls.setdefault("ran", True))
     monkeypatch.setitem(sys.modules, "napari", fake)
@@ -208,7 +208,9 @@ def test_napari_gets_levels_scale_and_mask(brain, monkeypatch):
     assert options["translate"] == (110.0, -295.0, 55.0)
     assert options["units"] == ("um", "um", "um")
     assert options["multiscale"]
-    assert calls["labels"][0].shape == SHAPE
+    assert calls["labels"][0] == [(40, 60, 80), (40, 30, 40), (20, 15, 20)]
+    assert calls["labels"][1]["name"] == "valid"
+    assert calls["labels"][1]["scale"] == (20.0, 10.0, 10.0)
     assert calls["viewer"].dims.axis_labels == ("z", "y", "x")
     assert calls["ran"]
 
