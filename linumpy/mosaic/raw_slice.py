@@ -261,7 +261,8 @@ def slice_interval_um(
             return None
         raise InputError(
             f"slice z{raw.slice_id:02d}: distance of the slices unknown; write "
-            f'"slice_thickness" (mm) to {raw.side.path} or give --slicing_interval UM'
+            f'"slice_thickness" (mm) to {raw.side.path} or give '
+            "--slicing_interval UM (of the workflow: --slicing_interval_mm MM)"
         )
     if given_um is not None:
         _warn_other(raw, "--slicing_interval", "slice_thickness", given_um, written)
@@ -275,7 +276,8 @@ def slice_interval_um(
     if given_um is None:
         raise InputError(
             f"{raw.side.path}: {message}; expected agreement within "
-            f"{100 * INTERVAL_TOLERANCE:g} %; give --slicing_interval UM to decide"
+            f"{100 * INTERVAL_TOLERANCE:g} %; give --slicing_interval UM to decide "
+            "(of the workflow: --slicing_interval_mm MM)"
         )
     logger.warning("--slicing_interval: %s", message)
     return interval

@@ -83,6 +83,9 @@ def test_failed_task_fails_the_run_and_names_slice_and_tile(failed: Failed) -> N
     assert failed.failed.status == 1
     assert "reconstruct_fused:reconstruct_slice (z01)` terminated" in failed.failed.text
     assert "linum_reconstruct_slice.py: error: tile (1, 2) cannot be read" in failed.failed.text
+    said, _, command = failed.failed.text.splitlines()[-3:]
+    assert said.endswith("error: reconstruct_slice (z01): tile (1, 2) cannot be read")
+    assert command.endswith(" -resume")
     # Nothing that looks like a brain appears.
     assert "slices/slice_z01.ome.zarr" not in failed.left
     assert not any(name.startswith(("raw.ome.zarr", "report.html")) for name in failed.left)
