@@ -20,13 +20,13 @@ from zarr.registry import register_pipeline
 
 from linumpy.gpu.backends import read_items
 from linumpy.gpu.encode import WriteItem, refuse_unwritable, write_on_device
-from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout, layout_of
+from linumpy.gpu.layout import HOST_CODECS, ChunkLayout, UnsupportedLayout, layout_of
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.plan import ReadItem
 from linumpy.gpu.requests import Box, box_of, kept_axes
 from linumpy.gpu.session import current_session
 from linumpy.gpu.stored_checks import check_for_zarr, plan_of
-from linumpy.io.zarr_adapter import ArraySpec, BatchedCodecPipeline, read_results
+from linumpy.io.zarr_adapter import ArraySpec, BatchedCodecPipeline, read_results, stored_with
 from linumpy.io.zarr_settings import zarr_settings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class GpuCodecPipeline(BatchedCodecPipeline):
         items = list(batch_info)
         if not items or not _on_device(items[0][1]):
             return await super().read(items, out, drop_axes)
-        if current_session().backend == "zarr":
+        if current_session().backend == "zarr" and not stored_with(self, HOST_CODECS):
             await asyncio.to_thread(self._check_stored, items)
             return await super().read(items, out, drop_axes)
         try:

@@ -16,6 +16,9 @@ import numpy as np
 MISSING = 2**64 - 1
 """What offset and length of a shard's index hold for a chunk that was never written."""
 
+HOST_CODECS = ("cast_value", "scale_offset")
+"""Codecs of Zarr (since 3.2) that compute on NumPy arrays alone."""
+
 NUMERIC_KINDS = "biufc"
 MAX_AXES = 16
 

@@ -17,7 +17,7 @@ from typing import Any
 from linumpy.errors import DeviceError, DeviceMemoryError, InputError
 from linumpy.exit_status import is_lost
 from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
-from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout, layout_of
+from linumpy.gpu.layout import HOST_CODECS, ChunkLayout, UnsupportedLayout, layout_of
 from linumpy.gpu.session import Session, session
 from linumpy.io.remote import is_remote, storage
 
@@ -202,13 +202,14 @@ def open_array(array_or_path: Any) -> Any:
         raise InputError(f"{array_or_path}: no such Zarr array")
     try:
         return zarr.open_array(array_or_path, mode="r")
-    except (FileNotFoundError, KeyError, ValueError, TypeError) as error:
+    except (FileNotFoundError, ImportError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"{array_or_path}: not a Zarr array ({error})") from error
 
 
 def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
-    if backend in ("auto", "host") and is_remote(str(array.store_path)):
-        return _read_by_host(array, selection, out)
+    why = _why_by_host(array) if backend in ("auto", "host") else None
+    if why is not None:
+        return _read_by_host(array, selection, out, f"{array.store_path}: {why}")
     causes = []
     try:
         return _read_by_core(array, selection, backend, out)
@@ -231,8 +232,18 @@ def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
     return _read_by_zarr(array, selection, out, ReadRecord("zarr", causes=causes))
 
 
-def _read_by_host(array: Any, selection: Any, out: Any) -> Any:
-    """Read from an object store: many requests at a time, decoded on the host, then copied."""
+def _why_by_host(array: Any) -> str | None:
+    """Return why the host must decode an array, None where the device can."""
+    from linumpy.io.zarr_adapter import codecs_of, stored_with
+
+    if is_remote(str(array.store_path)):
+        return "on an object store, which the device cannot read"
+    name = stored_with(codecs_of(array), HOST_CODECS)
+    return None if name is None else f"stored with {name}, which only the host decodes"
+
+
+def _read_by_host(array: Any, selection: Any, out: Any, cause: str) -> Any:
+    """Read what the device cannot: decoded on the host, then copied."""
     import numpy as np
 
     from linumpy.io.zarr_io import read_zarr
@@ -240,9 +251,7 @@ def _read_by_host(array: Any, selection: Any, out: Any) -> Any:
     data = read_zarr(array, selection)
     result = _output(out, data.shape, data.dtype.newbyteorder("="), array)
     result.set(np.ascontiguousarray(data, result.dtype))
-    _last.record = ReadRecord(
-        "host", causes=[f"{array.store_path}: on an object store, which the device cannot read"]
-    )
+    _last.record = ReadRecord("host", causes=[cause])
     return result
 
 
@@ -352,8 +361,10 @@ def _read_by_zarr(array: Any, selection: Any, out: Any, record: ReadRecord) -> A
     import cupy
     import zarr
 
-    from linumpy.io.zarr_adapter import BATCHED_PIPELINE
+    from linumpy.io.zarr_adapter import BATCHED_PIPELINE, codecs_of, stored_with
 
+    if name := stored_with(codecs_of(array), HOST_CODECS):
+        raise UnsupportedLayout(f"{array.store_path}: codec {name} is only decoded on the host")
     _check_stored(array, selection)
     with zarr.config.enable_gpu(), zarr.config.set({"codec_pipeline.path": BATCHED_PIPELINE}):
         again = zarr.Array.from_dict(array.store_path, array.metadata.to_dict())

@@ -31,7 +31,7 @@ _CODECS = frozenset(
     {
         "bytes", "transpose", "crc32c", "sharding_indexed", "zstd", "blosc", "gzip", "zlib", "lz4",
         "delta", "shuffle", "bitround", "fixedscaleoffset", "quantize", "packbits", "astype",
-        "crc32", "adler32", "fletcher32", "jenkins_lookup3",
+        "crc32", "adler32", "fletcher32", "jenkins_lookup3", "cast_value", "scale_offset",
     }
 )  # fmt: skip
 """Codecs that yield plain numbers and no more bytes than can be told before."""

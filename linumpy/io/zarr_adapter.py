@@ -66,10 +66,10 @@ def codecs_of(array: Any) -> tuple[Any, ...]:
     return tuple(metadata.codecs)
 
 
-def stored_with(array: Any, names: Iterable[str]) -> str | None:
-    """Return the first of an array's codecs, those within shards included, that is in `names`."""
+def stored_with(codecs: Iterable[Any], names: Iterable[str]) -> str | None:
+    """Return the first codec of a chain, those within shards included, that is in `names`."""
     wanted = frozenset(names)
-    waiting = list(codecs_of(array))
+    waiting = list(codecs)
     while waiting:
         codec = waiting.pop(0)
         waiting += getattr(codec, "codecs", ())
