@@ -12,13 +12,18 @@ from zarr.codecs import ZstdCodec
 from zarr.registry import register_codec
 from zarr.storage import MemoryStore
 
+from linumpy.errors import InputError
+from linumpy.gpu.codec_pipeline import _refuse_irregular
+from linumpy.gpu.layout import UnsupportedLayout
+from linumpy.gpu.zarr_io import array_layout
 from linumpy.io.zarr_adapter import (
     array_parts,
     chunk_spec,
     codec_pipeline,
     configured_default_codec,
+    has_regular_chunks,
 )
-from linumpy.io.zarr_io import uses_all_cores, zarr_context
+from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
 
 ROOT = Path(__file__).parents[2]
 ADAPTER = ROOT / "linumpy/io/zarr_adapter.py"
@@ -180,3 +185,53 @@ def test_chunk_spec_is_what_zarr_hands_to_pipelines(monkeypatch, zarr_format):
     assert [(item[2], item[3]) for item in seen] == [part[1:] for part in parts]
     keys = [array.metadata.encode_chunk_key(part[0]) for part in parts]
     assert [item[0].path for item in seen] == keys
+
+
+@pytest.fixture
+def rectilinear(tmp_path):
+    """An array whose chunks have several sizes; skips where Zarr has none."""
+    if "rectilinear_chunks" not in zarr.config.get("array"):
+        pytest.skip("Zarr before 3.2 has regular grids only")
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        array = zarr.create_array(
+            tmp_path / "a", shape=(8, 6), chunks=[[3, 5], [4, 2]], dtype="i4", compressors=None
+        )
+        array[...] = np.arange(48).reshape(8, 6)
+        yield array
+
+
+def test_rectilinear_grids_are_refused_by_name(rectilinear, tmp_path):
+    assert not has_regular_chunks(rectilinear)
+    with pytest.raises(UnsupportedLayout, match="rectilinear"):
+        array_layout(rectilinear)
+    with pytest.raises(InputError, match="chunks of several sizes"):
+        read_zarr(tmp_path / "a")
+
+
+def test_parts_of_a_rectilinear_grid_are_its_chunks(rectilinear):
+    shape, parts = array_parts(rectilinear, (slice(1, 7), slice(None)))
+    assert shape == (6, 6)
+    assert [part[0] for part in parts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [part[2] for part in parts] == [
+        (slice(0, 2), slice(0, 4)),
+        (slice(0, 2), slice(4, 6)),
+        (slice(2, 6), slice(0, 4)),
+        (slice(2, 6), slice(4, 6)),
+    ]
+
+
+def test_requests_for_chunks_of_several_shapes_go_to_the_host(rectilinear, monkeypatch):
+    """The pipeline of GPUs must not take the first chunk's shape for that of all."""
+    seen = []
+    pipeline = codec_pipeline(rectilinear)
+    read = type(pipeline).read
+
+    async def noted(self, batch_info, *rest, **named):
+        seen.extend(list(batch_info))
+        return await read(self, seen, *rest, **named)
+
+    monkeypatch.setattr(type(pipeline), "read", noted)
+    rectilinear[...]
+    with pytest.raises(UnsupportedLayout, match="rectilinear"):
+        _refuse_irregular(seen)
+    assert _refuse_irregular(seen[:1]) is None
