@@ -20,7 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
         overwrite=False,
     )
     parser.add_argument("raw", type=Path, help="folder of the raw acquisition")
-    parser.add_argument("grids", type=Path, help="folder of mosaic_grid_3d_zNN.ome.zarr")
+    parser.add_argument("grids", type=Path, help="folder of mosaic grids (*.ome.zarr)")
     parser.add_argument("-z", "--slice", type=int, nargs="+", metavar="ID", help="slices; all")
     parser.add_argument("--dry_run", action="store_true", help="compare, and delete nothing")
     parser.add_argument(

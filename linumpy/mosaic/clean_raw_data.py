@@ -15,6 +15,7 @@ from linumpy.io.grid import Grid, open_grid
 from linumpy.io.raw import RawTile, discover_tiles, image_files, tiles_of_slice
 from linumpy.mosaic.create_mosaic_grid_3d import RawTiles, open_raw_tiles
 from linumpy.mosaic.grid_options import GridOptions
+from linumpy.mosaic.shifts import grids_by_id
 
 RECORD = "tile_cleaning.json"
 
@@ -57,7 +58,7 @@ def clean_raw_data(
     root
         Folder of the raw acquisition. What was deleted is noted there in ``tile_cleaning.json``.
     grids
-        Folder of ``mosaic_grid_3d_zNN.ome.zarr``.
+        Folder of mosaic grids.
     slice_ids
         Slices to clean; all when None.
     options
@@ -78,8 +79,9 @@ def clean_raw_data(
     slices = discover_tiles(root)
     ids = sorted(slices if slice_ids is None else set(slice_ids))
     checked = []
+    made = grids_by_id(grids)
     for slice_id in ids:
-        path = grids / f"mosaic_grid_3d_z{slice_id:02d}.ome.zarr"
+        path = made.get(slice_id, grids / f"mosaic_grid_3d_z{slice_id:02d}.ome.zarr")
         raw = tiles_of_slice(slices, slice_id, root)
         checked.append(_check(root, raw, open_grid(path), options or GridOptions()))
     for found in checked:

@@ -168,3 +168,10 @@ def read_grid_infos(folder: Path | str, assume_unit: str | None = None) -> tuple
     check_slice_ids(paths, assume_unit=assume_unit)
     infos = [open_grid(path, assume_unit=assume_unit).info for path in paths]
     return tuple(sorted(infos, key=lambda info: info.slice_id))
+
+
+def grids_by_id(folder: Path | str) -> dict[int, Path]:
+    """Return the mosaic grids of a folder by the slice ids that `read_grid_infos` finds."""
+    paths = _grid_paths(folder)
+    check_slice_ids(paths)
+    return {open_grid(path).info.slice_id: path for path in paths}

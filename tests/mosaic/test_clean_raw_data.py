@@ -66,6 +66,17 @@ def test_samples_go_and_all_else_stays(acquisition):
     assert len(discover_tiles(raw)[0]) == 3
 
 
+def test_grids_are_known_by_their_metadata(acquisition):
+    """Seen to fail where names say which slice a grid holds."""
+    raw, grids = acquisition
+    expected = clean_raw_data(raw, grids, dry_run=True)
+    for name, other in (("z00", "mine"), ("z01", "z00")):
+        (grids / f"mosaic_grid_3d_{name}.ome.zarr").rename(grids / f"mosaic_grid_{other}.ome.zarr")
+    found = clean_raw_data(raw, grids, dry_run=True)
+    assert [f.files for f in found] == [f.files for f in expected]
+    assert [f.grid.name for f in found] == ["mosaic_grid_mine.ome.zarr", "mosaic_grid_z00.ome.zarr"]
+
+
 def spoil_missing(grid):
     shutil.rmtree(grid)
 
