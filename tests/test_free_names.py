@@ -15,7 +15,7 @@ from linumpy.errors import InputError
 from linumpy.io import slice_ids
 from linumpy.io.omezarr import open_image
 from linumpy.io.remote import as_path
-from linumpy.io.tables import XYShift, write_shifts
+from linumpy.io.tables import XYShift, read_shifts, read_slice_config, write_shifts
 from linumpy.registration.manual_transforms import write_transform
 
 from .conftest import SCRIPTS
@@ -225,3 +225,17 @@ def test_several_inputs_without_ids_are_named(name, have, tmp_path, monkeypatch)
     with pytest.raises(InputError, match=r"a\.zarr, b\.zarr: no slice id .* --slice_id 0 1 2"):
         run(name, "a.zarr", "b.zarr", "--output", "out.json")
     run(name, "a.zarr", "b.zarr", "--output", "out.json", "--slice_id", "3", "5", *more)
+
+
+def test_folders_hold_grids_of_any_name(have, tmp_path, tiny_grids):
+    folder = tmp_path / "my grids"
+    for grid, name in zip(tiny_grids, ("b.zarr", "a z2.zarr", "мозг.ome.zarr"), strict=True):
+        shutil.copytree(grid, folder / name)
+    run("generate_slice_config", folder, tmp_path / "c.csv")
+    assert [row.slice_id for row in read_slice_config(tmp_path / "c.csv")] == [0, 1, 2]
+    run("estimate_xy_shift_from_metadata", folder, tmp_path / "s.csv")
+    assert [(s.fixed_id, s.moving_id) for s in read_shifts(tmp_path / "s.csv")] == [(0, 1), (1, 2)]
+    for name in ("x.zarr", "y.zarr"):
+        shutil.copytree(have / "grid", tmp_path / "others" / name)
+    with pytest.raises(InputError, match=r"x\.zarr, .*y\.zarr: no slice id .*mosaic_grid_3d_z00"):
+        run("generate_slice_config", tmp_path / "others", tmp_path / "d.csv")

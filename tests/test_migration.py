@@ -179,6 +179,7 @@ def failed(parser, argv, capsys):
 
 @pytest.mark.parametrize(("script", "key", "meaning"), [r for r in rows() if r not in ALIASES])
 def test_what_is_done_otherwise_is_said(script, key, meaning, capsys):
+    """Seen to fail without the problems of `translate`."""
     if meaning in (SAME, "") or meaning.startswith("$"):
         return
     line = failed(parser_of(script), ["a", "b", *key.split()], capsys)
@@ -201,7 +202,7 @@ def test_only_close_names_are_suggested(typed, near, capsys):
 
 
 def test_the_start_of_a_flag_is_not_the_flag(capsys):
-    """An old flag may be the start of another of ours."""
+    """An old flag may be the start of another of ours. Seen to fail with `allow_abbrev`."""
     line = failed(parser_of("linum_aip"), ["a", "b", "--gpu_mem", "1GB"], capsys)
     assert "unrecognized arguments: --gpu_mem 1GB" in line
 

@@ -364,8 +364,18 @@ def open_grid(path: Path | str, *, assume_unit: str | None = None) -> Grid:
         return _opened_grid(image)
 
 
-def check_slice_ids(paths: Sequence[Path | str], *, assume_unit: str | None = None) -> None:
+def check_slice_ids(
+    paths: Sequence[Path | str],
+    *,
+    assume_unit: str | None = None,
+    advice: str = "give the ids of all inputs in their order, as in --slice_id 0 1 2",
+) -> None:
     """Reject mosaic grids that are to be used together, where ids are missing or repeated.
+
+    Parameters
+    ----------
+    advice
+        What to do where ids are missing.
 
     Raises
     ------
@@ -377,10 +387,7 @@ def check_slice_ids(paths: Sequence[Path | str], *, assume_unit: str | None = No
     grids = [open_grid(path, assume_unit=assume_unit) for path in paths]
     without = [str(grid.path) for grid in grids if not grid.has_id]
     if without:
-        raise InputError(
-            f"{', '.join(without)}: no slice id in the metadata; give the ids of all "
-            f"{len(grids)} inputs in their order, as in --slice_id 0 1 2"
-        )
+        raise InputError(f"{', '.join(without)}: no slice id in the metadata; {advice}")
     seen: dict[int, Path] = {}
     for grid in grids:
         other = seen.setdefault(grid.info.slice_id, grid.path)

@@ -18,6 +18,7 @@ from linumpy.io.tables import XYShift
 from linumpy.mosaic.raw_slice import RawSlice, read_raw_slice, tile_grid
 
 _GRID_NAME = re.compile(r"mosaic_grid.*\.ome\.zarr")
+_NAME_GRIDS = "name them by their slices, as in mosaic_grid_3d_z00.ome.zarr"
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def read_grid_infos(folder: Path | str, assume_unit: str | None = None) -> tuple
         When a grid cannot be opened or two are of one slice.
     """
     paths = _grid_paths(folder)
-    check_slice_ids(paths, assume_unit=assume_unit)
+    check_slice_ids(paths, assume_unit=assume_unit, advice=_NAME_GRIDS)
     infos = [open_grid(path, assume_unit=assume_unit).info for path in paths]
     return tuple(sorted(infos, key=lambda info: info.slice_id))
 
@@ -173,5 +174,5 @@ def read_grid_infos(folder: Path | str, assume_unit: str | None = None) -> tuple
 def grids_by_id(folder: Path | str) -> dict[int, Path]:
     """Return the mosaic grids of a folder by the slice ids that `read_grid_infos` finds."""
     paths = _grid_paths(folder)
-    check_slice_ids(paths)
+    check_slice_ids(paths, advice=_NAME_GRIDS)
     return {open_grid(path).info.slice_id: path for path in paths}
