@@ -61,6 +61,27 @@ def test_agrees_with_direct_normalised_correlation(xp, rng):
         assert surface.values[i, j] == pytest.approx(direct, abs=1e-4)
 
 
+@pytest.mark.parametrize("shift", [(7, -12), (-3, 15), (0, 0)])
+def test_the_peak_is_where_scikit_image_finds_it_under_masks(xp, rng, shift):
+    from skimage.registration import phase_cross_correlation
+
+    scene = gaussian_filter(rng.normal(size=(140, 150)), 1.5)
+    first = scene[20:110, 20:116]
+    second = scene[20 + shift[0] : 110 + shift[0], 20 + shift[1] : 116 + shift[1]]
+    masks = rng.random((2, *first.shape)) > 0.1
+    masks[0, :, :12] = masks[1, 70:] = False
+    theirs, _, _ = phase_cross_correlation(
+        first, second, reference_mask=masks[0], moving_mask=masks[1], overlap_ratio=0.3
+    )
+    stacks = (
+        xp.asarray((a * m)[None], np.float32) for a, m in zip((first, second), masks, strict=True)
+    )
+    peak = find_peak(correlation_surface(*stacks, (0, 0), (20, 20), min_overlap_share=0.3))
+    assert tuple(theirs) == shift
+    assert np.rint(peak.displacement_px).tolist() == list(shift)
+    np.testing.assert_allclose(peak.displacement_px, shift, atol=0.2)
+
+
 def test_masked_pixels_do_not_count(xp, rng):
     field = fixed_field(rng, 6, (70, 90))
     first = image(rng, field, (4, 4), (50, 70), 1.0)
