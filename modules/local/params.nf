@@ -182,7 +182,7 @@ def help_text(schema, columns) {
         "${group.title}: ${group.description}\n" + lines.join('\n')
     }
     def title = wrap("${schema.title}: ${schema.description}", width).join('\n')
-    def usage = '  linum_nextflow.py run main.nf --input FOLDER --output FOLDER [-resume]'
+    def usage = '  linum_nextflow.py run linumpy --input FOLDER --output FOLDER [-resume]'
     ([title, usage] + groups).join('\n\n') + '\n'
 }
 

@@ -78,9 +78,12 @@ class Installation:
         return found
 
     def files(self) -> dict[str, tuple[int, int]]:
-        """Return size and time of every file of the environment."""
-        found = (path for path in self.bin.parent.rglob("*") if path.is_file())
-        return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+        """Return size and time of every file of the environment; Python writes bytecode at will."""
+        return {
+            str(path): (path.stat().st_size, path.stat().st_mtime_ns)
+            for path in self.bin.parent.rglob("*")
+            if path.is_file() and path.parent.name != "__pycache__"
+        }
 
 
 @pytest.fixture(scope="module")
