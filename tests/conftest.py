@@ -1,6 +1,8 @@
 """What all tests share: array modules, scripts, a small acquisition."""
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -89,22 +91,49 @@ def script():
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
-    """A tiny simulated acquisition with its truth: folder with ``raw`` and ``truth``."""
-    folder = tmp_path_factory.mktemp("tiny")
-    run_script("phantom", folder / "acquisition", "--preset", "tiny", "--seed", 20261)
-    return folder / "acquisition"
+def made_once(tmp_path_factory):
+    """Return a function that makes a folder once for all workers: ``made_once(name, make)``.
+
+    The first worker to ask calls ``make(folder)``; the others wait for it. Nobody writes to it.
+    """
+    workers = "PYTEST_XDIST_WORKER" in os.environ
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if workers else base
+
+    def made(name, make):
+        folder = shared / name
+        with (shared / f"{name}.lock").open("a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.fstat(lock.fileno()).st_size:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                lock.write("made")
+        return folder
+
+    return made
 
 
 @pytest.fixture(scope="session")
-def tiny_grids(tiny, tmp_path_factory):
+def tiny(made_once):
+    """A tiny simulated acquisition with its truth: folder with ``raw`` and ``truth``."""
+
+    def make(folder):
+        run_script("phantom", folder / "acquisition", "--preset", "tiny", "--seed", 20261)
+
+    return made_once("tiny", make) / "acquisition"
+
+
+@pytest.fixture(scope="session")
+def tiny_grids(tiny, made_once):
     """The mosaic grids of `tiny`, in order."""
     from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
 
-    folder = tmp_path_factory.mktemp("grids")
-    paths = []
-    for slice_id in range(3):
-        path = folder / f"mosaic_grid_3d_z{slice_id:02d}.ome.zarr"
-        create_mosaic_grid_3d(tiny / "raw", slice_id, path)
-        paths.append(path)
-    return paths
+    names = [f"mosaic_grid_3d_z{slice_id:02d}.ome.zarr" for slice_id in range(3)]
+
+    def make(folder):
+        for slice_id, name in enumerate(names):
+            create_mosaic_grid_3d(tiny / "raw", slice_id, folder / name)
+
+    folder = made_once("tiny_grids", make)
+    return [folder / name for name in names]

@@ -63,6 +63,7 @@ def test_lanes_of_a_time_line(module):
     ]
 
 
+@pytest.mark.slow
 def test_one_command_measures_a_stage_beside_limits_and_plain(tmp_path):
     record, picture = tmp_path / "record.json", tmp_path / "time_lines.png"
     command = [sys.executable, BENCHMARKS / "stages.py", "--size", "0.01", "--stages", "aip"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,11 @@ class Acquisition:
 def acquire(root: Path, params: PhantomParams, seed: int, **options: Any) -> Acquisition:
     """Simulate into `root` and read the truth back."""
     simulate(root, params, seed, **options)
+    return read_acquisition(root, params)
+
+
+def read_acquisition(root: Path, params: PhantomParams) -> Acquisition:
+    """Return what `simulate` wrote."""
     truth = json.loads((root / "truth" / "truth.json").read_text(encoding="utf-8"))
     with np.load(root / "truth" / "fields.npz") as stored:
         fields = dict(stored)
@@ -83,7 +89,8 @@ def acquire(root: Path, params: PhantomParams, seed: int, **options: Any) -> Acq
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Acquisition:
+def tiny(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Acquisition:
     """The preset `tiny` of the real brain, with a slice and a tile missing."""
     params = preset("tiny", n_slices=4, missing_slices=(2,), missing_tiles=("1:0:2",))
-    return acquire(tmp_path_factory.mktemp("phantom") / "tiny", params, seed=7)
+    folder = made_once("phantom", lambda folder: simulate(folder / "tiny", params, 7))
+    return read_acquisition(folder / "tiny", params)

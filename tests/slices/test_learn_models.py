@@ -27,6 +27,7 @@ def truth_on_grid(tiny, name):
     return apply_axis_weights(field[None], [None, matrix, matrix])[0]
 
 
+@pytest.mark.slow
 def test_surface_and_flat_field_match_the_phantoms(tiny_grids, tiny, device):
     models = learn(tiny_grids, device)
     surface = models.focal.surface_um - truth_on_grid(tiny, "focal_um")

@@ -1,4 +1,7 @@
-"""Each script of a single stage, run as a user runs it."""
+"""Each script of a single stage, run as a user runs it.
+
+`test_single_stages` calls the same functions in one process.
+"""
 
 import json
 import shutil
@@ -11,6 +14,8 @@ from PIL import Image as Pillow
 from linumpy.io.grid import open_grid
 from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import open_image
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
