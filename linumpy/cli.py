@@ -22,6 +22,10 @@ from linumpy.io.remote import as_path, is_remote, refuse_remote_arguments
 from linumpy.migration import suggestion, translate
 from linumpy.start_up import Stopped, Stopping, begin_cuda, begin_import, leave
 
+# Before NumPy is loaded: products of matrices are rounded differently with another number of
+# threads, and the threads that work on tiles take all cores as it is.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 T = TypeVar("T")
 
 logger = logging.getLogger("linumpy")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
+from linumpy.geometry.least_squares import least_squares
 from linumpy.io.grid import GridInfo
 from linumpy.registration.network import robust_spread
 from linumpy.slices.register_stage import TilePositions
@@ -167,8 +168,7 @@ def _fit(expected: np.ndarray, measured: np.ndarray) -> np.ndarray:
     weight = np.ones(len(expected))
     change = np.zeros((2, 2))
     for _ in range(_ITERATIONS):
-        weighted = expected.T * weight
-        change = np.linalg.solve(weighted @ expected + ridge, weighted @ error).T
+        change = least_squares(expected, error, weight, ridge).T
         residual = error - expected @ change.T
         sigma = max(robust_spread(residual), _MIN_SIGMA_UM)
         # Cauchy weights: an outlier loses its pull smoothly.

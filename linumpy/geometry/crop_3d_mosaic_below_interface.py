@@ -11,6 +11,7 @@ import numpy as np
 from linumpy.device import Array, namespace
 from linumpy.errors import InputError
 from linumpy.geometry.interface_surface import fit_face, sample_surface
+from linumpy.geometry.least_squares import least_squares
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _fall(surface: np.ndarray, there: np.ndarray) -> tuple[float, float]:
     axes = [np.arange(n) / max(n - 1, 1) for n in surface.shape]
     grid = np.meshgrid(*axes, indexing="ij")
     design = np.column_stack([np.ones(there.sum()), grid[0][there], grid[1][there]])
-    plane, *_ = np.linalg.lstsq(design, surface[there], rcond=None)
+    plane = least_squares(design, surface[there])
     return float(plane[1]), float(plane[2])
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from linumpy.device import Array, namespace
 from linumpy.geometry.interface import difference_weights, extend_downwards
+from linumpy.geometry.least_squares import least_squares, linear_combination
 from linumpy.geometry.smoothing import gaussian_matrix
 
 CELL_UM = 160.0
@@ -235,15 +236,14 @@ def _robust_trend(depth: np.ndarray) -> tuple[np.ndarray, float]:
     spread = _MIN_SPREAD_PX
     # First the least sum of absolute residuals, which outliers hardly move; then Tukey's.
     for step in range(40):
-        left = points.T * weight
-        solution = np.linalg.solve(left @ points + ridge, left @ values)
-        residual = values - points @ solution
+        solution = least_squares(points, values, weight, ridge)
+        residual = values - linear_combination(points, solution)
         if step < 20:
             weight = 1 / np.maximum(np.abs(residual), 0.05)
         else:
             spread = max(_ROBUST_SIGMA * float(np.median(np.abs(residual))), _MIN_SPREAD_PX)
             weight = np.clip(1 - (residual / (_TUKEY * spread)) ** 2, 0, 1) ** 2
-    return design @ solution, spread
+    return linear_combination(design, solution), spread
 
 
 def smooth_filled(values: np.ndarray, used: np.ndarray, sigma: float) -> np.ndarray:

@@ -27,6 +27,12 @@ import numpy as np
 
 from linumpy.device import Array, to_host
 from linumpy.errors import InputError
+from linumpy.geometry.least_squares import (
+    column_products,
+    least_squares,
+    linear_combination,
+    solve_positive,
+)
 from linumpy.mosaic.neighbours import close_pairs
 
 _ROBUST_SIGMA = 1.4826
@@ -180,11 +186,11 @@ def fit_shared_field(
     overlap_sigma, n_pairs = 0.0, 0
     if len(differences):
         n_pairs = int(pair_of_row[-1]) + 1
-        size = max(float((terms @ theta).std()), robust_sigma(differences))
+        size = max(float(linear_combination(terms, theta).std()), robust_sigma(differences))
         prior = np.diag((term_degrees(degree) ** 2 / (2 * size)) ** 2)
         theta, overlap_sigma = _combine(rows, differences, pair_of_row, theta, information, prior)
     full = np.meshgrid(*(np.arange(n, dtype=float) for n in tile_shape), indexing="ij")
-    field = basis(tile_shape, full[0], full[1], degree) @ theta
+    field = linear_combination(basis(tile_shape, full[0], full[1], degree), theta)
     return SharedField(field - field.mean(), len(kept), n_pairs, overlap_sigma, tile_sigma)
 
 
@@ -211,7 +217,7 @@ def _tile_evidence(
     Tiles at one place of successive slices show much the same tissue: slices add no information.
     """
     n_terms = terms.shape[-1]
-    ridge = 1e-3 * np.eye(n_terms)
+    ridge = 1e-3 * np.diag([*np.ones(n_terms), 0.0])
     fits = []
     for tile in maps:
         good = np.isfinite(tile.values)
@@ -220,11 +226,8 @@ def _tile_evidence(
         weight = np.ones(len(values))
         solution = np.zeros(n_terms + 1)
         for _ in range(5):
-            left = design.T * weight
-            normal = left @ design
-            normal[:n_terms, :n_terms] += ridge * weight.sum()
-            solution = np.linalg.solve(normal, left @ values)
-            residual = values - design @ solution
+            solution = least_squares(design, values, weight, ridge * weight.sum())
+            residual = values - linear_combination(design, solution)
             weight = _tukey(residual, robust_sigma(residual))
         fits.append(solution[:n_terms])
     theta = np.array(fits)
@@ -235,16 +238,15 @@ def _tile_evidence(
         weight = _tukey(distance, max(1.0, float(np.median(distance))))
         mean = (weight[:, None] * theta).sum(axis=0) / max(weight.sum(), 1e-9)
     deviation = theta - mean
-    covariance = (weight[:, None] * deviation).T @ deviation / max(weight.sum(), 1e-9)
+    covariance = column_products(weight[:, None] * deviation, deviation) / max(weight.sum(), 1e-9)
     # Few tiles make a poor covariance: lean towards its diagonal.
     share = n_terms / (n_terms + len(maps))
     covariance = (1 - share) * covariance + share * np.diag(np.diag(covariance))
     covariance += 1e-9 * np.eye(n_terms)
     n_groups = len({tile.group for tile in maps})
-    information = np.linalg.inv(covariance) * max(weight.sum() / n_groups, 1.0)
-    residual = np.concatenate(
-        [(m.values - terms @ mean - np.nanmedian(m.values)).ravel() for m in maps]
-    )
+    information = solve_positive(covariance, np.eye(n_terms)) * max(weight.sum() / n_groups, 1.0)
+    fitted = linear_combination(terms, mean)
+    residual = np.concatenate([(m.values - fitted - np.nanmedian(m.values)).ravel() for m in maps])
     return mean, information, robust_sigma(residual)
 
 
@@ -314,9 +316,10 @@ def _combine(
 ) -> tuple[np.ndarray, float]:
     """Solve for the field from overlaps and tiles together, robustly."""
     theta = tile_mean
-    sigma = robust_sigma(differences - rows @ theta)
+    of_tiles = linear_combination(tile_information, tile_mean)
+    sigma = robust_sigma(differences - linear_combination(rows, theta))
     for _ in range(_ITERATIONS):
-        residual = differences - rows @ theta
+        residual = differences - linear_combination(rows, theta)
         sigma = robust_sigma(residual)
         weight = _tukey(residual, sigma)
         # Neighbouring cells of a pair err together (the pair's true shift is not the nominal
@@ -324,7 +327,7 @@ def _combine(
         sums = np.bincount(pair_of_row, weight * residual)
         expected = sigma**2 * np.maximum(np.bincount(pair_of_row, weight**2), 1e-9)
         design_effect = max(1.0, float(np.median(sums**2 / expected) / 0.455))
-        left = rows.T * (weight / (sigma**2 * design_effect))
-        normal = left @ rows + tile_information + prior
-        theta = np.linalg.solve(normal, left @ differences + tile_information @ tile_mean)
+        weighted = rows * (weight / (sigma**2 * design_effect))[:, None]
+        normal = column_products(weighted, rows) + tile_information + prior
+        theta = solve_positive(normal, column_products(weighted, differences) + of_tiles)
     return theta, sigma

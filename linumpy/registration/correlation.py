@@ -15,6 +15,7 @@ import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace, to_host
 from linumpy.geometry.banded import Band, multiply
+from linumpy.geometry.least_squares import least_squares
 
 ACCEPT_Z_SCORE = 5.0
 """Peaks that stand this far above the rest of their surface are taken for real."""
@@ -421,10 +422,7 @@ def _subpixel(values: np.ndarray, i: int, j: int, floor: float) -> tuple[float, 
     d1, d2 = np.mgrid[-k : k + 1, -k : k + 1].astype(float)
     design = np.stack([d1**2, d2**2, d1 * d2, d1, d2, np.ones_like(d1)], axis=-1).reshape(-1, 6)
     # Weigh by height: the logarithm magnifies the noise of low samples.
-    weight = height.ravel()
-    a, b, c, d, e, _ = np.linalg.lstsq(
-        design * weight[:, None], np.log(height).ravel() * weight, rcond=None
-    )[0]
+    a, b, c, d, e, _ = least_squares(design, np.log(height).ravel(), height.ravel() ** 2)
     determinant = 4 * a * b - c * c
     if a >= 0 or b >= 0 or determinant <= 0:
         return 0.0, 0.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.device import Array, namespace, to_host
+from linumpy.geometry.least_squares import least_squares, solve_positive
 from linumpy.registration.correlation import fetch_surfaces, start_correlation
 from linumpy.registration.turned import turn_planes
 
@@ -207,7 +208,6 @@ class _Surfaces:
         unit = np.stack(np.meshgrid(*[(-1.0, 0.0, 1.0)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
         a, b, c = unit.T
         design = np.stack([np.ones(27), a, b, c, a * a, b * b, c * c, a * b, a * c, b * c], axis=1)
-        inverse = np.linalg.pinv(design)
         steps = np.array([2 * step_deg, 1.0, 1.0])
         for _ in range(_REFINEMENTS):
             samples = np.concatenate(
@@ -216,12 +216,12 @@ class _Surfaces:
                     for k, part in zip((-1, 0, 1), np.split(unit, 3), strict=True)
                 ]
             )
-            q = inverse @ samples
+            q = least_squares(design, samples)
             hessian = np.array(
                 [[2 * q[4], q[7], q[8]], [q[7], 2 * q[5], q[9]], [q[8], q[9], 2 * q[6]]]
             )
             if (np.linalg.eigvalsh(hessian) < 0).all():
-                move = np.clip(-np.linalg.solve(hessian, q[1:4]), -1, 1)
+                move = np.clip(solve_positive(-hessian, q[1:4]), -1, 1)
             else:
                 move = unit[int(samples.argmax())]
             found = found + move * steps

@@ -1,0 +1,99 @@
+"""Small least squares whose bits depend on the numbers alone.
+
+BLAS and LAPACK round differently with another kernel (which they choose by the processor, or by
+``OPENBLAS_CORETYPE``), another number of threads and, in some kernels, another alignment of memory.
+Here every product is rounded by itself, and NumPy adds along contiguous rows in one order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_UNDETERMINED = 1e-12
+
+
+def column_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return ``left.T @ right``.
+
+    Parameters
+    ----------
+    left
+        Shape (m, k).
+    right
+        Shape (m,) or (m, j).
+
+    Returns
+    -------
+    float64 (k,) or (k, j).
+    """
+    rows = np.ascontiguousarray(right.T, dtype=np.float64)
+    return np.stack([(rows * column).sum(axis=-1) for column in left.T])
+
+
+def linear_combination(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return ``columns @ weights``, column by column.
+
+    Parameters
+    ----------
+    columns
+        Shape (…, k).
+    weights
+        Shape (k,).
+    """
+    out = np.zeros(columns.shape[:-1])
+    for k, weight in enumerate(weights):
+        out += columns[..., k] * weight
+    return out
+
+
+def solve_positive(normal: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve ``normal @ x = right`` by Gauss-Jordan elimination.
+
+    Parameters
+    ----------
+    normal
+        Symmetric, positive semidefinite (k, k), k below about a hundred.
+    right
+        Shape (k,) or (k, j).
+
+    Returns
+    -------
+    Array of the shape of `right`. Unknowns that the equations do not determine are 0.
+    """
+    k = len(normal)
+    table = np.concatenate([normal, right.reshape(k, -1)], axis=1, dtype=np.float64)
+    least = _UNDETERMINED * table.diagonal()
+    others = ~np.eye(k, dtype=bool)
+    # Diagonal pivots: such a matrix needs no exchange of rows.
+    for i in range(k):
+        if table[i, i] <= least[i]:
+            table[i] = 0
+            table[:, i] = 0
+            continue
+        table[i] /= table[i, i]
+        table[others[i]] -= table[others[i], i, None] * table[i]
+    return table[:, k:].reshape(right.shape)
+
+
+def least_squares(
+    design: np.ndarray,
+    values: np.ndarray,
+    weight: np.ndarray | None = None,
+    ridge: np.ndarray | float = 0.0,
+) -> np.ndarray:
+    """Return the x of least ``sum(weight · (values − design @ x)²) + x.T @ ridge @ x``.
+
+    Parameters
+    ----------
+    design
+        Shape (m, k), well conditioned: the normal equations are solved.
+    values
+        Shape (m,) or (m, j).
+    weight
+        Shape (m,); None for ones.
+    ridge
+        Shape (k, k), or 0.
+    """
+    weighted = design if weight is None else design * weight[:, None]
+    normal = column_products(weighted, design) + ridge
+    return solve_positive(normal, column_products(weighted, values))

@@ -1,0 +1,111 @@
+"""Least squares that round the same everywhere: against NumPy's, and bit for bit."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from linumpy.geometry.least_squares import (
+    column_products,
+    least_squares,
+    linear_combination,
+    solve_positive,
+)
+
+
+def problem(rng, n=121):
+    grid = rng.integers(0, 11, (n, 2)) / 10
+    design = np.column_stack([np.ones(n), grid, grid**2, grid.prod(axis=1)])
+    return design, 100 * rng.random(n), rng.random(n)
+
+
+def test_solution_is_numpys(rng):
+    design, values, weight = problem(rng)
+    expected = np.linalg.lstsq(
+        design * np.sqrt(weight)[:, None], values * np.sqrt(weight), rcond=None
+    )[0]
+    np.testing.assert_allclose(least_squares(design, values, weight), expected, rtol=1e-9)
+    both = least_squares(design, np.stack([values, -values], axis=1), weight)
+    np.testing.assert_allclose(both, np.stack([expected, -expected], axis=1), rtol=1e-9)
+    np.testing.assert_allclose(linear_combination(design, expected), design @ expected)
+
+
+def test_ridge_draws_towards_nought(rng):
+    design, values, weight = problem(rng)
+    ridge = np.diag(np.arange(6.0))
+    normal = design.T @ (design * weight[:, None]) + ridge
+    expected = np.linalg.solve(normal, design.T @ (weight * values))
+    np.testing.assert_allclose(least_squares(design, values, weight, ridge), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 3, 40])
+def test_positive_systems_are_solved(rng, k):
+    root = rng.normal(size=(2 * k, k))
+    normal, right = root.T @ root, rng.normal(size=(k, 3))
+    np.testing.assert_allclose(normal @ solve_positive(normal, right), right, atol=1e-9)
+    inverse = solve_positive(normal, np.eye(k))
+    np.testing.assert_allclose(inverse, np.linalg.inv(normal), atol=1e-9)
+
+
+def test_what_is_not_determined_is_nought(rng):
+    """A surface of one column of cells has no fall across it."""
+    design = np.column_stack([np.ones(9), np.arange(9) / 8, np.zeros(9)])
+    np.testing.assert_allclose(least_squares(design, 3 + 2 * design[:, 1]), [3, 2, 0], atol=1e-9)
+    assert not least_squares(np.zeros((4, 2)), rng.random(4)).any()
+
+
+def aligned(array, offset):
+    """A copy that begins `offset` bytes behind a multiple of 128."""
+    buffer = np.empty(array.nbytes + 256, np.uint8)
+    start = -buffer.ctypes.data % 128 + offset
+    copy = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def test_alignment_of_memory_changes_no_bit(rng):
+    design, values, weight = problem(rng)
+    solved = {
+        least_squares(*(aligned(a, offset) for a in (design, values, weight))).tobytes()
+        for offset in range(0, 128, 8)
+    }
+    strided = np.asfortranarray(design)[::1], values[::-1][::-1], weight
+    solved |= {least_squares(*strided).tobytes(), column_of(design, values, weight)}
+    assert len(solved) == 1
+
+
+def column_of(design, values, weight):
+    wide = np.zeros((len(values), 3))
+    wide[:, 1] = values
+    return least_squares(design, wide[:, 1], weight).tobytes()
+
+
+CHILD = """
+import numpy as np
+from linumpy.geometry.crop_3d_mosaic_below_interface import _fall
+rng = np.random.default_rng(7)
+for n in range(5, 20):
+    surface = 100 + 30 * rng.random((n, 11))
+    print(*_fall(surface, surface > 105))
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="names kernels of x86-64")
+def test_kernels_of_blas_change_no_bit():
+    """Those of other processors. Seen to fail with ``numpy.linalg.lstsq`` in `_fall`."""
+    found = set()
+    for kernel in ("Prescott", "Haswell"):
+        environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
+        arguments = [sys.executable, "-c", CHILD]
+        found.add(
+            subprocess.run(arguments, env=environment, capture_output=True, check=True).stdout
+        )
+    assert len(found) == 1
+
+
+def test_products_are_numpys(rng):
+    left, right = rng.normal(size=(50, 4)), rng.normal(size=(50, 2))
+    np.testing.assert_allclose(column_products(left, right), left.T @ right)
+    np.testing.assert_allclose(column_products(left, right[:, 0]), left.T @ right[:, 0])
