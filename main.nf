@@ -49,7 +49,7 @@ workflow {
     def manual = params.manual_transforms_dir
         ? manual_transforms(params.manual_transforms_dir, source.slices.collect { slice -> slice[0] })
         : null
-    def record = claim ? begin_record(params, source.subject, schema) : null
+    def record = claim ? begin_record(claim, params, source.subject, schema) : null
     def publishing = claim ? begin_publishing(params) : null
     if (claim) {
         mend_work()

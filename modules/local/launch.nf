@@ -46,7 +46,9 @@ def start_python(command) {
         .collect { place -> moduleDir.resolve(place).normalize() }
         .find { path -> path.exists() }
     try {
-        def process = new ProcessBuilder([python, '-I', '-S', '-X', 'utf8', script, command]*.toString()).start()
+        def builder = new ProcessBuilder([python, '-I', '-S', '-X', 'utf8', script, command]*.toString())
+        // What is kept beside the run speaks for itself when it ends the run.
+        def process = (command == 'keep' ? builder.redirectError(ProcessBuilder.Redirect.INHERIT) : builder).start()
         return [process: process, answers: process.inputStream.newReader('UTF-8')]
     }
     catch (IOException problem) {

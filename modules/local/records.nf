@@ -1,18 +1,18 @@
 // The record of this launch, <output>/pipeline_info/run_<time>.json. It is begun here, and ended in a
 // few words; linum_write_run_record.py adds tasks and machines, and brings report and RO-Crate up to it.
 
+include { write_there } from './claim'
 include { schema_properties; to_json; typed } from './params'
 
 // Write down what is known when a launch begins; it is all that is left of one that is killed.
-// Returns it, with its file.
-def begin_record(given, subject, schema) {
-    def folder = file("${given.output}/pipeline_info", glob: false)
-    folder.mkdirs()
+// Returns it, with its place in the claimed folder.
+def begin_record(claim, given, subject, schema) {
     // The RO-Crate's main entity.
-    folder.resolve('main.nf').text = projectDir.resolve('main.nf').text
+    write_there(claim, 'pipeline_info/main.nf', projectDir.resolve('main.nf').text)
     def name = workflow.start.format(java.time.format.DateTimeFormatter.ofPattern('yyyy-MM-dd_HH-mm-ss'))
     def begun = [
-        file: folder.resolve("run_${name}.json"),
+        claim: claim,
+        place: "pipeline_info/run_${name}.json",
         record: [
             status: 'running',
             subject: subject,
@@ -75,10 +75,7 @@ def moment(time) {
 }
 
 def write_record(begun) {
-    // One name for all launches: what a killed one left is written over by the next.
-    def partial = begun.file.resolveSibling('.run.json')
-    partial.text = to_json(begun.record) + '\n'
-    java.nio.file.Files.move(partial, begun.file, java.nio.file.StandardCopyOption.ATOMIC_MOVE)
+    write_there(begun.claim, begun.place, to_json(begun.record) + '\n')
 }
 
 // The sources' commit, and whether they were changed since; nothing where git does not know them.

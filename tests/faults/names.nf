@@ -2,7 +2,6 @@
 
 include { param_problems; read_schema; schema_properties; to_json } from '../../modules/local/params'
 include { placed } from '../../modules/local/output'
-include { refuse_other_machine } from '../../modules/local/claim'
 
 // Whether a closure's parameter is refused, and with what words.
 def refusal(action) {
@@ -22,6 +21,5 @@ workflow {
         asked.texts.collect { text -> [name, text, param_problems([input: 'raw', output: 'out'] + [(name): text], schema)] }
     }
     def places = asked.names.collect { name -> [name, refusal { placed(workflow.workDir.resolve("ab/cdef/${name}")) }] }
-    def beats = asked.beats.collect { folder -> refusal { refuse_other_machine(file(folder), false) } }
-    file(params.answers).text = to_json([values: values, places: places, beats: beats])
+    file(params.answers).text = to_json([values: values, places: places])
 }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,12 +84,7 @@ def answers(
     things = folder / "things"
     for name in NAMES:
         (things / name).mkdir(parents=True)
-    beats = [folder / "now", folder / "long ago"]
-    for beat, age_s in zip(beats, (5, 200), strict=True):
-        beat.mkdir()
-        (beat / ".linumpy.alive").write_text("elsewhere 1 session 2\n", encoding="utf-8")
-        os.utime(beat / ".linumpy.alive", (time.time() - age_s,) * 2)
-    asked = {"texts": HOSTILE, "names": NAMES, "folder": str(things), "beats": [*map(str, beats)]}
+    asked = {"texts": HOSTILE, "names": NAMES, "folder": str(things)}
     (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
     launch = launcher(
         *("run", REPOSITORY / "tests" / "faults" / "names.nf", "--asked", folder / "asked.json"),
@@ -159,13 +152,6 @@ def test_ids_and_subject_come_from_whole_names(name: str, tmp_path: Path) -> Non
     else:
         with pytest.raises(InputError, match="found neither folders tile_x00_y00_z00 nor"):
             find_input(asked)
-
-
-def test_launch_on_another_machine_is_noticed_without_locks(answers: dict[str, Any]) -> None:
-    """Seen to fail with an age of 0 s in `refuse_other_machine`."""
-    now, long_ago = answers["beats"]
-    assert "a run on elsewhere was writing there" in now
-    assert long_ago is None
 
 
 @pytest.mark.parametrize("name", strings_in_commands())
