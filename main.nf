@@ -50,7 +50,7 @@ workflow {
         ? manual_transforms(params.manual_transforms_dir, source.slices.collect { slice -> slice[0] })
         : null
     def record = claim ? begin_record(claim, params, source.subject, schema) : null
-    def publishing = claim ? begin_publishing(params) : null
+    def publishing = claim ? begin_publishing(claim, params) : null
     if (claim) {
         mend_work()
     }

@@ -5,6 +5,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from linumpy.cli import make_parser, run
 
@@ -36,8 +37,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(workflow_script())
         return
 
+    from linumpy.launch.folder import check_launch_folder
     from linumpy.nextflow import launch_command, run_nextflow
 
+    check_launch_folder(Path.cwd(), arguments, os.environ)
     command, environment = launch_command(arguments, os.environ)
     sys.stdout.flush()
     sys.exit(run_nextflow(command, environment, arguments))

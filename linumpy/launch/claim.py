@@ -30,7 +30,7 @@ _BUSY = (errno.EACCES, errno.EAGAIN)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Where results and records are put (conf/publish.config, docs/outputs.md).
 FOLDERS = (
-    *(INFO, "mosaic_grids", "slices", "aips", "previews", "models", "diagnostics"),
+    *(INFO, "mosaic_grids", "slices", "slices_2d", "aips", "previews", "models", "diagnostics"),
     *("manual_align",),
 )
 

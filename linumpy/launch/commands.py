@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 from linumpy.errors import LinumpyError
 from linumpy.launch.claim import Claim
 from linumpy.launch.discover import checked_file, checked_path, find_input, manual_transforms
 from linumpy.launch.names import local_path
+from linumpy.launch.publish import Publisher
 
 Answer = dict
 
@@ -53,39 +56,51 @@ def main(command: str, requests: TextIO, answers: TextIO) -> int:
     """Answer one request; of ``keep`` all, until there are no more."""
     if command == "keep":
         keep(requests, answers)
-    else:
-        asked = json.loads(requests.readline())
-        _tell(answers, _answer(COMMANDS[command], asked))
+        # Threads that still publish are not waited for.
+        os._exit(0)
+    asked = json.loads(requests.readline())
+    _tell(answers, _answer(COMMANDS[command], asked))
     return 0
 
 
 def keep(requests: TextIO, answers: TextIO) -> None:
     """Keep an output folder for a launch as long as that lives, and write what it asks for there.
 
-    The first request is for the folder (`Claim`), each of the next to write one file: ``place``
-    within the folder, and ``text``. The launch's end closes `requests`.
+    The first request is for the folder (`Claim`). Each of the next says what to ``do``: ``write``
+    a file, of ``text``, to ``place`` within the folder; ``publish`` in ``mode`` what is linked in a
+    folder ``links`` (`Publisher`); ``finish`` that, or ``give_up``, and tell ``problems``. The
+    launch's end closes `requests`.
     """
     # Sent to all processes of a terminal or a job. The launch itself may take a while to end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    claims: list[Claim] = []
+    kept: list[Claim] = []
+    publishers: list[Publisher] = []
 
     def claim(asked: dict[str, Any]) -> Answer:
-        claims.append(Claim(asked))
-        return {"warnings": claims[0].warnings}
+        kept.append(Claim(asked))
+        return {"warnings": kept[0].warnings}
 
     def write(asked: dict[str, Any]) -> Answer:
-        claims[0].output.write(asked["place"], asked["text"])
+        kept[0].output.write(asked["place"], asked["text"])
         return {}
 
+    def publish(asked: dict[str, Any]) -> Answer:
+        publishers.append(Publisher(kept[0].output, Path(asked["links"]), asked["mode"]))
+        return {}
+
+    def finish(asked: dict[str, Any]) -> Answer:
+        return {"problems": publishers[0].finish(give_up=asked["give_up"])}
+
+    actions = {"write": write, "publish": publish, "finish": finish}
     try:
         for line in requests:
-            answer = _answer(write if claims else claim, json.loads(line))
-            _tell(answers, answer)
-            if not claims:
+            asked = json.loads(line)
+            _tell(answers, _answer(actions[asked["do"]] if kept else claim, asked))
+            if not kept:
                 return
     finally:
-        for claimed in claims:
+        for claimed in kept:
             claimed.release()
 
 

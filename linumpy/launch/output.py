@@ -18,7 +18,7 @@ from linumpy.errors import InputError
 from linumpy.launch.tree import user
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 3
 
 
@@ -78,7 +78,7 @@ class Output:
                     with suppress(FileExistsError):
                         os.mkdir(name, dir_fd=descriptor)  # noqa: PTH102 - takes no descriptor
                 try:
-                    below = os.open(name, _FOLDER, dir_fd=descriptor)
+                    below = open_folder(name, descriptor)
                 except OSError as error:
                     if error.errno in (errno.ELOOP, errno.ENOTDIR):
                         raise self._not_plain("/".join(names[:depth]), "a folder") from error
@@ -103,7 +103,7 @@ class Output:
                 # What a killed launch left, or somebody put there.
                 _remove(f".{name}.new", descriptor)
                 try:
-                    file = os.open(f".{name}.new", _NEW, 0o666, dir_fd=descriptor)
+                    file = os.open(f".{name}.new", NEW, 0o666, dir_fd=descriptor)
                     break
                 except FileExistsError:
                     if not left:
@@ -161,6 +161,11 @@ class Output:
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
             return None
+
+
+def open_folder(name: str, descriptor: int) -> int:
+    """Return a descriptor of a folder in an open one, which is no link."""
+    return os.open(name, _FOLDER, dir_fd=descriptor)
 
 
 def _remove(name: str, descriptor: int) -> None:
