@@ -66,7 +66,7 @@ def main(command: str, requests: TextIO, answers: TextIO) -> int:
 def keep(requests: TextIO, answers: TextIO) -> None:
     """Keep an output folder for a launch as long as that lives, and write what it asks for there.
 
-    The first request is for the folder (`Claim`). Each of the next says what to ``do``: ``write``
+    The first request is for the folder (`Claim`). Each of the next names an ``action``: ``write``
     a file, of ``text``, to ``place`` within the folder; ``publish`` in ``mode`` what is linked in a
     folder ``links`` (`Publisher`); ``finish`` that, or ``give_up``, and tell ``problems``. The
     launch's end closes `requests`.
@@ -96,7 +96,7 @@ def keep(requests: TextIO, answers: TextIO) -> None:
     try:
         for line in requests:
             asked = json.loads(line)
-            _tell(answers, _answer(actions[asked["do"]] if kept else claim, asked))
+            _tell(answers, _answer(actions[asked["action"]] if kept else claim, asked))
             if not kept:
                 return
     finally:

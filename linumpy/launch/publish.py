@@ -8,6 +8,7 @@ alone. Nothing is written through a link, and nobody else can enter what is bein
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -114,9 +115,8 @@ class Publisher:
             if not is_link:
                 *folders, name = place.split("/")
                 with self.output.folder(*folders) as folder:
-                    aside = _aside(name)
-                    _remove(folder, aside)
-                    os.rename(self.links / place, aside, dst_dir_fd=folder)  # noqa: PTH104
+                    _remove(folder, _aside(name))
+                    _move(self.links / place, folder, _aside(name))
                     _take_place(folder, name)
 
     def _mended(self, place: str) -> str | None:
@@ -248,6 +248,17 @@ def _copy(source: str, folder: int, name: str, *, as_link: bool, mode: int = 0o7
         fsync_folder(inside)
     finally:
         os.close(inside)
+
+
+def _move(source: Path, folder: int, name: str) -> None:
+    """Move a file or folder to a new name in an open folder, from another file system by a copy."""
+    try:
+        os.rename(source, name, dst_dir_fd=folder)  # noqa: PTH104
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(str(source), folder, name, as_link=False, mode=0o700)
+        _remove_path(source)
 
 
 def _copy_file(source: str, folder: int, name: str) -> None:

@@ -24,7 +24,7 @@ def claim_output(given, subject) {
 
 // Write a file in the claimed folder: whole or not at all, on the disk, and never through a link.
 def write_there(keeper, place, text) {
-    exchange(keeper, [do: 'write', place: place, text: text])
+    exchange(keeper, [action: 'write', place: place, text: text])
 }
 
 def release_output(keeper) {

@@ -6,20 +6,18 @@ include { exchange } from './launch'
 
 // Begin to publish into the claimed folder, and return what end_publishing takes.
 def begin_publishing(claim, given) {
-    exchange(claim, [do: 'publish', links: links_folder(given).toString(), mode: given.publish_mode])
+    exchange(claim, [action: 'publish', links: links_folder(given), mode: given.publish_mode])
     claim
 }
 
-// In the work folder, where nobody else writes; to an object store links cannot be laid, so that
-// Nextflow brings files. conf/publish.config says the same.
+// Beside Nextflow's cache, where nobody else writes; conf/publish.config says the same.
 def links_folder(given) {
-    workflow.workDir.fileSystem.provider().scheme == 'file'
-        ? workflow.workDir.resolve(".publish/${workflow.sessionId}")
-        : file("${given.output}/.publish", glob: false)
+    def cache = System.getenv('NXF_CACHE_DIR') ?: "${launchDir}/.nextflow"
+    "${cache}/publish/${java.util.UUID.nameUUIDFromBytes("${launchDir} ${given.output}".toString().bytes)}"
 }
 
 // Publish what is left, and return what is wrong with the places of all results: one line each.
 // Somebody who wants to leave need not wait for it: -resume does the rest.
 def end_publishing(claim) {
-    exchange(claim, [do: 'finish', give_up: nextflow.Global.session.aborted]).problems
+    exchange(claim, [action: 'finish', give_up: nextflow.Global.session.aborted]).problems
 }

@@ -100,7 +100,7 @@ def test_folder_is_kept_through_signals_until_the_launch_ends(tmp_path: Path) ->
     with kept(tmp_path) as keeper:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             keeper.process.send_signal(number)
-        assert keeper.ask(do="write", place="pipeline_info/main.nf", text="x") == {}
+        assert keeper.ask(action="write", place="pipeline_info/main.nf", text="x") == {}
         assert "another run is writing" in refusal(tmp_path)
     assert keeper.process.returncode == 0
     assert {p.name for p in tmp_path.iterdir()} == {LOCK, "pipeline_info"}
@@ -146,7 +146,7 @@ def test_no_file_is_written_through_a_link(
         else:
             assert "error" not in keeper.claimed
             for place in (RUN, "pipeline_info/main.nf"):
-                assert keeper.ask(do="write", place=place, text="new\n") == {}
+                assert keeper.ask(action="write", place=place, text="new\n") == {}
                 assert (output / place).read_text() == "new\n"
                 assert not (output / place).is_symlink()
     assert contents(victim) == before
@@ -170,7 +170,7 @@ def test_a_folder_that_becomes_a_link_later_is_not_written_through(tmp_path: Pat
         put_link(output / "pipeline_info", victim / "below")
         assert (
             "pipeline_info is a link"
-            in keeper.ask(do="write", place="pipeline_info/main.nf", text="")["error"]
+            in keeper.ask(action="write", place="pipeline_info/main.nf", text="")["error"]
         )
     assert contents(victim) == before
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,9 +223,19 @@ def test_a_source_that_is_gone_is_named(run: Run) -> None:
     assert "report.html: cannot be published" in problem and "No such file" in problem
 
 
-def test_files_that_nextflow_brought_are_moved(run: Run) -> None:
-    """From a work folder on an object store; the folder of links is then in the output folder."""
-    run.links = run.output / ".publish"
+@pytest.mark.parametrize("far", [False, True])
+def test_files_that_nextflow_brought_are_moved(
+    run: Run, far: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a work folder on an object store; also onto another file system."""
+    real = os.rename
+
+    def rename(old: Any, new: Any, **more: Any) -> None:
+        if far and "src_dir_fd" not in more:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        real(old, new, **more)
+
+    monkeypatch.setattr(os, "rename", rename)
     publisher = run.publisher()
     for place in PLACES:
         link = run.links / place
