@@ -25,7 +25,10 @@ JAVA_VERSIONS = range(17, 24)
 
 _MAIN_CLASS = "nextflow.cli.Launcher"
 _OPENED = ("lang", "io", "nio", "net", "util", "util.concurrent.locks", "util.concurrent.atomic")
+# Nextflow names files by numbers that it formats: in some locales with digits of their own.
+_LOCALE = ("-Duser.language=en", "-Duser.country=US")
 _JAVA_OPTIONS = (
+    *_LOCALE,
     "-Dfile.encoding=UTF-8",
     "-Djava.awt.headless=true",
     # The head process is short-lived or waits: compile fast rather than well.
@@ -67,6 +70,7 @@ def launch_command(
     arguments = name_workflow(arguments)
     installed = find_nextflow(environment)
     if installed is not None:
+        child["NXF_OPTS"] = " ".join(_LOCALE) + f" {environment.get('NXF_OPTS', '')}"
         return [str(installed), *arguments], child
     on_terminal = sys.stdout.isatty() and environment.get("TERM", "dumb") != "dumb"
     child.setdefault("NXF_ANSI_LOG", str(on_terminal).lower())

@@ -9,6 +9,7 @@ import os
 import signal
 import stat
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import Any
 
 from linumpy.errors import InputError
 from linumpy.launch.output import Output
+from linumpy.launch.tree import user
 
 LOCK = ".linumpy.lock"
 ALIVE = ".linumpy.alive"
@@ -69,7 +71,9 @@ class Claim:
         self._refuse_finished(asked)
         _refuse_in_the_way(self.output)
         _refuse_earlier_clock(self.output)
-        _refuse_impossible_links(self.output, asked["publish_mode"], asked["work_dir"])
+        if asked["work_dir"] is not None:
+            work = _work_folder(asked["work_dir"])
+            _refuse_impossible_links(self.output, asked["publish_mode"], work)
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{asked['session']}\n".encode(), 0)
         self.output.write(ALIVE, self._mine)
@@ -202,11 +206,11 @@ def _refuse_in_the_way(output: Output) -> None:
             pass
         if not os.access(name, os.W_OK | os.X_OK, dir_fd=output.descriptor):
             output.refuse(name, "cannot be written to")
-    for entry in os.scandir(output.path):
-        found = entry.stat(follow_symlinks=False)
-        is_result = entry.name.endswith((".ome.zarr", ".csv", ".nii.gz", "report.html"))
-        if guarded and is_result and found.st_uid != os.geteuid():
-            output.refuse(entry.name, "cannot be replaced, as the folder has the sticky bit")
+    for name in os.listdir(output.descriptor) if guarded else ():  # noqa: PTH208
+        found = output.stat(name)
+        is_result = name.endswith((".ome.zarr", ".csv", ".nii.gz", "report.html"))
+        if found and is_result and found.st_uid != os.geteuid():
+            output.refuse(name, "cannot be replaced, as the folder has the sticky bit")
 
 
 def _refuse_earlier_clock(output: Output) -> None:
@@ -232,15 +236,27 @@ def _refuse_earlier_clock(output: Output) -> None:
             )
 
 
-def _refuse_impossible_links(output: Output, mode: str, work_dir: str | None) -> None:
+def _work_folder(text: str) -> Path:
+    """Return Nextflow's work folder, made when missing."""
+    work = Path(text)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=work):
+            return work
+    except OSError as error:
+        raise InputError(
+            f"the work folder {work} (-work-dir): cannot be written to by user "
+            f"{user(os.geteuid())} ({error.strerror}); name another with -work-dir"
+        ) from error
+
+
+def _refuse_impossible_links(output: Output, mode: str, work: Path) -> None:
     """Refuse a mode of publishing that the file systems do not know."""
-    if mode == "copy" or work_dir is None:
+    if mode == "copy":
         return
-    work = Path(work_dir)
     name = f".linumpy.{os.getpid()}.link"
     source = work / name
     try:
-        work.mkdir(parents=True, exist_ok=True)
         source.touch()
         try:
             if mode == "link":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
@@ -55,9 +56,14 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], Answer]] = {
 def main(command: str, requests: TextIO, answers: TextIO) -> int:
     """Answer one request; of ``keep`` all, until there are no more."""
     if command == "keep":
-        keep(requests, answers)
+        status = 0
+        try:
+            keep(requests, answers)
+        except BaseException:
+            traceback.print_exc()
+            status = 1
         # Threads that still publish are not waited for.
-        os._exit(0)
+        os._exit(status)
     asked = json.loads(requests.readline())
     _tell(answers, _answer(COMMANDS[command], asked))
     return 0

@@ -15,7 +15,7 @@ def exchange(python, request) {
     def line = answer_to(python, request)
     if (!line) {
         def said = python.process.errorStream.text.readLines()
-        error("Python could not look at the launch: ${said ? said[-1] : 'it ended without a word'}")
+        error(said ? "Python could not look at the launch: ${said[-1]}" : 'the process that keeps the output folder has ended; -resume goes on')
     }
     def answer = new groovy.json.JsonSlurper().parseText(line)
     if (answer.error) {

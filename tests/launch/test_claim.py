@@ -348,6 +348,12 @@ def test_a_second_user_is_told_at_launch(tmp_path: Path) -> None:
         shutil.rmtree(folder)
 
 
+def test_a_work_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = refusal(tmp_path / "out", work_dir=str(tmp_path / "file"))
+    assert said.startswith(f"the work folder {tmp_path / 'file'} (-work-dir): cannot be written to")
+
+
 def test_places_that_are_no_folders(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "cannot be made; expected a folder" in refusal(tmp_path / "file")

@@ -50,6 +50,9 @@ def test_installed_nextflow_gets_the_arguments_as_they_are(tmp_path: Path) -> No
     # Tasks find the scripts installed beside this Python first.
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
     assert "NXF_HOME" not in environment
+    # Numbers are those of no locale, and the workflow asks this Python.
+    assert environment["NXF_OPTS"].split()[:2] == ["-Duser.language=en", "-Duser.country=US"]
+    assert environment["LINUMPY_PYTHON"] == sys.executable
 
 
 def test_fetched_nextflow_runs_by_its_class_path(
@@ -66,6 +69,7 @@ def test_fetched_nextflow_runs_by_its_class_path(
     assert command[-4:] == ["-cp", f"{jars[0]}:{jars[1]}", "nextflow.cli.Launcher", "-v"]
     assert "-Xmx500m" in command
     assert "-Dx=a b" in command
+    assert command.index("-Duser.language=en") < command.index("-Xmx500m")
     # Nothing is fetched or asked beyond the class path, unless the user wants it so.
     assert environment["NXF_PLUGINS_DEFAULT"] == "false"
     assert environment["NXF_DISABLE_CHECK_LATEST"] == "true"
