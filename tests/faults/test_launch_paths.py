@@ -48,7 +48,7 @@ def test_links_in_input_and_output_and_arabic_digits(launcher: Launcher) -> None
     states = read_trace(here / "out")
     slices = {name for name in states if name.startswith("reconstruct_slice_2d")}
     assert slices == {"reconstruct_slice_2d (z00)", "reconstruct_slice_2d (z01)"}
-    assert (disk / "results/raw_2d.ome.zarr").exists()
+    assert (disk / "results/launch_2d.ome.zarr").exists()
     (record,) = (here / "out/pipeline_info").glob("run_*.json")
     assert record.name.isascii() and record.read_text(encoding="utf-8").isascii()
     # A file behind links changes: its slice alone is made again.
@@ -94,7 +94,7 @@ def test_links_laid_in_an_output_folder_destroy_nothing(launcher: Launcher) -> N
             (
                 *(".linumpy.alive", ".linumpy.alive.now", "pipeline_info/main.nf"),
                 *("report.html", "ro-crate-metadata.json", "slice_config.csv"),
-                *("raw_2d.ome.zarr", ".report.html.publishing", ".report.html.replaced"),
+                *("launch_2d.ome.zarr", ".report.html.publishing", ".report.html.replaced"),
             ),
             "file",
         )
@@ -102,7 +102,7 @@ def test_links_laid_in_an_output_folder_destroy_nothing(launcher: Launcher) -> N
     )
     assert run("replaced").startswith("0 ")
     assert not (here / "replaced/report.html").is_symlink()
-    assert not (here / "replaced/raw_2d.ome.zarr").is_symlink()
+    assert not (here / "replaced/launch_2d.ome.zarr").is_symlink()
 
     # Nextflow writes these before, or without, asking us.
     now = datetime.now()

@@ -188,6 +188,7 @@ def test_tiles_are_found_anywhere_and_sorted_by_number(
 
 
 def test_side_files_hidden_folders_and_links_do_no_harm(tmp_path: Path) -> None:
+    """Seen to fail without `seen` in `walk_raw_folders`."""
     raw = tmp_path / "raw"
     (raw / "slice_z00/tiles/tile_x00_y00_z00").mkdir(parents=True)
     (raw / "tile_x00_y01_z00").touch()  # not a folder

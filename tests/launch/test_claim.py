@@ -176,6 +176,7 @@ def test_a_folder_that_becomes_a_link_later_is_not_written_through(tmp_path: Pat
 
 
 def test_the_output_itself_and_what_is_above_may_be_links(tmp_path: Path) -> None:
+    """Seen to fail where the output is opened without following links."""
     (tmp_path / "disk/results").mkdir(parents=True)
     (tmp_path / "home").symlink_to("disk")
     (tmp_path / "disk/out").symlink_to("results")
@@ -280,6 +281,7 @@ def test_a_clock_that_was_set_back_is_told_at_launch(tmp_path: Path) -> None:
 def test_links_across_file_systems_are_told_at_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Seen to fail without `_refuse_impossible_links`."""
     work, output = tmp_path / "work", tmp_path / "out"
     Claim(asked(output, publish_mode="link", work_dir=str(work))).release()
     real = os.link
@@ -313,6 +315,7 @@ def test_real_hard_links_across_file_systems(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be a second user")
 def test_a_second_user_is_told_at_launch(tmp_path: Path) -> None:
+    """Seen to fail without the check of folders in `_refuse_in_the_way`."""
     import shutil
     import tempfile
 

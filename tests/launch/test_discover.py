@@ -78,7 +78,7 @@ def test_links_are_followed_and_digests_see_what_they_lead_to(tmp_path: Path, wh
 
 
 def test_circles_of_links_end(tmp_path: Path) -> None:
-    """Seen to run without end where folders are not known by identity."""
+    """Seen to fail where a folder on the way is entered again."""
     raw = make_raw(tmp_path / "raw", [0])
     before = find(raw)
     (raw / "slice_z00" / "up").symlink_to("..")
@@ -94,6 +94,7 @@ def test_circles_of_links_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["image_00000.bin", "info.txt"])
 def test_a_file_that_is_a_link_to_nowhere_is_named_at_launch(tmp_path: Path, name: str) -> None:
+    """Seen to fail without the error of `LocalTree._measured`."""
     raw = make_raw(tmp_path / "raw", [0])
     path = raw / "slice_z00/tiles/tile_x00_y00_z00" / name
     path.unlink()
@@ -107,6 +108,7 @@ def test_a_file_that_is_a_link_to_nowhere_is_named_at_launch(tmp_path: Path, nam
 
 
 def test_grids_that_are_links_keep_their_names(tmp_path: Path) -> None:
+    """Seen to fail where links are no folders."""
     grids = make_grids(tmp_path / "brain" / "mosaic_grids", (0, 2))
     plain = find(tmp_path / "brain")
     swap(grids, tmp_path / "b")
@@ -130,6 +132,7 @@ def test_a_grid_that_is_a_link_to_nowhere_is_an_error(tmp_path: Path) -> None:
 def test_an_empty_slice_and_folders_of_the_disk_do_not_stop_a_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Seen to fail without the exception for folders of the root."""
     raw = make_raw(tmp_path / "raw", [0])
     before = find(raw)["slices"]
     for name in ("slice_z01/tiles", "lost+found", "private"):
@@ -200,7 +203,10 @@ def test_what_may_not_be_read_is_named_with_its_owner(
 
 
 def test_only_the_standard_library_is_loaded_and_digits_are_plain(tmp_path: Path) -> None:
-    """In a locale with digits of its own, from another folder, by the system's own Python."""
+    """In a locale with digits of its own, from another folder, by the system's own Python.
+
+    Seen to fail with an import of `linumpy.cli`, and with an Arabic digit.
+    """
     raw = make_raw(tmp_path / "raw", [3])
     asked = json.dumps({"input": str(raw), "places": {}}) + "\n"
     command = [sys.executable, "-I", "-S", "-X", "importtime", str(SCRIPT), "find"]

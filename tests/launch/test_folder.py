@@ -17,7 +17,10 @@ from tests.pipeline.conftest import REPOSITORY
 def test_a_folder_that_cannot_be_written_to_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder below it that is a file stands in for one of another user."""
+    """A folder below it that is a file stands in for one of another user.
+
+    Seen to fail where `nextflow log` is refused too.
+    """
     check_launch_folder(tmp_path, ["run", "main.nf"], {})
     assert not list(tmp_path.iterdir())
     (tmp_path / ".nextflow").touch()
