@@ -239,3 +239,11 @@ def test_folders_hold_grids_of_any_name(have, tmp_path, tiny_grids):
         shutil.copytree(have / "grid", tmp_path / "others" / name)
     with pytest.raises(InputError, match=r"x\.zarr, .*y\.zarr: no slice id .*mosaic_grid_3d_z00"):
         run("generate_slice_config", tmp_path / "others", tmp_path / "d.csv")
+
+
+def test_an_id_that_is_no_number_is_named(tmp_path):
+    data = small.cut_slice(small.block(shape=(30, 70, 70)), 0)
+    path = small.write_slice(tmp_path, 2, data)
+    zarr.open_group(path).attrs.update({"linumpy": {"kind": "slice", "slice_id": "two"}})
+    with pytest.raises(InputError, match="slice_id 'two', expected a whole number"):
+        run("compute_attenuation", path, tmp_path / "out.zarr")

@@ -154,10 +154,14 @@ class SliceSource(Source):
             raise InputError(f"{image.path}: holds a {kind}, expected a slice volume")
         self._image = image
         attributes = {k: v for k, v in image.attributes.items() if k != "version"}
-        if attributes:
-            check_stated_id(image.path, int(attributes["slice_id"]))
+        stated = attributes.get("slice_id")
+        if stated is None:
+            assumed = third_party_attributes(slice_id_beside_metadata(image.path) or 0)
+            attributes = {**assumed, **attributes}
+        elif type(stated) is not int:
+            raise InputError(f"{image.path}: slice_id {stated!r}, expected a whole number")
         else:
-            attributes = third_party_attributes(slice_id_beside_metadata(image.path) or 0)
+            check_stated_id(image.path, stated)
         self.layout = SliceLayout(
             shape=tuple(image.array.shape),
             voxel_um=image.voxel_um,
