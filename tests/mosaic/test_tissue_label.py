@@ -111,6 +111,16 @@ def test_memory_is_bounded_by_larger_cells(scene, tmp_path, monkeypatch):
     assert dice(other["0"][:] > 0, tissue) > 0.9
 
 
+def test_gaps_are_closed_but_not_where_nothing_was_imaged():
+    tissue, known = np.ones((4, 30, 30), bool), np.ones((4, 30, 30))
+    tissue[:, 8:10] = False
+    tissue[:, :, 20:22] = False
+    known[:, :, 20:22] = 0
+    tissue[1, 25, 4] = known[1, 25, 4] = 0
+    found = module.clean_mask(tissue, known)
+    np.testing.assert_array_equal(found, known > 0)
+
+
 def test_a_brain_without_tissue_has_an_empty_mask(tmp_path):
     nothing = write(tmp_path / "a.ome.zarr", np.zeros(SHAPE, np.float32), np.ones(SHAPE, np.uint8))
     assert not nothing["0"][:].any()
