@@ -27,6 +27,8 @@ Commands with hyphens (`linum-aip`) run the script of that name (`linum_aip.py`)
 such script, they print what to use instead. Volumes keep their names and are read as they are:
 [formats.md](formats.md) says what is expected of mosaic grids of other programs.
 
+`--use_gpu` without a GPU is an error, not a warning: nothing falls back to the CPU by itself.
+
 Profiles `conservative`, `aggressive` and `minimal` chose how pairs of slices were trusted. Here
 every pair is weighed by its confidence, and there is nothing to choose.
 """
@@ -102,7 +104,7 @@ def _here(meaning: Any) -> str:
     if meaning == "":
         return "taken; done anyway"
     if meaning.startswith("$"):
-        return f"taken; `{meaning[1:]}`, also for all that runs in a shell"
+        return f"taken; sets `{meaning[1:]}`, -1 for all cores"
     return f"taken; `{meaning}`" if is_alias(meaning) else _code(meaning)
 
 
