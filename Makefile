@@ -1,6 +1,7 @@
 # make demo: a small simulated acquisition through the whole pipeline, held against its truth.
 # make test: linters, types and the quick tests, one run of the whole pipeline among them.
 # make test-all: the same with the slow tests; all that needs no GPU and no root.
+# make test-repeat: the tests of make test N=20 times, every other time on a busy machine.
 # make test-faults: kills, full and failing disks, hostile files, load; some of it Debian, as root.
 # make test-docs: links, examples and generated pages of the documentation.
 # make test-slurm: the pipeline through a SLURM of its own on this machine; Debian, as root.
@@ -8,7 +9,7 @@
 # make test-matrix: the quick tests with each Python, oldest and newest dependencies (MATRIX: options).
 # make hooks: install the git hooks (.pre-commit-config.yaml).
 # All make the environment (.venv) first. PYTHON chooses the interpreter (3.11 or newer),
-# SEED the acquisition that the demo simulates.
+# SEED the acquisition that the demo simulates, and the examples of make test-all.
 
 PYTHON ?= python3
 SEED ?= $(shell date +%j%H%M)
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 DEMO := demo
 VALIDATOR := $(VENV)/rocrate
 
-.PHONY: help demo test test-all test-faults test-slurm test-containers test-docs test-matrix \
+.PHONY: help demo test test-all test-repeat test-faults test-slurm test-containers test-docs test-matrix \
 	check hooks format env clean
 
 help:
@@ -57,11 +58,18 @@ check: env
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
+# The same examples of each property every time.
 test: check
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow' --hypothesis-profile=fixed
 
+# Others every time; the seed stands in the command that make prints.
 test-all: check $(VALIDATOR)/.installed
-	$(PYTEST)
+	$(PYTEST) --hypothesis-seed=$(SEED)
+
+# make test N times, every other time beside processes that keep all cores busy.
+N ?= 20
+test-repeat: check
+	$(BIN)/python tests/repeat.py $(N) $(PYTEST) -m 'not slow' --hypothesis-profile=fixed
 
 # Tests that take minutes, or root; they say why where they are skipped.
 test-faults: env

@@ -9,6 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
+
+# On a busy machine an example may take any time. `make test` takes the same examples each time,
+# `make test-all` others, of a seed that it prints.
+settings.register_profile(
+    "tests", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("fixed", settings.get_profile("tests"), derandomize=True)
+settings.load_profile("tests")
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 

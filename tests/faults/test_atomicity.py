@@ -23,7 +23,7 @@ from tests.conftest import run_script
 from tests.faults import kill_points
 from tests.faults.kill_points import NEW, OLD, SCENARIOS, UNTOUCHED
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-from linumpy import start_up
+PATIENCE_S = 300
 
-PATIENCE_S = 60
+# Signals within so long are one: long beside what a busy machine may keep the sender waiting.
+SAME_S = 3.0
 
 # A script of its own: threads write tiles while the main thread waits for them.
 SCRIPT = """\
@@ -153,7 +154,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
     """Seen to fail where `_watch` goes on waiting, and where it takes a second for the first."""
     code = (
         "import sys, threading, time\n"
+        "from linumpy import start_up\n"
         "from linumpy.cli import run\n"
+        f"start_up.SAME_S, start_up.PATIENCE_S = {SAME_S}, 600\n"
         "def main():\n"
         "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
         "    print('ready', flush=True)\n"
@@ -165,13 +168,11 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
     # The thread goes on; the main thread has said what it does.
     assert "stopped by SIGTERM" in child.stderr.readline()
     child.send_signal(signal.SIGTERM)
-    time.sleep(start_up.SAME_S + 0.5)
+    time.sleep(SAME_S + 0.5)
     assert child.poll() is None
     child.send_signal(signal.SIGTERM)
-    sent_s = time.monotonic()
     child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 143
-    assert time.monotonic() - sent_s < start_up.PATIENCE_S / 2
 
 
 def test_what_the_caller_ignores_stays_ignored(tmp_path):
