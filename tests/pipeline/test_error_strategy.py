@@ -93,7 +93,7 @@ def test_a_fourth_attempt_that_fails_lets_others_end(mini: Mini) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_tried_again_once_a_run_has_failed(mini: Mini) -> None:
-    """Neither what was interrupted, nor what fails after it. Seen to fail with 130 retried."""
+    """Neither what was interrupted, nor what fails after it. Seen to hang with 130 retried."""
     launch = mini.run(ends="130", waits="0,137", failures=9)
     assert launch.status == 1
     assert mini.attempts() == {
