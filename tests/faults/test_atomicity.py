@@ -68,6 +68,7 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new(scenario, quick):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.slow
 def test_a_signal_at_any_call_leaves_nothing_aside(scenario, quick):
     """Seen to fail without `discard` in `atomic_path`."""
     for one in faults_at_every_call("stop", scenario, quick):
@@ -84,6 +85,7 @@ def test_an_error_of_any_call_leaves_what_was(scenario, quick):
 
 
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if "onto" in name])
+@pytest.mark.slow
 def test_a_disk_that_cannot_be_written_to_any_more_keeps_what_was(scenario, quick):
     """Nothing can be undone then. Seen to fail without `_is_needed`: what was there is removed."""
     for one in faults_at_every_call("EROFS", scenario, quick):

@@ -178,6 +178,7 @@ def structural(data, truth):
 
 
 @needs_itk
+@pytest.mark.slow
 def test_tissue_that_turns_and_grows_is_met_half_way(pair, base, device, tmp_path):
     _, paths, registration = pair
     found = {}
@@ -220,6 +221,7 @@ def test_the_gap_is_filled_where_the_slices_end(pair, base, tmp_path):
 
 
 @needs_itk
+@pytest.mark.slow
 def test_turned_slices_are_turned_back(base, tmp_path):
     """A slice that lies turned about the pivot of the registration."""
     folder = tmp_path / "turned"
