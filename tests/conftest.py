@@ -86,7 +86,7 @@ def run_script(name, *arguments, stdin=None, check=True):
         text=True,
         input=stdin,
         env=environment,
-        timeout=600,
+        timeout=1800,
     )
     if check:
         assert done.returncode == 0, done.stderr

@@ -52,7 +52,7 @@ class Launcher:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            timeout=600,
+            timeout=1800,
             check=False,
         )
         return Launch(done.returncode, done.stdout, time.monotonic() - start)
