@@ -20,7 +20,7 @@ from linumpy.exit_status import DEVICE_LOST, exit_status, message
 from linumpy.gpu.lease import DEFAULT_WAIT_S, Ask
 from linumpy.io.remote import as_path, is_remote, refuse_remote_arguments
 from linumpy.migration import suggestion, translate
-from linumpy.start_up import Stopped, Stopping, begin_cuda, begin_import, leave
+from linumpy.start_up import Stopped, Stopping, begin_cuda, leave
 
 # Before NumPy is loaded: products of matrices are rounded differently with another number of
 # threads, and the threads that work on tiles take all cores as it is.
@@ -194,8 +194,10 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
                 60 * args.gpu_wait,
             )
         )
-        # All of them need it, and the main thread will wait for CUDA.
-        begin_import("zarr")
+        # All of them need it, while CUDA starts in its thread. Not in a thread too: of a package
+        # that another thread imports, Python gives out modules that are half initialised.
+        import zarr  # noqa: F401
+
         if args.gpu_batch < 1:
             from linumpy.device import set_batch_share
 

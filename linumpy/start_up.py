@@ -96,7 +96,11 @@ def _retain_context(number: int) -> None:
 
 
 def begin_import(*names: str) -> None:
-    """Import modules in a thread of its own; whoever imports one of them waits for it."""
+    """Import modules in a thread of its own; another import of the same module waits for it.
+
+    Not for a package whose submodules other threads import meanwhile: those do not wait, and meet
+    modules that are half initialised (seen with Zarr 3.4).
+    """
 
     def work() -> None:
         with span("start", ", ".join(names)), suppress(ImportError):

@@ -27,7 +27,10 @@ def column_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     float64 (k,) or (k, j).
     """
     rows = np.ascontiguousarray(right.T, dtype=np.float64)
-    return np.stack([(rows * column).sum(axis=-1) for column in left.T])
+    out = np.zeros((left.shape[1], *right.shape[1:]))
+    for k, column in enumerate(left.T):
+        out[k] = (rows * column).sum(axis=-1)
+    return out
 
 
 def linear_combination(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -38,21 +41,21 @@ def linear_combination(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
     columns
         Shape (…, k).
     weights
-        Shape (k,).
+        Shape (k,) or (k, j).
     """
-    out = np.zeros(columns.shape[:-1])
+    out = np.zeros((*columns.shape[:-1], *weights.shape[1:]))
     for k, weight in enumerate(weights):
-        out += columns[..., k] * weight
+        out += columns[..., k] * weight if weights.ndim == 1 else columns[..., k, None] * weight
     return out
 
 
 def solve_positive(normal: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Solve ``normal @ x = right`` by Gauss-Jordan elimination.
+    """Solve ``normal @ x = right`` by Gaussian elimination.
 
     Parameters
     ----------
     normal
-        Symmetric, positive semidefinite (k, k), k below about a hundred.
+        Symmetric, positive semidefinite (k, k), k below a few hundred.
     right
         Shape (k,) or (k, j).
 
@@ -63,16 +66,20 @@ def solve_positive(normal: np.ndarray, right: np.ndarray) -> np.ndarray:
     k = len(normal)
     table = np.concatenate([normal, right.reshape(k, -1)], axis=1, dtype=np.float64)
     least = _UNDETERMINED * table.diagonal()
-    others = ~np.eye(k, dtype=bool)
     # Diagonal pivots: such a matrix needs no exchange of rows.
     for i in range(k):
         if table[i, i] <= least[i]:
             table[i] = 0
             table[:, i] = 0
+            table[i, i] = 1
             continue
-        table[i] /= table[i, i]
-        table[others[i]] -= table[others[i], i, None] * table[i]
-    return table[:, k:].reshape(right.shape)
+        below = table[i + 1 :, i] / table[i, i]
+        table[i + 1 :, i + 1 :] -= below[:, None] * table[i, i + 1 :]
+    solved = table[:, k:]
+    for i in range(k - 1, -1, -1):
+        solved[i] /= table[i, i]
+        solved[:i] -= table[:i, i, None] * solved[i]
+    return solved.reshape(right.shape)
 
 
 def least_squares(

@@ -94,11 +94,15 @@ class GpuCodecPipeline(BatchedCodecPipeline):
         """Check the files of a request for Zarr's own pipeline, which decodes what it finds."""
         from zarr.storage import StorePath
 
-        plan = None
-        with suppress(UnsupportedLayout):
-            plan = plan_of(layout_of(self, items[0][1]))
-        files = [item for item in items if isinstance(item[0], StorePath)]
-        check_for_zarr(((stored_object(item[0]), item[2]) for item in files), plan)
+        of_shape: dict[tuple[int, ...], list[BatchItem]] = {}
+        for item in items:
+            if isinstance(item[0], StorePath):
+                of_shape.setdefault(tuple(item[1].shape), []).append(item)
+        for files in of_shape.values():
+            plan = None
+            with suppress(UnsupportedLayout):
+                plan = plan_of(layout_of(self, files[0][1]))
+            check_for_zarr(((stored_object(item[0]), item[2]) for item in files), plan)
 
     async def _write_by_host(
         self, items: Sequence[BatchItem], value: NDBuffer, drop_axes: tuple[int, ...]

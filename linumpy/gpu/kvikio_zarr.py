@@ -137,6 +137,8 @@ def _need_kvikio() -> None:
     from linumpy.gpu.fetch import KvikioFetch
 
     try:
+        import kvikio.defaults  # noqa: F401
+
         KvikioFetch().close()
     except Exception as error:
         raise missing_library("reading raw bytes to a GPU", "kvikio", error) from error

@@ -26,6 +26,7 @@ from linumpy.registration.correlation import (
     start_correlation,
 )
 from linumpy.registration.network import (
+    Design,
     bridges,
     cauchy_weights,
     connected_components,
@@ -416,10 +417,11 @@ def _own_errors(accepted: Sequence[PairResult]) -> np.ndarray:
     """
     steps, errors = _expected(accepted), _stage_errors(accepted)
     size = float(np.abs(steps).max(initial=1.0))
-    design = steps / size
+    design = Design(steps / size)
 
     prior = np.full(2, 1 / (_LINEAR_PRIOR * size) ** 2)
-    return errors - design @ least_deviations(design, errors, prior, _MIN_STAGE_SIGMA_PX)
+    linear = least_deviations(design, errors, prior, _MIN_STAGE_SIGMA_PX)
+    return errors - design.differences(linear)
 
 
 def _stage_sigma(pairs: Sequence[PairResult], share: float) -> float:

@@ -7,11 +7,18 @@ so that errors neither add up along a chain nor spread from one bad pair.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
+
+from linumpy.geometry.least_squares import (
+    column_products,
+    least_squares,
+    linear_combination,
+    solve_positive,
+)
 
 _ITERATIONS = 5
 _LEAST_DEVIATION_ROUNDS = 30
@@ -87,42 +94,139 @@ def solve_network(
     prior = np.full(n_items, 1 / prior_sigma**2)
     if terms is not None:
         prior = np.concatenate([prior, np.full(n_terms, 1 / term_sigma**2)])
-    design, solve = _design(n_items, pairs, terms)
+    network = Network(n_items, pairs, terms)
     if start is None:
         # What most pairs agree on, not what the reported positions make likely: backlash, scale
         # and rotation of a stage shift half of all pairs in the same way.
         free = prior.copy()
         free[:n_items] = 1 / (_FREE * max(robust_spread(errors), prior_sigma)) ** 2
-        unknown = least_deviations(design, errors, free, min_pair_sigma, trust, solve)
-        residual = errors - design @ unknown
+        unknown = least_deviations(network, errors, free, min_pair_sigma, trust)
+        residual = errors - network.differences(unknown)
     else:
-        first, second = np.array(pairs).T
-        residual = errors - (start[second] - start[first])
+        residual = errors - (start[network.second] - start[network.first])
     unknown = np.zeros((n_items + n_terms, k))
     pair_sigma = min_pair_sigma
     for _ in range(_ITERATIONS):
         pair_sigma = max(robust_spread(residual), min_pair_sigma)
         # Cauchy weights of pairs and items: an outlier of either loses its pull smoothly.
         prior[:n_items] = cauchy_weights(unknown[:n_items], prior_sigma) / prior_sigma**2
-        unknown = solve(cauchy_weights(residual, pair_sigma) / pair_sigma**2, prior, errors)
-        residual = errors - design @ unknown
+        weight = cauchy_weights(residual, pair_sigma) / pair_sigma**2
+        unknown = network.solve(weight, prior, errors)
+        residual = errors - network.differences(unknown)
     deviation = unknown[:n_items]
     if terms is not None:
-        deviation = deviation + terms @ unknown[n_items:]
+        deviation = deviation + linear_combination(terms, unknown[n_items:])
     return NetworkSolution(deviation, unknown[n_items:], residual, pair_sigma)
 
 
-Solver = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Weighted least squares: weights of the pairs, inverse variances of the unknowns, errors."""
+class Equations(Protocol):
+    """What measurements are of some unknowns, and what unknowns they make likely."""
+
+    n_unknowns: int
+
+    def differences(self, unknown: np.ndarray) -> np.ndarray:
+        """Return what would be measured, shape (n_pairs, k), of unknowns (n_unknowns, k)."""
+
+    def solve(self, weight: np.ndarray, prior: np.ndarray, errors: np.ndarray) -> np.ndarray:
+        """Return the unknowns of least squares, with inverse variances about 0 as `prior`."""
+
+
+class Design:
+    """Equations given as a small dense matrix (n_pairs, n_unknowns)."""
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        self._matrix = matrix
+        self.n_unknowns = matrix.shape[1]
+
+    def differences(self, unknown: np.ndarray) -> np.ndarray:
+        """Return the matrix times the unknowns."""
+        return linear_combination(self._matrix, unknown)
+
+    def solve(self, weight: np.ndarray, prior: np.ndarray, errors: np.ndarray) -> np.ndarray:
+        """Return the unknowns of least squares."""
+        return least_squares(self._matrix, errors, weight, np.diag(prior))
+
+
+class Network:
+    """Equations of pairs: a measurement is the difference of two items, plus shared linear terms.
+
+    Bits depend on the numbers alone, but for many items, where SciPy solves the sparse equations:
+    to load that would take longer than all else for few.
+    """
+
+    def __init__(
+        self, n_items: int, pairs: Sequence[tuple[int, int]], terms: np.ndarray | None = None
+    ) -> None:
+        self.first, self.second = np.array(pairs).T
+        self._n_items = n_items
+        self._steps = np.zeros((len(pairs), 0))
+        if terms is not None:
+            self._steps = terms[self.second] - terms[self.first]
+        self.n_unknowns = n_items + self._steps.shape[1]
+
+    def differences(self, unknown: np.ndarray) -> np.ndarray:
+        """Return what would be measured."""
+        shared = linear_combination(self._steps, unknown[self._n_items :])
+        return unknown[self.second] - unknown[self.first] + shared
+
+    def solve(self, weight: np.ndarray, prior: np.ndarray, errors: np.ndarray) -> np.ndarray:
+        """Return the unknowns of least squares."""
+        weighted = self._steps * weight[:, None]
+        right = np.concatenate(
+            [self._sums(errors * weight[:, None]), column_products(weighted, errors)]
+        )
+        items = slice(self._n_items)
+        shared = slice(self._n_items, None)
+        if self._n_items > _MAX_DENSE_ITEMS:
+            return self._solve_sparse(weight, weighted, prior, right)
+        normal = np.diag(prior)
+        for one, other, sign in (
+            (self.first, self.first, 1),
+            (self.second, self.second, 1),
+            (self.first, self.second, -1),
+            (self.second, self.first, -1),
+        ):
+            np.add.at(normal, (one, other), sign * weight)
+        normal[items, shared] = self._sums(weighted)
+        normal[shared, items] = normal[items, shared].T
+        normal[shared, shared] += column_products(weighted, self._steps)
+        return solve_positive(normal, right)
+
+    def _solve_sparse(
+        self, weight: np.ndarray, weighted: np.ndarray, prior: np.ndarray, right: np.ndarray
+    ) -> np.ndarray:
+        import scipy.sparse
+        import scipy.sparse.linalg
+
+        items = (self._n_items, self._n_items)
+        links = scipy.sparse.coo_array((weight, (self.first, self.second)), items)
+        degree = np.asarray(links.sum(axis=0) + links.sum(axis=1)).ravel()
+        between = self._sums(weighted)
+        normal = scipy.sparse.block_array(
+            [
+                [scipy.sparse.diags_array(degree) - links - links.T, between],
+                [between.T, column_products(weighted, self._steps)],
+            ]
+            if between.size
+            else [[scipy.sparse.diags_array(degree) - links - links.T]]
+        )
+        full = (normal + scipy.sparse.diags_array(prior)).tocsc()
+        return np.asarray(scipy.sparse.linalg.splu(full).solve(right))
+
+    def _sums(self, values: np.ndarray) -> np.ndarray:
+        """Return what pairs add to their second item, less what they add to their first."""
+        out = np.zeros((self._n_items, values.shape[1]))
+        np.add.at(out, self.second, values)
+        np.subtract.at(out, self.first, values)
+        return out
 
 
 def least_deviations(
-    design: Any,
+    equations: Equations,
     errors: np.ndarray,
     prior: np.ndarray,
     sigma: float,
     trust: np.ndarray | float = 1.0,
-    solve: Solver | None = None,
 ) -> np.ndarray:
     """Minimise the weighted sum of the lengths of residuals by iteratively reweighted squares.
 
@@ -130,8 +234,8 @@ def least_deviations(
 
     Parameters
     ----------
-    design
-        The differences as a matrix (n_pairs, n_unknowns).
+    equations
+        What the measurements are of the unknowns.
     errors
         Shape (n_pairs, k).
     prior
@@ -140,68 +244,19 @@ def least_deviations(
         Scale of a good pair's residual.
     trust
         Shape (n_pairs,): relative weights.
-    solve
-        Weighted least squares with `design`; None where that is a dense matrix.
 
     Returns
     -------
     Shape (n_unknowns, k).
     """
-    solve = solve or _dense_solver(design)
     length, floor = np.zeros(len(errors)), sigma
-    unknown = np.zeros((design.shape[1], errors.shape[1]))
+    unknown = np.zeros((equations.n_unknowns, errors.shape[1]))
     for _ in range(_LEAST_DEVIATION_ROUNDS):
-        unknown = solve(trust / (sigma * np.maximum(length, floor)), prior, errors)
-        length = np.linalg.norm(errors - design @ unknown, axis=1)
+        unknown = equations.solve(trust / (sigma * np.maximum(length, floor)), prior, errors)
+        length = np.linalg.norm(errors - equations.differences(unknown), axis=1)
         # The floor falls round by round: a wrong pair ends with no pull, not with a bounded one.
         floor = max(0.05 * sigma, 0.8 * floor)
     return unknown
-
-
-def _dense_solver(design: np.ndarray) -> Solver:
-    def solve(weight: np.ndarray, prior: np.ndarray, errors: np.ndarray) -> np.ndarray:
-        weighted = design.T * weight
-        return np.linalg.solve(weighted @ design + np.diag(prior), weighted @ errors)
-
-    return solve
-
-
-def _design(
-    n_items: int, pairs: Sequence[tuple[int, int]], terms: np.ndarray | None
-) -> tuple[Any, Solver]:
-    """Return what differences are of the unknowns, and the weighted least squares with priors.
-
-    Few items have a dense matrix: to load SciPy's sparse ones would take longer than all else.
-    """
-    first, second = np.array(pairs).T
-    rows = np.arange(len(pairs))
-    if n_items <= _MAX_DENSE_ITEMS:
-        dense = np.zeros((len(pairs), n_items))
-        dense[rows, second] = 1
-        dense[rows, first] = -1
-        if terms is not None:
-            dense = np.hstack([dense, dense @ terms])
-        return dense, _dense_solver(dense)
-    import scipy.sparse
-    import scipy.sparse.linalg
-
-    ones = np.ones(len(pairs))
-    sparse = scipy.sparse.csr_matrix(
-        (
-            np.concatenate([ones, -ones]),
-            (np.concatenate([rows, rows]), np.concatenate([second, first])),
-        ),
-        shape=(len(pairs), n_items),
-    )
-    if terms is not None:
-        sparse = scipy.sparse.hstack([sparse, sparse @ terms]).tocsr()
-
-    def solve_sparse(weight: np.ndarray, prior: np.ndarray, errors: np.ndarray) -> np.ndarray:
-        weighted = sparse.multiply(weight[:, None]).tocsr()
-        normal = (sparse.T @ weighted + scipy.sparse.diags(prior)).tocsc()
-        return scipy.sparse.linalg.splu(normal).solve(weighted.T @ errors)
-
-    return sparse, solve_sparse
 
 
 def cauchy_weights(vectors: np.ndarray, sigma: float) -> np.ndarray:

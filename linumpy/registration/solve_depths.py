@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.registration.network import cauchy_weights, least_deviations, robust_spread
+from linumpy.registration.network import Design, cauchy_weights, least_deviations, robust_spread
 
 _ROUNDS = 12
 _FREE = 1000.0
@@ -55,13 +55,14 @@ def solve_depths(
         row[a:b] = 1
     column = np.asarray(errors, float)[:, None]
     free = np.full(n_slices - 1, 1 / (_FREE * max(robust_spread(column), min_cut_sigma)) ** 2)
-    cuts = least_deviations(spans, column, free, min_pair_sigma, trust)
+    equations = Design(spans)
+    cuts = least_deviations(equations, column, free, min_pair_sigma, trust)
     measured = spans.any(axis=0)
     for _ in range(_ROUNDS):
-        residual = column - spans @ cuts
+        residual = column - equations.differences(cuts)
         pair_sigma = max(robust_spread(residual), min_pair_sigma)
         cut_sigma = max(robust_spread(cuts[measured]), min_cut_sigma)
-        left = spans.T * (trust * cauchy_weights(residual, pair_sigma) / pair_sigma**2)
+        weight = trust * cauchy_weights(residual, pair_sigma) / pair_sigma**2
         prior = cauchy_weights(cuts, cut_sigma) / cut_sigma**2
-        cuts = np.linalg.solve(left @ spans + np.diag(prior), left @ column)
+        cuts = equations.solve(weight, prior, column)
     return np.concatenate([[0.0], np.cumsum(cuts[:, 0])])

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linumpy.geometry.least_squares import column_products, solve_positive
 from linumpy.registration.network import (
+    Network,
     cauchy_weights,
     connected_components,
     least_deviations,
@@ -87,16 +89,12 @@ def solve_slices(
     if not len(pairs):
         zeros = np.zeros((n_slices, k))
         return SliceSolution(zeros, np.zeros((0, k)), min_pair_sigma, np.zeros(0), ())
-    design = np.zeros((len(pairs), n_slices))
-    rows = np.arange(len(pairs))
-    first, second = np.array(pairs).T
-    design[rows, second] = 1
-    design[rows, first] = -1
+    network = Network(n_slices, pairs)
     spread = max(robust_spread(errors), min_prior_sigma)
     # Of pairs that contradict each other, those are right that need less of the motors.
     likely = cauchy_weights(errors, _UNLIKELY / 3 * spread)
     weak = np.full(n_slices, 1 / (_WEAK_PRIOR * spread) ** 2)
-    alone = least_deviations(design, errors, weak, min_pair_sigma, trust * likely)
+    alone = least_deviations(network, errors, weak, min_pair_sigma, trust * likely)
     group = connected_components(n_slices, pairs)
     held = group >= 0
     members = [np.flatnonzero(group == n) for n in range(int(group.max()) + 1)]
@@ -107,7 +105,7 @@ def solve_slices(
     if find_jumps:
         found = (int(m[at]) for m in members for at in _jumps(alone[m], motor_sigma))
         jumps = tuple(sorted(found))
-    return _with_motors(design, errors, trust, alone, held, jumps, min_pair_sigma, motor_sigma)
+    return _with_motors(network, errors, trust, alone, held, jumps, min_pair_sigma, motor_sigma)
 
 
 def _jumps(values: np.ndarray, sigma: float) -> list[int]:
@@ -139,7 +137,7 @@ def _jumps(values: np.ndarray, sigma: float) -> list[int]:
 
 
 def _with_motors(
-    design: np.ndarray,
+    network: Network,
     errors: np.ndarray,
     trust: np.ndarray,
     start: np.ndarray,
@@ -148,11 +146,14 @@ def _with_motors(
     min_pair_sigma: float,
     sigma: float,
 ) -> SliceSolution:
-    n_pairs, n_slices = design.shape
+    n_pairs, n_slices = len(errors), network.n_unknowns
     stretch = np.searchsorted(np.array(jumps, int), np.arange(n_slices), side="right")
     levels = np.eye(len(jumps) + 1)[stretch]
     # The unknowns: the slices' deviations, then the zero of each stretch.
-    of_pairs = np.hstack([design, np.zeros((n_pairs, levels.shape[1]))])
+    rows = np.arange(n_pairs)
+    of_pairs = np.zeros((n_pairs, n_slices + levels.shape[1]))
+    of_pairs[rows, network.second] = 1
+    of_pairs[rows, network.first] = -1
     of_motors = np.hstack([np.eye(n_slices), -levels])
     anchor = np.zeros(n_slices + levels.shape[1])
     # One zero is as good as any other: the first stretch keeps its own.
@@ -163,16 +164,17 @@ def _with_motors(
     pair_sigma = min_pair_sigma
     weight = np.ones(n_pairs)
     for _ in range(_FINAL_ROUNDS):
-        residual = errors - design @ deviation
+        residual = errors - network.differences(deviation)
         pair_sigma = max(robust_spread(residual), min_pair_sigma)
         weight = cauchy_weights(residual, pair_sigma)
         motor = cauchy_weights(deviation - zeros[stretch], sigma) / sigma**2
-        left = of_pairs.T * (trust * weight / pair_sigma**2)
-        right = of_motors.T * motor
-        normal = left @ of_pairs + right @ of_motors + np.diag(anchor) / sigma**2
-        unknown = np.linalg.solve(normal, left @ errors)
+        left = of_pairs * (trust * weight / pair_sigma**2)[:, None]
+        right = of_motors * motor[:, None]
+        normal = column_products(left, of_pairs) + column_products(right, of_motors)
+        normal += np.diag(anchor) / sigma**2
+        unknown = solve_positive(normal, column_products(left, errors))
         deviation, zeros = unknown[:n_slices], unknown[n_slices:]
-    residual = errors - design @ deviation
+    residual = errors - network.differences(deviation)
     weight = cauchy_weights(residual, pair_sigma)
     return SliceSolution(deviation, residual, pair_sigma, weight, jumps)
 

@@ -24,7 +24,7 @@ from linumpy.io.omezarr import Image, create_image, open_image
 from linumpy.io.reading import reading
 from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.slices.engine import Sink, Source
-from linumpy.slices.layout import SliceLayout, third_party_attributes
+from linumpy.slices.layout import SliceLayout, corner_of, third_party_attributes
 from linumpy.slices.tile import Key, Tile
 from linumpy.slices.usable import mask_unusable, refuse_unusable
 
@@ -165,9 +165,7 @@ class SliceSource(Source):
         self.layout = SliceLayout(
             shape=tuple(image.array.shape),
             voxel_um=image.voxel_um,
-            corner_um=tuple(  # type: ignore[arg-type]
-                t - v / 2 for t, v in zip(image.translation_um, image.voxel_um, strict=True)
-            ),
+            corner_um=corner_of(image.translation_um, image.voxel_um),
             attributes=attributes,
         )
 

@@ -32,6 +32,14 @@ class SliceLayout:
     corner_um: Triple
     attributes: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        """Round the corner as files do, which hold the centre of voxel 0.
+
+        So that a slice in memory lies where the same slice lies when it is read.
+        """
+        corner = corner_of(centre_of(self.corner_um, self.voxel_um), self.voxel_um)
+        object.__setattr__(self, "corner_um", corner)
+
     @property
     def slice_id(self) -> int:
         """Number of the slice."""
@@ -63,15 +71,26 @@ class SliceLayout:
         return volume_spec(self.shape, self.voxel_um, self.corner_um, self.attributes)
 
 
+def centre_of(corner_um: Triple, voxel_um: Triple) -> Triple:
+    """Return the centre of voxel 0, the translation of NGFF, from its corner."""
+    first, second, third = (c + v / 2 for c, v in zip(corner_um, voxel_um, strict=True))
+    return first, second, third
+
+
+def corner_of(centre_um: Triple, voxel_um: Triple) -> Triple:
+    """Return the corner of voxel 0 from its centre."""
+    first, second, third = (t - v / 2 for t, v in zip(centre_um, voxel_um, strict=True))
+    return first, second, third
+
+
 def volume_spec(
     shape: Shape, voxel_um: Triple, corner_um: Triple, attributes: dict[str, Any]
 ) -> ImageSpec:
     """Return the layout on disk of slices and brains: 64³ chunks in 256³ shards."""
-    translation = tuple(c + v / 2 for c, v in zip(corner_um, voxel_um, strict=True))
     return ImageSpec(
         shape=shape,
         voxel_um=voxel_um,
-        translation_um=translation,  # type: ignore[arg-type]
+        translation_um=centre_of(corner_um, voxel_um),
         chunks=(CHUNK_PX,) * 3,
         shards=(SHARD_PX,) * 3,
         attributes=attributes,

@@ -80,7 +80,7 @@ ENTRIES = {
     "sweep_on_gpu of two": lambda array: sweep_on_gpu(None, None, None, None, TWO),
     "from_dlpack": lambda array: arrow.from_dlpack(OnCuda()),
 }
-LIBRARIES = {"from_dlpack": "CuPy", "kvikio_settings": "kvikio", "nvcomp.library": r"nvCOMP \d"}
+LIBRARIES = {"from_dlpack": "CuPy", "kvikio_settings": "kvikio", "nvcomp.library": r"nvCOMP \d+"}
 """Entries that need a library and ask for no device before they are given data on one."""
 
 
@@ -99,6 +99,9 @@ def machine(request, monkeypatch):
     if request.param == "no CuPy":
         for name in ("cupy", "kvikio", "nvidia"):
             monkeypatch.setitem(sys.modules, name, None)
+        # Where the library is installed, it may be loaded already, and the system may know it.
+        monkeypatch.setattr(nvcomp, "library", nvcomp.library.__wrapped__)
+        monkeypatch.setattr(nvcomp, "LIBRARY_VERSION", 99)
         return r"needs {}, which cannot be imported here .*pip install .*\[gpu\].*\[gpu13\]"
     runtime = types.SimpleNamespace(
         getDeviceCount=no_device, memGetInfo=no_device, CUDARuntimeError=CUDARuntimeError

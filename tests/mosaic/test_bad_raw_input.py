@@ -223,7 +223,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(script), *map(str, arguments)],
         capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(REPO)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPO), *sys.path])},
     )  # fmt: skip
 
 

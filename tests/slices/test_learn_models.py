@@ -63,7 +63,7 @@ def test_grids_of_different_tiles_are_refused(tiny_grids, tmp_path, device):
     other = tmp_path / "mosaic_grid_3d_z09.ome.zarr"
     resample_grid(tiny_grids[0], other, {"resolution": 20.0}, overwrite=False, device=device)
     with pytest.raises(InputError, match="differ in tile shape"):
-        learn([*tiny_grids, other], device)
+        learn([*tiny_grids[1:], other], device)
 
 
 @pytest.mark.parametrize("value", [0.0, -0.5, float("inf")])
