@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 
+from linumpy.arrays import Array as Array
+from linumpy.arrays import DeviceArray
 from linumpy.errors import DeviceError
 from linumpy.extras import extra_advice
 from linumpy.start_up import wait_for_cuda
-
-Array = Any
-"""A NumPy or CuPy array."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -133,7 +132,8 @@ def gpu_failure() -> Exception | None:
     try:
         cupy.cuda.runtime.memGetInfo()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        return error
+        failure: Exception = error
+        return failure
     return None
 
 
@@ -308,7 +308,7 @@ def on_host(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def is_device_array(array: object) -> bool:
+def is_device_array(array: object) -> TypeGuard[DeviceArray]:
     """Whether `array` lives on a GPU."""
     return hasattr(array, "__cuda_array_interface__")
 
@@ -374,10 +374,11 @@ def to_device(array: Array, device: Device) -> Array:
                 with array.device:
                     array = cupy.ascontiguousarray(array)
                     cupy.cuda.get_current_stream().synchronize()
-                copy = cupy.asarray(array)
+                copy: Array = cupy.asarray(array)
                 cupy.cuda.get_current_stream().synchronize()
                 return copy
-            return cupy.asarray(array)
+            here: Array = cupy.asarray(array)
+            return here
     return to_host(array)
 
 

@@ -90,7 +90,7 @@ def _retain_context(number: int) -> None:
             return
 
     def synchronize() -> bool:
-        return driver.cuCtxSetCurrent(context) == 0 and driver.cuCtxSynchronize() == 0
+        return bool(driver.cuCtxSetCurrent(context) == 0 and driver.cuCtxSynchronize() == 0)
 
     watch(synchronize, f"GPU {number}", end_now)
 

@@ -87,8 +87,8 @@ def detect_focal_curvature(
 
         return shifted_along_depth(array, surface_px, valid)
     surface = to_host(surface_px).astype(np.float32)
-    samples = _Samples(array)
-    masks = None if valid is None else _Samples(valid)
+    samples = _Samples(to_host(array))
+    masks = None if valid is None else _Samples(to_host(valid))
     full = [True] * len(array) if valid is None else [bool(plane.min() > 0) for plane in valid]
     out, inside = np.empty(array.shape, np.float32), np.empty(array.shape, np.uint8)
     for rows in row_blocks(array.shape[1], 4 * array.shape[2]):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, like, namespace
+from linumpy.device import Array, is_device_array, like, namespace, to_host
 from linumpy.geometry.banded import ROWS, Band, bands, multiply
 
 _TRUNCATE_SIGMA = 4.0
@@ -241,8 +241,8 @@ def resample_masked(
     shape = _shape(array, matrices)
     out, keep = np.empty(shape, array.dtype), np.empty(shape, np.uint8)
     if all(matrix is None for matrix in matrices):
-        np.greater(valid, 0, out=keep, casting="unsafe")
-        np.multiply(array, keep, out=out)
+        np.greater(to_host(valid), 0, out=keep, casting="unsafe")
+        np.multiply(to_host(array), keep, out=out)
         return out, keep
     slabs = _Slabs(array.shape, matrices, array.dtype)
     n_planes = max(depth.high - depth.low for depth in slabs.depth)

@@ -93,7 +93,7 @@ def sample_plane(
     data: Array,
     valid: Array | None,
     to_source: np.ndarray,
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
 ) -> tuple[Array, Array]:
     """Sample a plane linearly where a map sends each pixel of a block.
 

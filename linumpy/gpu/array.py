@@ -192,9 +192,13 @@ class LazyArray:
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"{path}: not a readable Zarr array: {error}") from error
         check_array(found.metadata, path)
+
         # Opened anew for each read: Zarr binds codecs and buffers to the context it opened in.
+        def load() -> Any:
+            return zarr.open_array(path, mode="r")[...]
+
         return cls.from_loader(
-            lambda: zarr.open_array(path, mode="r")[...],
+            load,
             found.shape,
             found.dtype,
             name=str(path),

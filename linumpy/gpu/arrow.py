@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from linumpy.device import Array, cupy_for, is_device_array, namespace
+from linumpy.device import Array, cupy_for, is_device_array, namespace, to_host
 from linumpy.errors import DeviceError, InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu.arrow_reader import from_arrow
@@ -355,7 +355,7 @@ def _pack(flags: Array) -> Array:
 def _address(array: Array | None) -> int | None:
     if array is None:
         return None
-    return array.data.ptr if is_device_array(array) else array.ctypes.data
+    return int(array.data.ptr) if is_device_array(array) else to_host(array).ctypes.data
 
 
 def _schema(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array
+from linumpy.device import Array, to_host
 from linumpy.errors import InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu.arrow_memory import MOST_BYTES, Owner, Place
@@ -321,7 +321,7 @@ def _read_text(
     values = np.empty(count, object)
     if not count:
         return values
-    ends = place.view(what, ends_address, _TEXT_OFFSETS[field.format], first, count + 1)
+    ends = to_host(place.view(what, ends_address, _TEXT_OFFSETS[field.format], first, count + 1))
     if ends[0] < 0 or (np.diff(ends) < 0).any():
         raise InputError(f"Arrow {what}: its text offsets are negative or fall")
     start = int(ends[0])

@@ -213,7 +213,7 @@ def _compression_of(compressor: Any) -> str:
 
 
 def _is_big_endian(codec: Any) -> bool:
-    return _name(codec.endian) == "big"
+    return bool(_name(codec.endian) == "big")
 
 
 def _name(choice: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, is_device_array
+from linumpy.device import CPU, Array, Device, is_device_array, to_host
 from linumpy.errors import InputError
 from linumpy.gpu.transfer import pinned_array
 
@@ -78,7 +78,7 @@ class Place:
 
     def fill(self, target: Any, source: Array) -> None:
         """Copy to `target`, which lives here, from the host or from a place of this kind."""
-        np.copyto(target, source)
+        np.copyto(target, to_host(source))
 
     def fetch(self, source: Any, target: np.ndarray) -> None:
         """Copy to the host from `source`, which lives here."""
@@ -122,11 +122,11 @@ class DiskPlace(Place):
         """Whether `array` lives here: arrays never do, only their bytes."""
         return False
 
-    def fill(self, target: Path, source: np.ndarray) -> None:
+    def fill(self, target: Path, source: Array) -> None:
         """Write the bytes of a host array, in C order."""
         try:
             with target.open("wb", buffering=0) as file:
-                view = _bytes_of(np.ascontiguousarray(source))
+                view = _bytes_of(np.ascontiguousarray(to_host(source)))
                 while view:
                     view = view[file.write(view) :]
         except OSError as error:

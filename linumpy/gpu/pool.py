@@ -100,8 +100,8 @@ class Pool:
         if is_device_array(array):
             import cupy
 
-            array = cupy.asarray(array)
-            return self.place(Device("cuda", array.device.id)), array
+            there = cupy.asarray(array)
+            return self.place(Device("cuda", there.device.id)), there
         return self.place(CPU), np.asarray(array)
 
     def register(self, lazy: LazyArray, copies: dict[Device, Copy]) -> None:

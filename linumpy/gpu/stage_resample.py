@@ -158,7 +158,9 @@ class _Plan:
         # Tiles on other streams will use them.
         cupy.cuda.get_current_stream().synchronize()
 
-    def run(self, name: str, array: Array, mask: Array, invalid: Array) -> Array:
+    def run(
+        self, name: str, array: Array | None, mask: Array | None, invalid: Array | None
+    ) -> Array:
         """Queue one of the kernels; returns its output."""
         import cupy
 

@@ -253,7 +253,8 @@ def fit_fields(
     threads
         Threads that ITK may use.
     """
-    shape: tuple[int, int, int] = cells.shape
+    n0, n1, n2 = cells.shape
+    shape = (n0, n1, n2)
     fields = Fields(shape, np.zeros((0, 2), int), np.zeros((0, 0, 0, 0)), np.zeros((0, 0, 0)))
 
     def fit(part: slice, height: float, distance_mm: float) -> np.ndarray:

@@ -150,15 +150,13 @@ def _bin_sums(values: np.ndarray, size: int) -> np.ndarray:
     for axis in (1, 2):
         n = values.shape[axis]
         cut = [slice(None)] * 3
-        out: Array = None
-        for first in range(min(size, n)):
+        cut[axis] = slice(0, None, size)
+        out = np.array(values[tuple(cut)])
+        for first in range(1, min(size, n)):
             cut[axis] = slice(first, None, size)
             part = values[tuple(cut)]
-            if out is None:
-                out = np.array(part)
-            else:
-                cut[axis] = slice(0, part.shape[axis])
-                out[tuple(cut)] += part
+            cut[axis] = slice(0, part.shape[axis])
+            out[tuple(cut)] += part
         values = out
     return values
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, like
+from linumpy.device import Array, is_device_array, like, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.interface import difference_weights
 from linumpy.mosaic.shared_field import TileMap, fit_shared_field
@@ -67,7 +67,9 @@ def brightness_map(array: Array, valid: Array | None = None) -> Array:
         from linumpy.gpu.stage_kernels import brightness
 
         return brightness(array, valid, weights, _WATER_MARGIN_PX, MIN_SIGNAL_TO_NOISE)
-    power, count, plane_power, plane_count = _power_sums(array, valid)
+    power, count, plane_power, plane_count = _power_sums(
+        to_host(array), None if valid is None else to_host(valid)
+    )
     profile = np.sqrt(plane_power / np.maximum(plane_count, 1))
     steps = np.diff(np.log(np.maximum(profile, 1e-12)))
     rise = np.correlate(np.pad(steps, len(weights) // 2), weights, "valid")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array
+from linumpy.device import Array, is_device_array, to_host
 from linumpy.intensity.n4_fit import DEGREE, N4Options, basis_matrix, contract, fit_log_field
 
 MIN_CELLS = 100
@@ -57,7 +57,7 @@ def n4_log_field(
         return np.zeros([s * 2 ** (len(options.iterations) - 1) + DEGREE for s in spans])
     if engine == "linumpy" or is_device_array(image):
         return fit_log_field(image, mask, spans, options)
-    return itk_log_field(image, mask, spans, options, threads=threads)
+    return itk_log_field(to_host(image), to_host(mask), spans, options, threads=threads)
 
 
 def itk_log_field(

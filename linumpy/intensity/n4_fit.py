@@ -150,8 +150,8 @@ def expected_values(values: Array, options: N4Options) -> Array:
     upper = xp.rint(share * _WEIGHT_UNIT)
     counts = xp.bincount(index, weights=_WEIGHT_UNIT - upper, minlength=n)
     counts += xp.bincount(index + 1, weights=upper, minlength=n)
-    table = _expectation(to_host(counts) / _WEIGHT_UNIT, low, width, options)
-    table = like(table.astype(np.float32), values)
+    expected = _expectation(to_host(counts) / _WEIGHT_UNIT, low, width, options)
+    table = like(expected.astype(np.float32), values)
     return table[index] + (table[index + 1] - table[index]) * share
 
 

@@ -40,7 +40,7 @@ def float_histogram(
         return pattern_counts(values, selected, columns, N_BINS)
     counts = np.zeros((len(values), N_BINS), np.int64)
     for plane, row in enumerate(values):
-        chosen = None if columns is None else columns
+        chosen = None if columns is None else to_host(columns)
         if selected is not None:
             mask = selected[plane] > 0
             chosen = mask if chosen is None else chosen & mask

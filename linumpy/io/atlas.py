@@ -242,8 +242,8 @@ def write_nifti(
     affine[:3] /= 1000
     picture = nibabel.Nifti1Image(data.transpose(2, 1, 0), affine)
     picture.header.set_xyzt_units("mm")
-    for setter in (picture.set_sform, picture.set_qform):
-        setter(affine, code=_ALIGNED)
+    picture.set_sform(affine, code=_ALIGNED)
+    picture.set_qform(affine, code=_ALIGNED)
     write_picture(picture, output, overwrite=overwrite)
 
 

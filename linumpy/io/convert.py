@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.device import to_host
 from linumpy.errors import InputError
 from linumpy.io.axes import MICROMETRES_PER_UNIT
 from linumpy.io.omezarr import ImageSpec, Shape, Triple, create_image
@@ -92,7 +93,7 @@ def native(dtype: Any) -> np.dtype:
     InputError
         When it is none that images have.
     """
-    kind = np.dtype(dtype)
+    kind: np.dtype = np.dtype(dtype)
     if kind.kind == "b":
         return np.dtype(np.uint8)
     if kind.kind not in "uif" or kind.itemsize > 8:
@@ -193,7 +194,9 @@ def write_volume(
                 data = np.nan_to_num(data, posinf=0, neginf=0)
             parts = pyramid.add(box, _float32(data))
             if whole:
-                parts = [Part(p.array, p.window, whole_numbers(p.data, dtype)) for p in parts]
+                parts = [
+                    Part(p.array, p.window, whole_numbers(to_host(p.data), dtype)) for p in parts
+                ]
             return [Part(image.array, box, data), *parts]
 
         def write(_: Box, parts: list[Part]) -> None:

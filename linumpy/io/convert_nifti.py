@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from linumpy.device import to_host
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.convert import Box, Volume, native, whole_numbers, write_volume
@@ -196,8 +197,8 @@ def resample_nifti(
                 first, last = int(used[0]), int(used[-1]) + 1
                 depth = part[:, first:last]
             slab = nifti.values(nifti.data[:, :, first:last]).astype(np.float32).transpose(2, 1, 0)
-            slab = apply_axis_weights(slab, [depth, *matrices[1:]]).transpose(2, 1, 0)
-            return whole_numbers(slab, nifti.dtype) if nifti.dtype.kind in "ui" else slab
+            moved = to_host(apply_axis_weights(slab, [depth, *matrices[1:]])).transpose(2, 1, 0)
+            return whole_numbers(moved, nifti.dtype) if nifti.dtype.kind in "ui" else moved
 
         write_nifti(
             output, shape[::-1], nifti.dtype, affine, read, overwrite=overwrite,

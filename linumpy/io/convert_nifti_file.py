@@ -59,7 +59,7 @@ class Nifti:
     @property
     def voxel_mm(self) -> np.ndarray:
         """Voxel size along i, j, k."""
-        return np.linalg.norm(self.affine_mm[:3, :3], axis=0)
+        return np.asarray(np.linalg.norm(self.affine_mm[:3, :3], axis=0))
 
     @property
     def dtype(self) -> np.dtype:

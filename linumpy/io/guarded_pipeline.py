@@ -219,7 +219,7 @@ def _is_decoding_error(error: BaseException) -> bool:
 
 
 def _file(key: Any) -> Path:
-    return Path(key.store.root) / key.path
+    return Path(key.store.root, key.path)
 
 
 def _whole(item: Item) -> bool:

@@ -181,7 +181,7 @@ def _write(
 ) -> None:
     import nibabel
 
-    kind = nibabel.Nifti2Image if max(data.shape) > _NIFTI1_MAX_SIDE else nibabel.Nifti1Image
+    kind: Any = nibabel.Nifti2Image if max(data.shape) > _NIFTI1_MAX_SIDE else nibabel.Nifti1Image
     affine = affine_mm(voxel_um, corner_um)
     picture = kind(np.transpose(data, (2, 1, 0)), affine)
     picture.header.set_xyzt_units("mm")

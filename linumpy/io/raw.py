@@ -300,7 +300,9 @@ def depth_mean(volume: Array) -> Array:
     xp = namespace(volume)
     finite = xp.isfinite(volume)
     if finite.all():
-        return xp.ascontiguousarray(volume.mean(axis=0, dtype=xp.float64), dtype=xp.float32)
-    total = xp.where(finite, volume, 0).sum(axis=0, dtype=xp.float64)
-    mean = total / xp.maximum(finite.sum(axis=0), 1)
-    return xp.ascontiguousarray(mean, dtype=xp.float32)
+        mean = volume.mean(axis=0, dtype=xp.float64)
+    else:
+        total = xp.where(finite, volume, 0).sum(axis=0, dtype=xp.float64)
+        mean = total / xp.maximum(finite.sum(axis=0), 1)
+    plane: Array = xp.ascontiguousarray(mean, dtype=xp.float32)
+    return plane

@@ -19,7 +19,7 @@ SLICE_NAME = re.compile(r"(?:slice_)?z([0-9]+)")
 
 _OF_THE_DISK = ("lost+found", "System Volume Information", "$RECYCLE.BIN")
 
-Identity = tuple
+Identity = tuple[int, int]
 """Device and inode: the same for all names of one folder."""
 
 

@@ -172,7 +172,7 @@ async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 def _in_flight(spec: Any) -> int:
     """Return how many chunks to fetch at a time, by their size."""
-    nbytes = prod(spec.shape) * spec.dtype.to_native_dtype().itemsize
+    nbytes = int(prod(spec.shape) * spec.dtype.to_native_dtype().itemsize)
     least, most = _IN_FLIGHT
     return max(least, min(most, _IN_FLIGHT_BYTES // max(1, nbytes)))
 

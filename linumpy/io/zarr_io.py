@@ -118,7 +118,8 @@ def read_zarr(
         from linumpy.gpu.zarr_io import read_zarr_to_gpu
 
         with on_device(device):
-            return read_zarr_to_gpu(array_or_path, selection, out=out)
+            found: Array = read_zarr_to_gpu(array_or_path, selection, out=out)
+            return found
     with zarr_context(CPU):
         array = _opened(array_or_path)
         parts, flips, shape = _resolve(array, selection)
@@ -133,7 +134,7 @@ def read_zarr(
             return out
         stride = prod(part.step for part in parts if isinstance(part, slice))
         if stride == 1 and not flips and out.flags.c_contiguous:
-            _read_into(array, parts, out)
+            _read_into(array, parts, np.asarray(out))  # `out` itself; of a GPU: TypeError
         elif stride <= _STEP_LIMIT:
             # zarrs decodes boxes only: the box around the voxels, then every n-th of it
             box = tuple(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from linumpy.cli import logger
+from linumpy.device import to_host
 from linumpy.errors import InputError
 from linumpy.io.atomic import write_json
 from linumpy.io.grid import Grid, open_grid
@@ -136,7 +137,7 @@ def _check(root: Path, raw: Sequence[RawTile], grid: Grid, options: GridOptions)
 
 def _compare(tiles: RawTiles, grid: Grid, key: tuple[int, int]) -> None:
     there = {(t.ix, t.iy) for t in grid.info.tiles if t.present}
-    expected = tiles.prepare(key, tiles.read(key)).data
+    expected = to_host(tiles.prepare(key, tiles.read(key)).data)
     found = grid.read_tile(*key) if key in there else np.zeros_like(expected)
     bound = _TOLERANCE * float(np.abs(expected).max())
     if key not in there or not float(np.abs(found - expected).max()) <= bound:

@@ -382,7 +382,8 @@ def _write(
     ) as writer:
 
         def write(key: Key, tile: PreparedTile) -> None:
-            writer.write_tile(*key, tile.data, tile.valid)
+            valid = None if tile.valid is None else to_host(tile.valid)
+            writer.write_tile(*key, to_host(tile.data), valid)
 
         steps: Iterator[tuple[Key, PreparedTile]]
         if device.is_gpu:

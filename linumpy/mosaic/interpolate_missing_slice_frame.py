@@ -198,8 +198,8 @@ def read_reduced(
         for plane, mask in zip(small, known, strict=True)
     ]
     return PlaneStack.of(
-        np.stack([data for data, _ in moved]),
-        np.stack([mask for _, mask in moved]),
+        np.stack([to_host(data) for data, _ in moved]),
+        np.stack([to_host(mask) for _, mask in moved]),
         planes.start,
         sigma_px,
     )

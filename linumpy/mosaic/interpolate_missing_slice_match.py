@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linumpy.device import to_host
 from linumpy.stage_params.gaps import InterpolateParams
 
 MAX_SIDE_PX = 512
@@ -183,7 +184,7 @@ def _find_way(
     moved, there = sample_plane(lower[0], lower[1], way, upper[0].shape)
     both = upper[1] & lower[1] & there
     lying = correlation(upper[0], lower[0], both, central=False)
-    after = correlation(upper[0], moved, both, central=False)
+    after = correlation(upper[0], to_host(moved), both, central=False)
     found = replace(found, moved_correlation=after)
     if before is None or lying is None or after is None:
         return _failed(found, NOT_IMPROVED)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace
+from linumpy.device import Array, is_device_array, namespace, to_host
 from linumpy.mosaic.neighbours import close_pairs
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,
@@ -182,7 +182,9 @@ def tile_evidence(array: Array, valid: Array | None = None) -> TileEvidence:
 
         slabs, there = slab_means(array, valid, thickness)
     else:
-        slabs, there = _slab_means(array, valid, thickness)
+        slabs, there = _slab_means(
+            to_host(array), None if valid is None else to_host(valid), thickness
+        )
     # A mask that leaves nothing out must not round differently from none: files always have one.
     if there is None or bool(there.all()):
         return TileEvidence(flatten(slabs), slabs.mean(axis=(1, 2)))
@@ -254,13 +256,13 @@ def start_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) -> Pen
     centre = tuple(int(np.rint(d - s)) for d, s in zip(expected, starts, strict=True))
     part_a = first.slabs[:, windows[0][0], windows[1][0]]
     part_b = second.slabs[:, windows[0][1], windows[1][1]]
-    chosen: Array = None
+    chosen: Array | None = None
     if is_device_array(part_a):
         from linumpy.gpu.mosaic_kernels import choose_slabs
 
         chosen = choose_slabs(first.slab_means, second.slab_means, _SIGNAL_OVER_NOISE, _MIN_SLABS)
     else:
-        common = _common_slabs(first.slab_means, second.slab_means)
+        common = _common_slabs(to_host(first.slab_means), to_host(second.slab_means))
         part_a, part_b = part_a[common], part_b[common]
     surface = start_correlation(
         part_a,

@@ -361,7 +361,7 @@ class _Brain:
             for layer in step.finished:
                 window = (layer, *step.window)
                 data, mask = self._open.pop(layer.start, (None, None))
-                if data is not None:
+                if data is not None and mask is not None:
                     parts.append(Part(self._image.array, window, data))
                     parts.append(Part(self._image.valid, window, mask))
                 parts.extend(self._pyramid.add(window, data, mask))

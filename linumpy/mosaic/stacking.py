@@ -305,14 +305,15 @@ def lay_slice(
 
         stack_kernels.lay_slice(out, mask, data, valid, placement, weights, faces)
         return
-    moved, good = interpolate(data, valid, placement)
+    moved, known = interpolate(data, valid, placement)
+    planes, good = to_host(moved), None if known is None else to_host(known)
     here = (slice(None), *placement.inner)
     if faces is None:
-        _lay_over(out[here], mask[here], moved, good, weights[:, None, None])
+        _lay_over(out[here], mask[here], planes, good, weights[:, None, None])
         return
-    share = np.take(weights, faces, axis=1, mode="clip")
+    share = np.take(weights, to_host(faces), axis=1, mode="clip")
     used = share >= 0
-    _lay_over(out[here], mask[here], moved, used if good is None else good & used, share)
+    _lay_over(out[here], mask[here], planes, used if good is None else good & used, share)
 
 
 def _lay_over(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from linumpy.device import to_host
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path
 from linumpy.io.grid import parse_stage_to_array
@@ -132,7 +133,7 @@ def export_psoct(
         folder.mkdir(exist_ok=True)
         for number, key in enumerate(tiles.keys()):
             amplitude = tiles.prepare(key, tiles.read(key)).data
-            padded = np.pad(amplitude, (padding_px, (0, 0), (0, 0)))
+            padded = np.pad(to_host(amplitude), (padding_px, (0, 0), (0, 0)))
             for angle in range(n_angles):
                 rng = np.random.default_rng([seed, *key, angle])
                 phase = rng.uniform(0, 2 * np.pi, padded.shape)

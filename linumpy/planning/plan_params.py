@@ -119,7 +119,8 @@ class PlanParams:
     @property
     def axial_resolution_um(self) -> float | None:
         """Depth step of a sample, where given."""
-        return self["axial_resolution"]
+        given: float | None = self["axial_resolution"]
+        return given
 
     @property
     def slicing_interval_um(self) -> float | None:

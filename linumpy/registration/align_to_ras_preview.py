@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from linumpy.device import to_host
 from linumpy.io.atomic import atomic_path
 from linumpy.io.previews import figure_png
 from linumpy.registration.align_to_ras_volume import Volume, affine_sample
@@ -41,7 +42,8 @@ def align_preview(
     """
     from matplotlib.figure import Figure
 
-    seen, valid = affine_sample(brain, np.linalg.inv(matrix), atlas.index_to_um, atlas.data.shape)
+    sampled = affine_sample(brain, np.linalg.inv(matrix), atlas.index_to_um, atlas.data.shape)
+    seen, valid = map(to_host, sampled)
     middle = _middle(seen, valid)
     side = atlas.voxel_um
     figure = Figure(figsize=(9, 9.4), dpi=110, facecolor="white")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.device import to_host
 from linumpy.registration.align_to_ras_volume import Volume, tissue_mask
 
 BINS = 50
@@ -174,7 +175,8 @@ def _padded(atlas: Volume) -> Volume:
     shift = np.eye(4)
     shift[:3, 3] = [-w for w in width]
     pads = [(w, w) for w in width]
-    return Volume(np.pad(atlas.data, pads), np.pad(atlas.valid, pads), atlas.index_to_um @ shift)
+    data, valid = (np.pad(to_host(part), pads) for part in (atlas.data, atlas.valid))
+    return Volume(data, valid, atlas.index_to_um @ shift)
 
 
 def _image(volume: Volume, unit_um: float) -> tuple[Any, np.ndarray]:

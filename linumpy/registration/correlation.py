@@ -256,7 +256,8 @@ def start_correlation(
     d1, d2 = (np.arange(begin, begin + n) for begin, n in zip(low, side, strict=True))
     window = np.ix_(d1 % size[0], d2 % size[1])
     product, energy_a, energy_b, count = (
-        _back(spectrum, size)[window] for spectrum in _cross_spectra(first, second, size)
+        _back(spectrum, size)[window]
+        for spectrum in _cross_spectra(to_host(first), to_host(second), size)
     )
     smaller = min(first[0].size, second[0].size) * first.shape[0]
     scale = np.sqrt(np.maximum(energy_a, 0)) * np.sqrt(np.maximum(energy_b, 0))

@@ -504,5 +504,6 @@ def _plane_products(planes: Array, plane: Array) -> Array:
     """Return the sum of the products of each plane's pixels with those of one plane."""
     if is_device_array(planes):
         return (planes * plane).sum(axis=(1, 2))
-    room = np.empty_like(plane)
-    return np.array([np.multiply(other, plane, out=room).sum() for other in planes])
+    one = to_host(plane)
+    room = np.empty_like(one)
+    return np.array([np.multiply(other, one, out=room).sum() for other in planes])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace
+from linumpy.device import Array, is_device_array, namespace, to_host
 
 Window = tuple[slice, slice]
 
@@ -84,18 +84,18 @@ def find_samples(turn: Turn, output: Window, source: Window, xp: Any = np) -> Sa
     """
     i = xp.arange(output[0].start, output[0].stop, dtype=xp.float64)[:, None]
     j = xp.arange(output[1].start, output[1].stop, dtype=xp.float64)[None, :]
-    inside, low, near, far = None, [], [], []
+    held, low, near, far = [], [], [], []
     for axis in (0, 1):
         a, b = turn.matrix[axis]
         place = (a * i + b * j) + turn.shift[axis]
         base = xp.floor(place)
         share = (place - base).astype(xp.float32)
-        here = (base >= source[axis].start) & (base < source[axis].stop - 1)
-        inside = here if inside is None else inside & here
+        held.append((base >= source[axis].start) & (base < source[axis].stop - 1))
         low.append(base.astype(xp.int64) - source[axis].start)
         near.append(1 - share)
         far.append(share)
     row = source[1].stop - source[1].start
+    inside = held[0] & held[1]
     index = xp.where(inside, low[0] * row + low[1], 0)
     return Samples(index, row, (near[0], near[1]), (far[0], far[1]), inside)
 
@@ -114,18 +114,18 @@ def sample_planes(planes: Array, samples: Samples) -> Array:
     room = xp.empty(samples.index.shape, xp.float32)
     for plane, result in zip(planes, out, strict=True):
         flat = xp.ascontiguousarray(plane, dtype=xp.float32).ravel()
-        lower: Array = None
+        blends = []
         for start in (samples.row, 0):
             one = _take(flat[start:], samples.index)
             other = _take(flat[start + 1 :], samples.index)
             one *= near2
             xp.multiply(far2, other, out=room)
             one += room
-            if start:
-                lower = one
-        one *= near1
+            blends.append(one)
+        lower, upper = blends
+        upper *= near1
         lower *= far1
-        xp.add(one, lower, out=result)
+        xp.add(upper, lower, out=result)
     return out
 
 
@@ -169,4 +169,4 @@ def _take(flat: Array, index: Array) -> Array:
     if is_device_array(flat):
         return flat[index]
     # Without clipping NumPy goes through a buffer; all indices of pixels that count are in range.
-    return np.take(flat, index, mode="clip")
+    return np.take(to_host(flat), to_host(index), mode="clip")

@@ -266,8 +266,7 @@ class NormalizeIntensitiesPerSlice(Stage):
     def start(self, layout: SliceLayout) -> None:
         """Start empty histograms."""
         self._layout = layout
-        self._all: Array = None
-        self._agarose_counts: Array = None
+        self._counts: list[Array] = []
 
     def measure(self, tile: Tile) -> tuple[Array, Array]:
         """Return histograms of each plane, of all valid voxels and of the agarose."""
@@ -282,18 +281,19 @@ class NormalizeIntensitiesPerSlice(Stage):
 
     def gather(self, key: Key, measurement: tuple[Array, Array]) -> None:
         """Add one block's histograms, where they lie."""
-        if self._all is None:
-            self._all, self._agarose_counts = measurement
-        else:
-            self._all += measurement[0]
-            self._agarose_counts += measurement[1]
+        if not self._counts:
+            self._counts = list(measurement)
+            return
+        for held, new in zip(self._counts, measurement, strict=True):
+            held += new
 
     def solve(self) -> Normalization:
         """Choose floor, cap and scale."""
+        everything, agarose = map(to_host, self._counts)
         return solve_normalization(
             self._layout.slice_id,
-            to_host(self._all),
-            to_host(self._agarose_counts),
+            everything,
+            agarose,
             self._agarose.model.agarose_fraction,
             self._params.percentile_max,
         )

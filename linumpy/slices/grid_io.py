@@ -16,6 +16,7 @@ from linumpy.device import (
     batch_share,
     free_gpu_bytes,
     is_device_array,
+    to_host,
 )
 from linumpy.errors import InputError
 from linumpy.io.atomic import refuse_existing
@@ -136,7 +137,8 @@ class GridSink(_Sink):
 
     def write_on_host(self, tile: Tile) -> None:
         """Write one tile and its mask."""
-        self._writer.write_tile(*tile.key, tile.data, tile.valid)
+        valid = None if tile.valid is None else to_host(tile.valid)
+        self._writer.write_tile(*tile.key, to_host(tile.data), valid)
 
     def write_on_gpu(self, tiles: Sequence[Tile]) -> None:
         """Write tiles and their masks, encoded together."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from linumpy.cli import logger
-from linumpy.device import Array, is_device_array, namespace
+from linumpy.device import Array, is_device_array, namespace, to_host
 from linumpy.errors import InputError
 
 LARGEST = 1e15
@@ -21,7 +21,7 @@ def all_usable(data: Array) -> bool:
     if is_device_array(data):
         # Two reductions: a library for one product would take longer to load.
         return bool((data.max() <= LARGEST) & (data.min() >= -LARGEST))
-    flat = data.reshape(-1)
+    flat = to_host(data).reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
         # Not finite when a voxel is not, or is beyond the square root of what float32 holds.
         small = bool(np.dot(flat, flat) <= LARGEST**2)
