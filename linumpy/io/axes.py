@@ -51,7 +51,9 @@ class VolumeOf:
         self.nbytes = self.size * self.dtype.itemsize
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        return self._array[(*self._index, *(key if isinstance(key, tuple) else (key,)))]
+        inner = key if isinstance(key, tuple) else (key,)
+        found: np.ndarray = self._array[(*self._index, *inner)]
+        return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype=dtype)

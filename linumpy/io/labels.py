@@ -81,4 +81,5 @@ def _open_label(image: Image, name: str, assume_unit: str | None, choice: Choice
 
 
 def _ngff(attributes: dict[str, Any]) -> dict[str, Any]:
-    return attributes.get("ome", attributes)
+    found: dict[str, Any] = attributes.get("ome", attributes)
+    return found

@@ -19,13 +19,13 @@ from linumpy.io.atomic import atomic_path
 from linumpy.io.axes import (
     AXES,
     Choice,
-    Triple,
     VolumeOf,
     axis_names,
     axis_units,
     dataset_transform,
     leading_index,
 )
+from linumpy.io.axes import Triple as Triple
 from linumpy.io.manifest import check_files, write_manifest
 from linumpy.io.manifest_document import without_manifest
 from linumpy.io.remote import RemotePath, as_path, storage
