@@ -15,7 +15,11 @@ FREE = 16 << 30
 def memory(monkeypatch):
     """A GPU with memory, as far as asking for its free bytes goes."""
     pool = SimpleNamespace(free_bytes=lambda: 0, get_limit=lambda: 0, used_bytes=lambda: 0)
-    runtime = SimpleNamespace(memGetInfo=lambda: (FREE, FREE))
+    runtime = SimpleNamespace(
+        memGetInfo=lambda: (FREE, FREE),
+        getDeviceCount=lambda: 1,
+        CUDARuntimeError=RuntimeError,
+    )
     fake = SimpleNamespace(
         get_default_memory_pool=lambda: pool, cuda=SimpleNamespace(runtime=runtime)
     )
