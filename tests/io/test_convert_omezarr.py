@@ -220,6 +220,7 @@ def test_bad_input_is_named_and_leaves_nothing(image, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == []
 
 
+@pytest.mark.slow
 def test_the_scripts_run(image, tmp_path, script):
     script("convert_omezarr", image, tmp_path / "a.ome.zarr", "--to", "0.4")
     same_image(image, tmp_path / "a.ome.zarr")

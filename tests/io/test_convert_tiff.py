@@ -155,6 +155,7 @@ def test_a_coarser_level_is_written(data, tmp_path):
     assert not (tmp_path / "c.tif").exists()
 
 
+@pytest.mark.slow
 def test_the_scripts_run(data, tmp_path, script):
     tifffile.imwrite(tmp_path / "a.tif", data)
     script("convert_tiff_to_omezarr", tmp_path / "a.tif", tmp_path / "a.ome.zarr", "-r", "4,2,1")

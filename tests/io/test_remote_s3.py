@@ -126,6 +126,7 @@ def test_an_atlas_is_read_from_a_bucket(bucket, tmp_path, rng):
     np.testing.assert_array_equal(remote.index_to_um, local.index_to_um)
 
 
+@pytest.mark.slow
 def test_scripts_read_from_a_bucket(bucket, tmp_path, rng, script):
     path = tmp_path / "v.ome.zarr"
     write_volume(path, rng, (20, 30, 40))

@@ -109,6 +109,7 @@ def test_sizes_are_those_of_a_real_run(planned, made, tiny_grids):
 
 
 @pytest.mark.parametrize("name", ["learn_models", "reconstruct_slice", "stack_slices_motor"])
+@pytest.mark.slow
 def test_memory_is_what_a_real_task_takes(planned, made, name):
     found, sizes = planned
     expected = host_bytes(name, found, sizes, given())
