@@ -22,7 +22,10 @@ process waits {
     input: val status
     script:
     """
-    until grep -q 'Execution cancelled' ${launchDir}/.nextflow.log; do sleep 0.1; done
+    for _ in {1..6000}; do
+        grep -q 'Execution cancelled' ${launchDir}/.nextflow.log && break
+        sleep 0.1
+    done
     exit $status
     """
 }
@@ -43,7 +46,7 @@ class Mini:
             "params { output = 'out'; help = false }\n"
             f"includeConfig '{REPOSITORY}/conf/base.config'\n"
             f"includeConfig '{REPOSITORY}/conf/records.config'\n"
-            "executor { cpus = 20; memory = '99 GB' }\n"
+            "executor { cpus = 20; memory = '99 GB'; queueSize = 20 }\n"
             "report.enabled = false\ntimeline.enabled = false\ndag.enabled = false\n",
             encoding="utf-8",
         )
