@@ -87,7 +87,9 @@ def expectation(property) {
 // What linumpy/migration.json says of the parameters of another pipeline; an installed workflow
 // lies in a folder beside it.
 def former_params() {
-    def places = [projectDir.resolve('linumpy/migration.json'), projectDir.resolveSibling('migration.json')]
+    // In a clone, and where the workflow was installed with the package.
+    def places = ['../../linumpy/migration.json', '../../../migration.json']
+        .collect { place -> moduleDir.resolve(place).normalize() }
     read_schema(places.find { path -> path.exists() }).params
 }
 

@@ -211,7 +211,8 @@ def test_chained_brain_is_the_fused_one_to_the_bit(runs: Runs, chained: Path) ->
     levels_and_mask = assert_same_arrays(
         runs.output / "phantom.ome.zarr", chained / "phantom.ome.zarr"
     )
-    assert levels_and_mask == 8
+    # Four levels, each with the labels valid and tissue.
+    assert levels_and_mask == 12
 
 
 def test_chained_models_and_tables_are_the_fused_ones(runs: Runs, chained: Path) -> None:
