@@ -391,7 +391,7 @@ def _solve(
         terms=centred / size,
         term_sigma=_LINEAR_PRIOR * size,
         # Of pairs that contradict each other, those are right that ask less of the stage.
-        trust=cauchy_weights(_own_errors(accepted), stage_sigma),
+        trust=1.0 if start else cauchy_weights(_own_errors(accepted), stage_sigma),
         start=start.position_px - stage_px if start else None,
     )
     return Solution(
