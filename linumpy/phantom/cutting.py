@@ -27,7 +27,7 @@ class TilePlan:
     ix, iy
         Grid position along axis 1, axis 2.
     stage_mm
-        x, y, z of the tile centre as info.txt tells.
+        x, y, z of the tile centre as info.txt tells; z None where it tells none.
     true_corner_um
         Low corner edge in the block, (axis 1, axis 2). The tile's sides leave it along the axes
         of its slice, which are turned by the slice's `rotation_deg`.
@@ -41,7 +41,7 @@ class TilePlan:
 
     ix: int
     iy: int
-    stage_mm: tuple[float, float, float]
+    stage_mm: tuple[float, float, float | None]
     true_corner_um: tuple[float, float]
     present: bool
     dark: bool
@@ -56,6 +56,8 @@ class SlicePlan:
     ----------
     face_um
         Block depth of the mean face.
+    cut_um
+        Thickness of the cut before it as the motor was told; the interval for the first slice.
     gap_um
         Optical depth at which the mean face appears.
     offset_um
@@ -75,6 +77,7 @@ class SlicePlan:
 
     slice_id: int
     face_um: float
+    cut_um: float
     gap_um: float
     offset_um: tuple[float, float]
     rotation_deg: float
@@ -206,6 +209,20 @@ def turn(points: np.ndarray, rotation_deg: float, pivot: np.ndarray) -> np.ndarr
     return np.asarray((points - pivot) @ matrix.T + pivot)
 
 
+def cut_thickness_um(params: PhantomParams, seed: int) -> np.ndarray:
+    """Return how thick the cut before each slice is, µm; the interval for the first slice.
+
+    No cut is thinner than a tenth of the interval.
+    """
+    cuts = np.full(params.n_slices, params.slice_interval_um)
+    for slice_id, extra in params.extra_cuts_um().items():
+        cuts[slice_id] += extra
+    for slice_id in range(1, params.n_slices):
+        error = generator(make_key(seed, Stream.CUT, slice_id)).standard_normal()
+        cuts[slice_id] += error * params.cut_spread_rms_um
+    return np.maximum(cuts, 0.1 * params.slice_interval_um)
+
+
 def plan_slices(params: PhantomParams, seed: int) -> tuple[SlicePlan, ...]:
     """Draw the cuts and the scan of an acquisition.
 
@@ -214,6 +231,8 @@ def plan_slices(params: PhantomParams, seed: int) -> tuple[SlicePlan, ...]:
     """
     zero = np.zeros(2)
     slices = []
+    cuts = cut_thickness_um(params, seed)
+    extra = np.cumsum(cuts - params.slice_interval_um)
     for slice_id in range(params.n_slices):
         rng = generator(make_key(seed, Stream.SLICE, slice_id))
         depth_error, gap_error = rng.standard_normal(2)
@@ -230,7 +249,9 @@ def plan_slices(params: PhantomParams, seed: int) -> tuple[SlicePlan, ...]:
         plan = SlicePlan(
             slice_id=slice_id,
             face_um=slice_id * params.slice_interval_um
-            + float(depth_error) * params.thickness_jitter_rms_um,
+            + float(depth_error) * params.thickness_jitter_rms_um
+            + float(extra[slice_id]),
+            cut_um=float(cuts[slice_id]),
             gap_um=params.gap_um + float(gap_error) * params.gap_jitter_rms_um,
             offset_um=(float(offset[0]), float(offset[1])),
             rotation_deg=turned * params.slice_rotation_rms_deg,
@@ -242,8 +263,18 @@ def plan_slices(params: PhantomParams, seed: int) -> tuple[SlicePlan, ...]:
             bad=slice_id in params.bad_slices,
             tiles=(),
         )
-        slices.append(replace(plan, tiles=_plan_tiles(params, seed, plan, grid_shift)))
+        told = extra[slice_id] if params.stage_z.endswith("cuts") else 0.0
+        z_mm = _stage_z_mm(params, slice_id * params.slice_interval_um + float(told))
+        slices.append(replace(plan, tiles=_plan_tiles(params, seed, plan, grid_shift, z_mm)))
     return tuple(slices)
+
+
+def _stage_z_mm(params: PhantomParams, depth_um: float) -> float | None:
+    """Return what the stage tells of its height at a depth of the block."""
+    if params.stage_z == "none":
+        return None
+    sign = -1 if params.stage_z.startswith("-") else 1
+    return round(params.stage_origin_z_mm + sign * depth_um / 1000, 4)
 
 
 def _glitch_mm(params: PhantomParams, seed: int, slice_id: int) -> tuple[float, float]:
@@ -254,7 +285,11 @@ def _glitch_mm(params: PhantomParams, seed: int, slice_id: int) -> tuple[float, 
 
 
 def _plan_tiles(
-    params: PhantomParams, seed: int, plan: SlicePlan, grid_shift: np.ndarray
+    params: PhantomParams,
+    seed: int,
+    plan: SlicePlan,
+    grid_shift: np.ndarray,
+    z_mm: float | None,
 ) -> tuple[TilePlan, ...]:
     slice_id = plan.slice_id
     lost_tiles = params.missing_tile_indices()
@@ -269,7 +304,6 @@ def _plan_tiles(
     drift *= params.galvo_drift_per_tile_px
     axes = parse_stage_to_array(params.stage_to_array)
     origin_mm = (params.stage_origin_x_mm, params.stage_origin_y_mm)
-    z_mm = params.stage_origin_z_mm + slice_id * params.slice_interval_um / 1000
     tiles = []
     for number, ((ix, iy), error) in enumerate(zip(grid, jitter, strict=True)):
         stage = [0.0, 0.0]
@@ -297,7 +331,7 @@ def _plan_tiles(
             TilePlan(
                 ix=ix,
                 iy=iy,
-                stage_mm=(stage[0], stage[1], round(z_mm, 4)),
+                stage_mm=(stage[0], stage[1], z_mm),
                 true_corner_um=(
                     float(corner[0] + plan.offset_um[0]),
                     float(corner[1] + plan.offset_um[1]),

@@ -39,6 +39,7 @@ class Stream(IntEnum):
     GALVO = 10
     ROTATION = 11
     GLITCH = 12
+    CUT = 13
 
 
 def make_key(seed: int, stream: Stream, *indices: int) -> np.ndarray:

@@ -30,6 +30,10 @@ def _quantity(
     return field(default=default, metadata={"help": text, "element": element, **bounds})
 
 
+STAGE_Z = ("+nominal", "-nominal", "+cuts", "-cuts", "none")
+"""What the stage's height may tell: the interval times the id, the cuts' true depths, nothing."""
+
+
 @dataclass(frozen=True)
 class PhantomParams:
     """What is imaged, how, and what goes wrong. Defaults are the preset ``small``."""
@@ -116,6 +120,21 @@ class PhantomParams:
     thickness_jitter_rms_um: float = _quantity(3.0, "RMS error of a cut's depth, µm", low=0)
     face_rms_um: float = _quantity(10.0, "RMS unevenness of a cut face, µm", low=0)
     face_scale_um: float = _quantity(1000.0, "lateral scale of that unevenness, µm", above=0)
+    cut_spread_rms_um: float = _quantity(
+        0.0, "RMS error of a cut's thickness, µm; later slices move with it", low=0
+    )
+    uneven_cuts: tuple[str, ...] = _quantity(
+        (), "thickness of the cut before a slice, µm, each SLICE:UM", element=str
+    )
+    double_cuts: tuple[int, ...] = _quantity(
+        (), "ids of slices before which the knife cut twice", element=int
+    )
+    stage_z: str = _quantity(
+        "+nominal", "what stage_z_pos_mm tells, with its sign: cuts, nominal (interval × id), none"
+    )
+    thickness_in_metadata: str = _quantity(
+        "interval", "what slice_thickness of a slice tells: interval, or its own cut"
+    )
     cut_tilt_um: float = _quantity(
         0.0, "depth of a cut's lowest over its highest corner of the mosaic, µm", low=0
     )
@@ -195,7 +214,8 @@ class PhantomParams:
                 f"{self.focal_peak_um:g} reach above the first sample; expected at most "
                 f"gap_um = {self.gap_um:g} together"
             )
-        for name in ("missing_slices", "rehomed_slices", "glitch_slices", "bad_slices"):
+        ids = ("missing_slices", "rehomed_slices", "glitch_slices", "bad_slices", "double_cuts")
+        for name in ids:
             for slice_id in getattr(self, name):
                 if not 0 <= slice_id < self.n_slices:
                     raise InputError(
@@ -206,6 +226,13 @@ class PhantomParams:
             raise InputError("missing_slices: every slice is missing; expected one to remain")
         parse_stage_to_array(self.stage_to_array)
         self.missing_tile_indices()
+        if self.stage_z not in STAGE_Z:
+            raise InputError(f"stage_z = {self.stage_z!r}: expected one of {', '.join(STAGE_Z)}")
+        if self.thickness_in_metadata not in ("interval", "cut"):
+            raise InputError(
+                f"thickness_in_metadata = {self.thickness_in_metadata!r}: expected interval or cut"
+            )
+        self.extra_cuts_um()
 
     @property
     def tile_fov_um(self) -> tuple[float, float]:
@@ -226,15 +253,45 @@ class PhantomParams:
 
     @property
     def block_depth_um(self) -> float:
-        """Depth of block that is imaged: all motor steps and the view below the last face."""
+        """Depth of block that is imaged: all motor steps and the view below the last face.
+
+        Of random cuts, three standard deviations of their sum.
+        """
         view = self.nz * self.axial_um - self.gap_um
-        return (self.n_slices - 1) * self.slice_interval_um + view
+        extra = max(0.0, sum(self.extra_cuts_um().values()))
+        extra += 3 * self.cut_spread_rms_um * math.sqrt(self.n_slices - 1)
+        return (self.n_slices - 1) * self.slice_interval_um + view + extra
 
     @property
     def raw_bytes(self) -> int:
         """Size of all raw tiles when none is missing."""
         tiles = self.tiles_x * self.tiles_y * (self.n_slices - len(set(self.missing_slices)))
         return tiles * 4 * self.nz * (self.nx + self.n_extra) * self.ny
+
+    def extra_cuts_um(self) -> dict[int, float]:
+        """Return how much thicker than the interval the cuts before some slices are, by slice id.
+
+        Raises
+        ------
+        InputError
+            When an entry of `uneven_cuts` is not SLICE:UM, or of a slice that has no cut.
+        """
+        extra = {slice_id: self.slice_interval_um for slice_id in self.double_cuts}
+        if 0 in extra:
+            raise InputError("double_cuts: 0: no cut of this block lies before slice 0")
+        for entry in self.uneven_cuts:
+            try:
+                name, value = entry.split(":")
+                slice_id, thickness_um = int(name), float(value)
+            except ValueError:
+                raise InputError(f"uneven_cuts: {entry!r} is not SLICE:UM, such as 3:150") from None
+            if not (0 < slice_id < self.n_slices and 0 < thickness_um < math.inf):
+                raise InputError(
+                    f"uneven_cuts: {entry!r}: expected a slice from 1 to {self.n_slices - 1} and "
+                    "a thickness above 0 µm"
+                )
+            extra[slice_id] = thickness_um - self.slice_interval_um
+        return extra
 
     def missing_tile_indices(self) -> set[tuple[int, int, int]]:
         """Return the tiles of `missing_tiles` as (slice id, ix, iy).

@@ -80,8 +80,9 @@ def info_text(params: PhantomParams, tile: TilePlan) -> str:
         "exposure": 23,
         "stage_x_pos_mm": f"{tile.stage_mm[0]:.4f}",
         "stage_y_pos_mm": f"{tile.stage_mm[1]:.4f}",
-        "stage_z_pos_mm": f"{tile.stage_mm[2]:.4f}",
     }
+    if tile.stage_mm[2] is not None:
+        lines["stage_z_pos_mm"] = f"{tile.stage_mm[2]:.4f}"
     return "Scan info\n" + "".join(f"{key}: {value}\n" for key, value in lines.items())
 
 
@@ -210,7 +211,10 @@ def _write_metadata(raw: Path, params: PhantomParams, slices: tuple[SlicePlan, .
         "overlap_fraction": params.overlap_fraction,
         "axial_resolution_um": params.axial_um,
     }
-    for slice_id in imaged:
+    for plan in (s for s in slices if not s.missing):
+        slice_id = plan.slice_id
+        if params.thickness_in_metadata == "cut":
+            metadata["slice_thickness"] = plan.cut_um / 1000
         folder = raw / slice_folder_name(slice_id)
         folder.mkdir()
         (folder / "metadata.json").write_text(

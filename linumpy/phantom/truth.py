@@ -52,6 +52,7 @@ def _describe_slice(plan: SlicePlan) -> dict[str, Any]:
     return {
         "slice_id": plan.slice_id,
         "face_um": plan.face_um,
+        "cut_um": plan.cut_um,
         "gap_um": plan.gap_um,
         "offset_um": list(plan.offset_um),
         "rotation_deg": plan.rotation_deg,

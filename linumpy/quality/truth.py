@@ -254,7 +254,9 @@ def _truth_slice(
         gap_um=float(entry["gap_um"]),
         offset_um=_pair(entry["offset_um"]),
         corner_um={(t["ix"], t["iy"]): _pair(t["true_corner_um"]) for t in tiles},
-        stage_mm={(t["ix"], t["iy"]): _floats(t["stage_mm"]) for t in tiles},
+        stage_mm={
+            (t["ix"], t["iy"]): _floats([v for v in t["stage_mm"] if v is not None]) for t in tiles
+        },
         face=face,
         rotation_deg=float(entry.get("rotation_deg", 0.0)),
         pivot_um=_pair(record.get("pivot_um", 0.0)),

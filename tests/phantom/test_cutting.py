@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from linumpy.errors import InputError
 from linumpy.phantom.cutting import face_grid, face_unevenness_um, plan_slices
 from linumpy.phantom.params import preset
 
@@ -40,6 +41,45 @@ def test_faces_follow_the_motor_without_drift() -> None:
     assert gaps.mean() == pytest.approx(130, abs=1) and gaps.std() == pytest.approx(4, rel=0.2)
     z = np.array([s.tiles[0].stage_mm[2] for s in plans])
     np.testing.assert_allclose(np.diff(z), 0.2, atol=1e-9)
+
+
+def test_uneven_cuts_move_all_later_slices() -> None:
+    plain = plan_slices(preset("small"), 3)
+    params = preset("small", uneven_cuts=("2:260",), double_cuts=(4,), stage_z="-cuts")
+    plans = plan_slices(params, 3)
+    deeper = [b.face_um - a.face_um for a, b in zip(plain, plans, strict=True)]
+    np.testing.assert_allclose(deeper, [0, 0, 60, 60, 260], atol=1e-9)
+    assert [s.cut_um for s in plans] == [200, 200, 260, 200, 400]
+    z_um = [1e3 * (s.tiles[0].stage_mm[2] or 0) for s in plans]
+    np.testing.assert_allclose(z_um, [0, -200, -460, -660, -1060], atol=1e-6)
+    assert params.block_depth_um == preset("small").block_depth_um + 260
+    silent = plan_slices(preset("small", stage_z="none"), 3)
+    assert {t.stage_mm[2] for s in silent for t in s.tiles} == {None}
+
+
+def test_random_cuts_add_up_from_slice_to_slice() -> None:
+    plans = plan_slices(preset("small", n_slices=200, cut_spread_rms_um=15.0), 6)
+    cuts = np.array([s.cut_um for s in plans])
+    assert cuts[0] == 200 and cuts[1:].std() == pytest.approx(15, rel=0.15)
+    face = np.array([s.face_um for s in plans])
+    np.testing.assert_allclose(face, np.cumsum(cuts) - 200, atol=15)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"uneven_cuts": ("2",)}, "SLICE:UM"),
+        ({"uneven_cuts": ("9:100",)}, "slice from 1 to 4"),
+        ({"uneven_cuts": ("2:-1",)}, "above 0"),
+        ({"double_cuts": (0,)}, "before slice 0"),
+        ({"double_cuts": (5,)}, "no slice 5"),
+        ({"stage_z": "cuts"}, "expected one of"),
+        ({"thickness_in_metadata": "both"}, "interval or cut"),
+    ],
+)
+def test_wrong_cuts_are_rejected(changes: dict[str, object], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        preset("small", **changes)
 
 
 def test_one_quantity_leaves_the_other_draws_alone() -> None:
