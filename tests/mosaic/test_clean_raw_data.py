@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from linumpy.errors import InputError, OutputExistsError
+from linumpy.io.grid import Grid
 from linumpy.io.manifest import adopt
 from linumpy.io.raw import discover_tiles
 from linumpy.mosaic.clean_raw_data import clean_raw_data
 from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
+from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.merge_slices_into_folders import merge_slices_into_folders
 
 
@@ -207,3 +209,66 @@ def test_links_in_and_to_tiles_that_are_moved_stay_alive(tmp_path):
     assert (tiles / first.name / "inside.txt").readlink() == Path("info.txt")
     assert (root / "broken").readlink() == Path("nowhere")
     assert not list(root.rglob(".*"))
+
+
+def first_image(raw, slice_id=1):
+    return next(p for p in samples(raw) if f"_z{slice_id:02d}" in p.parent.name)
+
+
+def set_samples(path, values):
+    data = np.fromfile(path, "<f4")
+    data[: len(values)] = values
+    data.tofile(path)
+
+
+def remade(grids, raw, resolution_um):
+    options = GridOptions(resolution_um=resolution_um)
+    create_mosaic_grid_3d(raw, 1, grids / "mosaic_grid_3d_z01.ome.zarr", options, overwrite=True)
+    return options
+
+
+@pytest.mark.parametrize("resolution_um", [-1.0, 20.0])
+def test_wrong_voxels_beside_a_bright_one_keep_the_samples(acquisition, resolution_um):
+    """Seen to fail with a tolerance relative to the brightest voxel of the tile."""
+    raw, grids = acquisition
+    path = first_image(raw)
+    # A whole B-scan brighter by 1 in a tile of mean 3, beside one voxel of 1e9.
+    right = np.fromfile(path, "<f4")
+    bright = np.float32(1e9)
+    set_samples(path, [bright, *(right[1:80] + 1)])
+    options = remade(grids, raw, resolution_um)
+    set_samples(path, [bright, *right[1:80]])
+    with pytest.raises(InputError, match="is not what .* holds; nothing was deleted"):
+        clean_raw_data(raw, grids, [1], options)
+    assert len(samples(raw)) == 6
+
+
+@pytest.mark.parametrize("resolution_um", [-1.0, 20.0])
+def test_a_bright_voxel_that_the_grid_holds_lets_the_samples_go(acquisition, resolution_um):
+    raw, grids = acquisition
+    set_samples(first_image(raw), [1e9])
+    options = remade(grids, raw, resolution_um)
+    assert len(clean_raw_data(raw, grids, [1], options)) == 1
+    assert len(samples(raw)) == 3
+
+
+def test_one_wrong_bit_at_the_raw_resolution_keeps_the_samples(acquisition):
+    """Nothing is computed at that resolution, so nothing may differ."""
+    raw, grids = acquisition
+    path = first_image(raw)
+    first = np.fromfile(path, "<f4")[0]
+    set_samples(path, [np.nextafter(first, np.float32(np.inf))])
+    with pytest.raises(InputError, match="nothing was deleted"):
+        clean_raw_data(raw, grids, [1])
+    assert len(samples(raw)) == 6
+
+
+def test_rounding_of_a_resampled_grid_lets_the_samples_go(acquisition, monkeypatch):
+    raw, grids = acquisition
+    options = remade(grids, raw, 20.0)
+    read = Grid.read_tile
+    monkeypatch.setattr(Grid, "read_tile", lambda *a: read(*a) * np.float32(1 + 4e-6))
+    assert len(clean_raw_data(raw, grids, [1], options, dry_run=True)) == 1
+    monkeypatch.setattr(Grid, "read_tile", lambda *a: read(*a) * np.float32(1 + 4e-5))
+    with pytest.raises(InputError, match="nothing was deleted"):
+        clean_raw_data(raw, grids, [1], options)
