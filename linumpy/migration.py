@@ -50,7 +50,7 @@ def flags_of(script: str, table: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     script
-        Its name without suffix, ours or the old one.
+        Its name without suffix, current or former.
     """
     rows = [entry for name, entry in table["scripts"].items() if entry.get("runs") == script]
     known = [*rows, table["scripts"].get(script, {})]
@@ -58,7 +58,7 @@ def flags_of(script: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_alias(meaning: Any) -> bool:
-    """Whether an old flag is taken as one of ours of another name."""
+    """Whether an old flag is an alias of a current one."""
     return isinstance(meaning, dict) or (meaning.startswith("-") and " " not in meaning)
 
 

@@ -172,6 +172,7 @@ def given(have, folder, command, name):
     return typed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script_name", "name"), [*zip(COMMANDS, itertools.cycle(NAMES), strict=False)]
 )

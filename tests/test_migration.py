@@ -22,7 +22,7 @@ SCHEMA = json.loads((ROOT / "nextflow_schema.json").read_text(encoding="utf-8"))
 PARAMS = {name for group in SCHEMA["$defs"].values() for name in group["properties"]}
 OURS = {path.stem for path in SCRIPTS.glob("linum_*.py")}
 
-# Flags of ours that are an error, as they meant something else.
+# Current flags that are an error under their old name, as they meant something else.
 MASKED = {("linum_generate_pipeline_report", "--verbose")}
 
 
@@ -36,14 +36,14 @@ PARSERS = {}
 
 
 def options(script):
-    """Return the actions of a script of ours by their flags."""
+    """Return the actions of a current script by their flags."""
     if script not in PARSERS:
         PARSERS[script] = parser_of(script)
     return {flag: a for a in PARSERS[script]._actions for flag in a.option_strings}
 
 
 def rows():
-    """Yield script of ours, old flag and meaning, of all that can be typed for scripts here."""
+    """Yield current script, old flag and meaning, of all that can be typed for scripts here."""
     for name, entry in TABLE["scripts"].items():
         if "instead" not in entry:
             for flag, meaning in entry.get("flags", {}).items():
@@ -202,7 +202,7 @@ def test_only_close_names_are_suggested(typed, near, capsys):
 
 
 def test_the_start_of_a_flag_is_not_the_flag(capsys):
-    """An old flag may be the start of another of ours. Seen to fail with `allow_abbrev`."""
+    """An old flag may be a prefix of a current one. Seen to fail with `allow_abbrev`."""
     line = failed(parser_of("linum_aip"), ["a", "b", "--gpu_mem", "1GB"], capsys)
     assert "unrecognized arguments: --gpu_mem 1GB" in line
 

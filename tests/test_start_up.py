@@ -33,6 +33,7 @@ def loaded(name, *arguments):
     return done.stdout.rsplit("loaded:", 1)[1].split()
 
 
+@pytest.mark.slow
 def test_a_script_of_brains_is_seen_to_load_them(tmp_path, tiny_grids):
     assert {"ome_zarr", "dask"} <= set(
         loaded("convert_omezarr", tiny_grids[0], tmp_path / "a.ome.zarr", "--to", "0.4")

@@ -16,6 +16,7 @@ def test_runs_are_held_against_their_neighbours(module):
     assert found["median_s"] == {"on": 2.0, "off": 1.0}
 
 
+@pytest.mark.slow
 def test_the_switch_takes_the_checks_out_and_nothing_else(tmp_path):
     """A grid with a file too many, and one whose chunk has a wrong checksum."""
     grid = tmp_path / "grid.ome.zarr"

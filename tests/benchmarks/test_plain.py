@@ -44,6 +44,7 @@ def test_resample_agrees_with_linumpy(module, grid, tmp_path):
     _assert_alike(tmp_path / "ours.ome.zarr", tmp_path / "plain.zarr", 1e-4)
 
 
+@pytest.mark.slow
 def test_focal_flattens_as_much_as_linumpy(module, tmp_path):
     plain = module("plain")
     grid = _grid(module, tmp_path, (96, 128, 128))

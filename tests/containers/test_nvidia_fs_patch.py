@@ -124,6 +124,7 @@ def pack(path: Path, suffix: str) -> Path:
     return packed
 
 
+@pytest.mark.slow
 @needs_binutils
 @pytest.mark.parametrize("suffix", ["", ".xz", ".zst"])
 @pytest.mark.parametrize("kind", ["A", "a", "R", "r"])

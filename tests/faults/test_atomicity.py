@@ -57,6 +57,7 @@ def faults_at_every_call(fault, scenario, folder):
     return met
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_any_call_leaves_the_old_or_the_new(scenario, quick):
     """Seen to fail without `clean` in `atomic_path`, and where `_swap` removes what was first."""
@@ -75,6 +76,7 @@ def test_a_signal_at_any_call_leaves_nothing_aside(scenario, quick):
         assert (one["status"], one["left"]) == (1, []), one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_an_error_of_any_call_leaves_what_was(scenario, quick):
     """Seen to fail without `_swap_back`."""

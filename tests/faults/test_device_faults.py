@@ -85,6 +85,7 @@ def grid(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", MISSING)
 def test_a_gpu_that_is_not_there_is_one_line(grid, tmp_path, what):
     """Seen to fail (a traceback) without the handlers of `linumpy.device._visible_gpus`."""
@@ -250,6 +251,7 @@ def test_a_gpu_that_gives_no_answer_ends_the_process(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synchronize", ["lambda: not time.sleep(0.5)", "lambda: False"])
 def test_a_gpu_that_answers_is_left_alone(tmp_path, synchronize):
     """Seen to fail where waits for one answer after the other are added up."""
@@ -261,6 +263,7 @@ def test_a_gpu_that_answers_is_left_alone(tmp_path, synchronize):
 REST = "[time.sleep(0.05) for _ in range(60)]"
 
 
+@pytest.mark.slow
 def test_a_process_that_was_suspended_is_left_alone(tmp_path):
     """Seen to fail with the time of a clock."""
     child = watched(tmp_path, "lambda: bool([time.sleep(0.05) for _ in range(10)])", REST)

@@ -64,7 +64,7 @@ def test_links_in_input_and_output_and_arabic_digits(launcher: Launcher) -> None
 
 
 def test_links_laid_in_an_output_folder_destroy_nothing(launcher: Launcher) -> None:
-    """As another user could in a shared folder: each of our names is a link to a file of ours.
+    """As another user could in a shared folder: control files are links to files of the launcher.
 
     Seen to fail, each on its own, with `overwrite` of Nextflow's records and with records and
     signs of life that are written in place.

@@ -62,6 +62,7 @@ ESCAPES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 @pytest.mark.parametrize("key", [*ESCAPES, "ABSOLUTE"])
 def test_paths_of_datasets_stay_below_the_image(tmp_path, key, version):

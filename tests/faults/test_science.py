@@ -121,6 +121,7 @@ def test_bad_samples_of_a_tile_are_flagged_all_the_way_to_the_slice(tmp_path, rn
     assert np.isfinite(np.asarray(open_image(out).array)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", [0.0, 123.0, -5.0, 9e14, *BAD])
 def test_what_a_mask_excludes_has_no_influence(tmp_path, tmp_path_factory, clean, fill):
     """Every stage of the fused slice, to the bit.

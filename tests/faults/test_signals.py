@@ -43,6 +43,17 @@ def heed():
         signal.signal(number, signal.SIG_DFL)
 
 
+children = []
+
+
+@pytest.fixture(autouse=True)
+def kill_children():
+    """Leave no child running where an assertion fails."""
+    yield
+    while children:
+        children.pop().kill()
+
+
 def begin(*words, prepare=heed):
     """Start Python with these words, and wait until it says that it is at work."""
     child = subprocess.Popen(
@@ -52,6 +63,7 @@ def begin(*words, prepare=heed):
         text=True,
         preexec_fn=prepare,
     )
+    children.append(child)
     assert child.stdout.readline() == "ready\n"
     return child
 
@@ -62,6 +74,7 @@ def begin_script(path, pause_s="0.001", prepare=heed):
     return begin(file, path, pause_s, prepare=prepare)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 5])
 @pytest.mark.parametrize(
     ("name", "said"),
@@ -150,6 +163,7 @@ def test_threads_that_never_end_are_not_waited_for(tmp_path):
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(tmp_path):
     """Seen to fail where `_watch` goes on waiting, and where it takes a second for the first."""
     code = (

@@ -104,6 +104,7 @@ def test_every_plane_of_every_slice_is_laid_once_in_each_block_that_it_reaches(b
     assert sum((i1 - b[0]) * (j1 - b[1]) for b, i1, j1 in area) == rows * columns
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 3), min_size=4, max_size=6),
     st.lists(st.integers(9, 16), min_size=6, max_size=6),

@@ -241,6 +241,7 @@ class ReadsOnGpu(Numbers):
 PLACES = ("read", "measure", "gather", "solve", "apply", "write", "flush", "synchronize")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("kind", ["memory", "cudaErrorECCUncorrectable"])
@@ -318,6 +319,7 @@ class WritesFiles(GridSink):
         super().write(tile)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [False, True], ids=["new", "replaced"])
 @pytest.mark.parametrize("place", ["read", "measure", "gather", "solve", "apply", "write"])
 def test_an_error_at_any_moment_leaves_the_output_as_it_was(tmp_path, place, before):

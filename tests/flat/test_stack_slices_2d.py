@@ -76,6 +76,7 @@ def test_shifts_that_the_stage_does_not_tell_are_found(tmp_path, seed):
     assert {(3, 4), (4, 6), (6, 7)} <= accepted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_turned_slices_are_turned_back(tmp_path, seed):
     from scipy.ndimage import map_coordinates

@@ -236,6 +236,7 @@ def test_what_was_read_can_be_handed_on():
     np.testing.assert_array_equal(numbers(again["a"]), some("float64"))
 
 
+@pytest.mark.slow
 def test_thousands_of_exchanges_leave_nothing_behind():
     theirs = pa.record_batch({"a": pa.array([1, 2]), "t": pa.array(["x", None])})
 

@@ -46,6 +46,7 @@ def check_arithmetic(record):
     assert {row["stored_nbytes"] for row in whole} == {array["stored_nbytes"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["zstd", "raw"])
 def test_the_script_without_a_gpu(tmp_path, codec):
     output = tmp_path / "record.json"

@@ -132,6 +132,7 @@ def blocks(draw, array):
     return tuple(selection), tuple(box)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", EVERY_WAY)
 @settings(max_examples=30, **SETTINGS)
 @given(data=st.data())
@@ -155,6 +156,7 @@ def test_written_one_way_it_is_read_in_all(stores, writer, data):
                 assert_same(again.blocks[block], values[box])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", EVERY_WAY)
 @settings(max_examples=30, **SETTINGS)
 @given(data=st.data())

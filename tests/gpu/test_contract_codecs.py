@@ -297,6 +297,7 @@ def our_codecs_in_zarrs_pipeline():
 WRITERS = {"ours": ours_on_numpy, "cupy": gpu_zarr_context, "codecs": our_codecs_in_zarrs_pipeline}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", CHAINS)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(

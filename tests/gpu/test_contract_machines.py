@@ -106,6 +106,7 @@ def run(machine, steps, examples):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["zarrs", "ours", pytest.param("cupy", marks=needs_gpu)])
 def test_zarrs_machine_for_hierarchies(tmp_path, way):
     # zarrs is for local folders; Zarr's model lies in memory, and is then Zarr's own work
@@ -224,5 +225,6 @@ class SharedArray(RuleBasedStateMachine):
             np.testing.assert_array_equal(on_host(array[selection]), expected, strict=True)
 
 
+@pytest.mark.slow
 def test_an_array_that_everyone_changes():
     run(SharedArray, steps=20, examples=40)

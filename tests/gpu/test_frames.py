@@ -518,6 +518,7 @@ def test_short_truncations_are_seen(kind):
                 check_declared(kind, data[:length], 1 << 20, "here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(examples()))
 def test_every_single_byte_change_is_survived(name, rng):
     """Nothing but an answer, and never one that the decoder contradicts."""

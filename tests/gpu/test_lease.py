@@ -93,6 +93,7 @@ def most_at_once(log):
     return parts
 
 
+@pytest.mark.slow
 def test_many_processes_never_hold_more_than_there_is(tmp_path):
     log = tmp_path / "log"
     kinds = [{"tasks": 1}, {"tasks": 4}, {"tasks": 6}, {"memory_bytes": 30 * GIB}]
@@ -155,6 +156,7 @@ def test_of_a_killed_process_nothing_stays_taken(tmp_path):
         assert lease.gpus == tuple(TWO[:1])
 
 
+@pytest.mark.slow
 def test_a_whole_device_is_not_kept_from_its_turn_by_small_tasks(tmp_path):
     log = tmp_path / "log"
     small = {"tasks": 4}
@@ -201,6 +203,7 @@ def test_several_devices_are_taken_together(tmp_path):
         take(Ask(count=4), three, tmp_path)
 
 
+@pytest.mark.slow
 def test_waiting_is_told(tmp_path, caplog):
     log = tmp_path / "log"
     holder = start(tmp_path, log, 2.0, gpus=TWO[:1])
@@ -219,6 +222,7 @@ def can_unshare():
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_unshare(), reason="needs root and namespaces")
 def test_containers_that_share_the_folder_share_the_gpus(tmp_path):
     log = tmp_path / "log"

@@ -92,6 +92,7 @@ def ratio_spread(volume, tissue, where):
     return float(np.log(means(volume)[full] / means(tissue)[full]).std())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_known_field_is_taken_off(tmp_path, seed, device):
     volume, valid, tissue, field, inside = make_brain(seed)

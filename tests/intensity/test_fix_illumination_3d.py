@@ -38,6 +38,7 @@ def test_correction_divides(xp, rng):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 def test_brightness_is_the_mean_power_less_that_of_the_water(xp, rng, masked):
     z = np.arange(90)[:, None, None]

@@ -113,6 +113,7 @@ def test_the_fit_agrees_with_itk(seed):
     assert itk[mask].std() > 0.05
 
 
+@pytest.mark.slow
 def test_the_fit_agrees_with_itk_on_a_brain():
     pytest.importorskip("SimpleITK")
     volume, mask, _ = phantom_brain(4)

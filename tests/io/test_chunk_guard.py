@@ -218,6 +218,7 @@ REGIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["ours", "zstd-crc", "raw-crc", "zstd-checksum", "crc-inside"])
 def test_no_damage_passes_where_there_are_checksums(tmp_path, rng, layout):
     """Flipped bits and truncations: refused, or elsewhere; never other numbers."""

@@ -88,6 +88,7 @@ def test_a_kept_file_that_is_not_the_right_one_is_fetched_again(server, tmp_path
     assert (cache / "average_template_25.nrrd").read_bytes() == body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -104,6 +104,7 @@ def test_whatever_takes_a_remote_path_for_a_file_says_so():
             work()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_reads_as_it_does_locally(layout, web, rng):
     data = rng.integers(-1000, 1000, SHAPE).astype("i4" if layout != "big-endian" else ">i4")
@@ -183,6 +184,7 @@ def test_names_with_blanks_are_found(web, rng):
         np.testing.assert_array_equal(open_image(f"{web.url}/{name}").array[3], data[3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [500, 503, 429, "cut"])
 def test_what_fails_once_or_twice_is_asked_for_again(fault, web, rng):
     data = write_volume(web.folder / "v.ome.zarr", rng)
@@ -192,6 +194,7 @@ def test_what_fails_once_or_twice_is_asked_for_again(fault, web, rng):
     assert web.names().count("/v.ome.zarr/0/c/0/1/1") == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -211,6 +214,7 @@ def test_what_keeps_failing_is_named_in_one_line(fault, words, web, rng):
     array[:64]  # the rest is as it was
 
 
+@pytest.mark.slow
 def test_silence_is_given_up(web, rng, monkeypatch):
     monkeypatch.setenv("LINUMPY_REMOTE_TIMEOUT", "0.2")
     write_volume(web.folder / "v.ome.zarr", rng)
@@ -260,6 +264,7 @@ def test_a_tile_whose_shard_was_lost_is_an_error_and_a_hole_is_not(web, rng):
     assert not grid.read_tile(1, 2).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

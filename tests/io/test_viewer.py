@@ -221,6 +221,7 @@ def test_without_napari_the_error_says_what_to_do(brain, monkeypatch):
         open_in_napari(brain)
 
 
+@pytest.mark.slow
 def test_the_script_writes_states_and_serves(brain, tmp_path, script):
     script("view_omezarr", brain, "--state", tmp_path / "s.json")
     state = json.loads((tmp_path / "s.json").read_text())

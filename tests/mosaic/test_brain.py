@@ -152,6 +152,7 @@ def test_aligned_first_or_while_stacking_gives_the_same_bits(
     np.testing.assert_allclose(one.translation_um, two.translation_um)
 
 
+@pytest.mark.slow
 def test_turned_slices_under_tilted_cuts_align_first_with_the_same_bits(
     scene, slices, registration, device, tmp_path
 ):
@@ -313,6 +314,7 @@ def test_files_and_slices_that_contradict_each_other_are_named(scene, slices, tm
         find_slices(tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_every_map_of_the_stage_places_nominal_slices(scene, tmp_path):
     folder = tmp_path / "slices"
     write_shifts(tmp_path / "s.csv", [XYShift(0, 1, 1, 1, 0.07, 0.04, True)])

@@ -361,6 +361,7 @@ def test_manifests_end_in_the_table(tmp_path, script):
     assert read_slice_config(tmp_path / "same.csv") == read_slice_config(tmp_path / "in.csv")
 
 
+@pytest.mark.slow
 def test_the_script_fills_a_gap_and_says_what_it_lacks(pair, tmp_path, script):
     _, paths, registration = pair
     write_shifts(tmp_path / "shifts.csv", [XYShift(0, 1, 0, 0, 0, 0), XYShift(1, 2, 0, 0, 0, 0)])

@@ -130,6 +130,7 @@ def holed(rng):
     return data * valid, valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resolution", [20.0, 25.0, 43.7])
 def test_image_and_mask_are_the_whole_resampled_at_once(holed, tmp_path, device, resolution):
     data, valid = holed
@@ -143,6 +144,7 @@ def test_image_and_mask_are_the_whole_resampled_at_once(holed, tmp_path, device,
     np.testing.assert_array_equal(np.asarray(mask.arrays[1]), expected)
 
 
+@pytest.mark.slow
 def test_threads_order_and_void_blocks_change_nothing(holed, tmp_path):
     """Threads: not a bit. Another order of the blocks rounds otherwise; a void block is zeros."""
     data, valid = holed

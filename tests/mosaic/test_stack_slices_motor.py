@@ -420,6 +420,7 @@ def resampled(array, voxel_um):
     return np.einsum("zij,cz,ai,bj->cab", array, *matrices, optimize=True)
 
 
+@pytest.mark.slow
 def test_the_brain_is_the_simple_one_to_the_bit_and_its_levels_are_its_own(three, tmp_path, device):
     """Two layers of shards, two blocks."""
     slices, model = many(three, 14, device)
@@ -435,6 +436,7 @@ def test_the_brain_is_the_simple_one_to_the_bit_and_its_levels_are_its_own(three
         np.testing.assert_array_equal(masks[level], share >= HALF)
 
 
+@pytest.mark.slow
 def test_threads_and_their_timing_change_no_bit(three, tmp_path, monkeypatch):
     slices, model = many(three, 14)
     dice = random.Random(1)

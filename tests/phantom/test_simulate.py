@@ -149,6 +149,7 @@ def test_a_tile_does_not_depend_on_those_before_it(tmp_path: Path, brain: Templa
     assert alone == np.asfortranarray(whole.raw(1, tile.ix, tile.iy)).tobytes(order="F")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_tiles(tmp_path: Path, no_brain: Template) -> None:
     peaks = []
     for count in (2, 8):

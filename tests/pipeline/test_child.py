@@ -63,6 +63,7 @@ def first_line(launcher: subprocess.Popen[str]) -> list[str]:
     return launcher.stdout.readline().split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -1,6 +1,6 @@
 """A run that fails says why, last, and nothing else; what was under way is kept.
 
-Stub runs, in which a shell of ours fails tasks (failing_shell.sh).
+Stub runs whose shell fails chosen tasks (failing_shell.sh).
 """
 
 from __future__ import annotations

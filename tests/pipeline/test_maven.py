@@ -101,6 +101,7 @@ def test_jars_are_those_needed_to_run(repository: Repository, tmp_path: Path) ->
     assert kept == {"top-1.0", ".top-1.0.lock"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [503, 500, b"", b"PK not a jar", "cut"])
 def test_hiccups_and_damaged_jars_are_fetched_again(
     repository: Repository, tmp_path: Path, fault: Any

@@ -77,6 +77,7 @@ def test_unknown_orientation_and_other_contrast(seed, scale_range):
     assert found.margin > 0.02
 
 
+@pytest.mark.slow
 def test_same_digits_on_any_number_of_cores():
     brain, atlas, _, code = scene(4, code="PRS")
     params = AlignParams(orientation=code, iterations=30)
@@ -89,6 +90,7 @@ def test_same_digits_on_any_number_of_cores():
     np.testing.assert_array_equal(found[0], found[1])
 
 
+@pytest.mark.slow
 def test_transforms_change_what_they_may():
     brain, atlas, true, code = scene(5, tilt=5.0, scale=1.06, code="LIP")
     scales, errors = {}, {}
@@ -104,6 +106,7 @@ def test_transforms_change_what_they_may():
     assert errors["similarity"] < errors["rigid"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "most"), [("CC", 1.0), ("MSE", 2.0), ("AntsCC", 1.0)])
 def test_other_metrics(metric, most):
     """They ask for the same contrast in both, mean squares for the same brightness as well."""
@@ -213,6 +216,7 @@ def test_transform_only_and_preview_only(files, tmp_path, script):
     assert not (tmp_path / "p.ome.zarr").exists()
 
 
+@pytest.mark.slow
 def test_script_refuses_at_the_start(files, tmp_path, script):
     """Seen to fail without the errors of `align_to_ras_volume.read_brain` and
     `align_to_ras_volume.working_voxel_um`.

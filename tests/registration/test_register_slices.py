@@ -139,6 +139,7 @@ def test_slices_that_lie_side_by_side_overlap_too_little(xp, rng, tissue):
     assert found.reason == "too small an overlap"
 
 
+@pytest.mark.slow
 def test_other_tissue_is_no_match(xp, rng, tissue):
     fixed = volume(xp, 0, cut(rng, tissue, 0))
     matches = []

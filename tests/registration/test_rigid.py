@@ -68,6 +68,7 @@ def volume(xp, slice_id, data):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("rotation", [0.15, -0.9, 3.6])
 def test_a_pair_tells_turn_and_shift(xp, seed, rotation):

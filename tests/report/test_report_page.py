@@ -174,6 +174,7 @@ def test_names_cannot_become_markup(full_run: Path) -> None:
     assert page.text.count("<script>alert('x')</script>") >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize(
     ("part", "words"),

@@ -125,6 +125,7 @@ def lane_names():
     return [t.name for t in threading.enumerate() if t.name.startswith("linumpy-lane")]
 
 
+@pytest.mark.slow
 def test_a_lane_that_does_not_go_on_is_named_and_not_waited_for():
     go_on = threading.Event()
 

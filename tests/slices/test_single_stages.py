@@ -265,6 +265,7 @@ STAGES = (
 SUFFIX = {"aip_png": ".png", "register_tiles": ".json", "register_slices": ".json"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_outputs_are_refused_then_replaced(chain, tiny_grids, tmp_path, name):
     before, after, reference = outputs(chain, tiny_grids)[name]
