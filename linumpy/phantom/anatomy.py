@@ -215,6 +215,8 @@ class Anatomy:
         # The two maps are independent estimates and may add up to a little more than one.
         excess = np.maximum(tissue, 1)
         grey, white, tissue = grey / excess, white / excess, np.minimum(tissue, 1)
+        if p.backscatter_exponent > 0:
+            return self._scatter_by_law(grey, white, tissue, positions)
         base, rise_grey, rise_white = (
             np.float32(v)
             for v in (
@@ -234,6 +236,33 @@ class Anatomy:
         mu = grey * np.float32(p.grey_mu_per_mm - p.agarose_mu_per_mm)
         mu += white * np.float32(p.white_mu_per_mm - p.agarose_mu_per_mm)
         mu += np.float32(p.agarose_mu_per_mm)
+        return Properties(power, mu, grey, white)
+
+    def _scatter_by_law(
+        self,
+        grey: np.ndarray,
+        white: np.ndarray,
+        tissue: np.ndarray,
+        positions: tuple[np.ndarray, np.ndarray, np.ndarray],
+    ) -> Properties:
+        """Return properties whose backscatter is a power of µ in every voxel of tissue.
+
+        With a fixed phase function and scattering dominant the exponent is 1 (Vermeer et al. 2014,
+        doi:10.1364/BOE.5.000322); Klett (1981, doi:10.1364/AO.20.000211) gives 0.67 to 1 for lidar.
+        """
+        p = self.params
+        b = p.backscatter_exponent
+        # What is not tissue counts as grey matter of share 0: the ratio is never 0 / 0.
+        share = np.maximum(tissue, np.float32(1e-6))
+        mu = (grey * np.float32(p.grey_mu_per_mm) + white * np.float32(p.white_mu_per_mm)) / share
+        if p.texture_rms > 0 and tissue.any():
+            # The texture of the power is `texture_rms` at any exponent.
+            mu *= np.exp(self._texture(positions) * np.float32(2 * p.texture_rms / b))
+        power = np.power(mu / np.float32(p.grey_mu_per_mm), np.float32(b))
+        power *= np.float32(p.grey_amplitude**2)
+        agarose = 1 - tissue
+        power = power * tissue + agarose * np.float32(p.agarose_amplitude**2)
+        mu = mu * tissue + agarose * np.float32(p.agarose_mu_per_mm)
         return Properties(power, mu, grey, white)
 
 

@@ -170,6 +170,11 @@ class PhantomParams:
     agarose_mu_per_mm: float = _quantity(0.5, "attenuation of agarose, 1/mm", low=0)
     grey_mu_per_mm: float = _quantity(1.6, "attenuation of grey matter, 1/mm", low=0)
     white_mu_per_mm: float = _quantity(2.4, "attenuation of white matter, 1/mm", low=0)
+    backscatter_exponent: float = _quantity(
+        0.0, "power b of backscatter ∝ µ^b in tissue, texture included; grey_amplitude sets its "
+        "strength and white_amplitude is unused; 0 = amplitudes and µ are independent",
+        low=0, high=4,
+    )  # fmt: skip
     texture_rms: float = _quantity(
         0.18, "RMS of the natural logarithm of tissue amplitude around its class", low=0, high=2
     )
@@ -224,6 +229,11 @@ class PhantomParams:
                     )
         if len(set(self.missing_slices)) == self.n_slices:
             raise InputError("missing_slices: every slice is missing; expected one to remain")
+        if self.backscatter_exponent > 0 and self.grey_mu_per_mm == 0:
+            raise InputError(
+                "grey_mu_per_mm = 0: expected more than 0 with backscatter_exponent = "
+                f"{self.backscatter_exponent:g}"
+            )
         parse_stage_to_array(self.stage_to_array)
         self.missing_tile_indices()
         if self.stage_z not in STAGE_Z:

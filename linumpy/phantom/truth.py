@@ -11,6 +11,7 @@ import numpy as np
 
 from linumpy.phantom.anatomy import ANATOMY_AXES, CLASSES, labels
 from linumpy.phantom.cutting import FACE_STEP_UM, SlicePlan
+from linumpy.phantom.params import PhantomParams
 from linumpy.phantom.tile import Scene
 
 _CHUNK = 64
@@ -22,7 +23,7 @@ def describe(scene: Scene, slices: tuple[SlicePlan, ...]) -> dict[str, Any]:
     p = scene.params
     tissue = {
         name: {
-            "amplitude": getattr(p, f"{name}_amplitude"),
+            "amplitude": class_amplitude(p, name),
             "mu_per_mm": getattr(p, f"{name}_mu_per_mm"),
         }
         for name in CLASSES[1:]
@@ -46,6 +47,14 @@ def describe(scene: Scene, slices: tuple[SlicePlan, ...]) -> dict[str, Any]:
         "face_step_um": FACE_STEP_UM,
         "slices": [_describe_slice(s) for s in slices],
     }
+
+
+def class_amplitude(params: PhantomParams, name: str) -> float:
+    """Return the RMS amplitude of a pure class at the focus, without texture."""
+    if name == "white" and params.backscatter_exponent > 0:
+        ratio = params.white_mu_per_mm / params.grey_mu_per_mm
+        return float(params.grey_amplitude * ratio ** (params.backscatter_exponent / 2))
+    return float(getattr(params, f"{name}_amplitude"))
 
 
 def _describe_slice(plan: SlicePlan) -> dict[str, Any]:
@@ -89,12 +98,12 @@ def write_fields(path: Path, scene: Scene) -> None:
 
 
 def write_volumes(folder: Path, scene: Scene, slices: tuple[SlicePlan, ...]) -> None:
-    """Write ``clean.ome.zarr`` and ``classes.ome.zarr``: the block as it was before any light.
+    """Write ``clean``, ``mu`` and ``classes.ome.zarr``: the block as it was before any light.
 
-    Both lie in the block's frame and cover the nominal mosaic from the nominal face of slice 0
-    to the deepest point seen. ``clean`` is the RMS amplitude at the focus without attenuation,
-    averaged over the voxel; ``classes`` the class at its centre. Voxels above the first imaged
-    face are water and 0.
+    All lie in the block's frame and cover the nominal mosaic from the nominal face of slice 0
+    to the deepest point seen. ``clean`` is the RMS amplitude at the focus without attenuation
+    and ``mu`` the attenuation coefficient in 1/mm, both averaged over the voxel; ``classes`` is
+    the class at its centre. Voxels above the first imaged face are water and 0.
 
     Parameters
     ----------
@@ -118,6 +127,7 @@ def write_volumes(folder: Path, scene: Scene, slices: tuple[SlicePlan, ...]) -> 
         "shards": chunks,
     }
     clean_spec = ImageSpec(**common, attributes={"kind": "phantom_truth"})
+    mu_spec = ImageSpec(**common, attributes={"kind": "phantom_attenuation", "unit": "1/mm"})
     names = {name: label for label, name in enumerate(CLASSES)}
     class_spec = ImageSpec(
         **common, dtype="uint8", attributes={"kind": "phantom_classes", "classes": names}
@@ -128,6 +138,7 @@ def write_volumes(folder: Path, scene: Scene, slices: tuple[SlicePlan, ...]) -> 
     face = (first.face_um + uneven)[..., None]
     with (
         create_image(folder / "clean.ome.zarr", clean_spec, overwrite=False) as clean,
+        create_image(folder / "mu.ome.zarr", mu_spec, overwrite=False) as attenuation,
         create_image(folder / "classes.ome.zarr", class_spec, overwrite=False) as classes,
     ):
         for z in range(0, nz, _CHUNK):
@@ -139,21 +150,27 @@ def write_volumes(folder: Path, scene: Scene, slices: tuple[SlicePlan, ...]) -> 
                     voxel * (np.arange(part[0].start, part[0].stop) + 0.5),
                 )
                 water = centres[2] < face[part[1]]
-                amplitude = _mean_amplitude(scene, centres, voxel)
+                amplitude, mu = _mean_scattering(scene, centres, voxel)
                 amplitude[water] = 0
+                mu[water] = 0
                 found = labels(scene.anatomy.properties(*centres))
                 found[water] = 0
                 clean.array[part[0], :, part[1]] = amplitude.transpose(2, 1, 0)
+                attenuation.array[part[0], :, part[1]] = mu.transpose(2, 1, 0)
                 classes.array[part[0], :, part[1]] = found.transpose(2, 1, 0)
 
 
-def _mean_amplitude(
+def _mean_scattering(
     scene: Scene, centres: tuple[np.ndarray, np.ndarray, np.ndarray], voxel: float
-) -> np.ndarray:
-    """Return the amplitude averaged over voxels: texture is finer than they are."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return amplitude and µ averaged over voxels: texture is finer than they are."""
     k = _OVERSAMPLING
     inner = ((np.arange(k) + 0.5) / k - 0.5) * voxel
     fine = [(c[:, None] + inner).ravel() for c in centres]
-    amplitude = np.sqrt(scene.anatomy.properties(*fine).power)
+    found = scene.anatomy.properties(*fine)
     shape = [n for c in centres for n in (len(c), k)]
-    return np.asarray(amplitude.reshape(shape).mean(axis=(1, 3, 5)))
+    amplitude, mu = (
+        np.asarray(values.reshape(shape).mean(axis=(1, 3, 5)))
+        for values in (np.sqrt(found.power), found.mu_per_mm)
+    )
+    return amplitude, mu

@@ -30,8 +30,9 @@ def attenuation_figures(run: Run, truth: Truth) -> dict[str, Figure]:
     """
     from linumpy.io.omezarr import open_image
 
-    tissue = tissue_of(truth)
-    if tissue is None:
+    volume = truth.mu_path if truth.mu_path.exists() else None
+    tissue = None if volume else tissue_of(truth)
+    if volume is None and tissue is None:
         return _none("the truth does not know the classes' attenuation")
     found: dict[int, list[np.ndarray]] = {label: [] for label in CLASS_NAMES}
     medians: dict[int, dict[int, float]] = {label: {} for label in CLASS_NAMES}
@@ -43,14 +44,17 @@ def attenuation_figures(run: Run, truth: Truth) -> dict[str, Figure]:
         frame = slice_truth_frame(run, truth, slice_id, image)
         rows, columns = ((np.arange(n) + 0.5) * int(model["bin_px"]) for n in mu.shape[1:])
         lateral = frame.lateral_um(rows, columns)
-        amplitude, label = truth_block(truth, frame.depth_um).sample(frame.depth_um, lateral)
+        true, label = truth_block(truth, frame.depth_um, volume).sample(frame.depth_um, lateral)
+        if tissue is not None:
+            # Without a volume of µ, the amplitude tells it.
+            true = tissue.mu(true)
         label[:, frame.is_dark(lateral)] = 0
         first = (mu > 0).argmax(axis=0)
         planes = np.arange(len(mu))[:, None, None]
         upper = (mu > 0) & (planes < first + UPPER_SHARE * (len(mu) - first))
         for number in CLASS_NAMES:
             chosen = upper & (label == number)
-            pair = np.stack([mu[chosen], tissue.mu(amplitude[chosen])])
+            pair = np.stack([mu[chosen], true[chosen]])
             found[number].append(pair)
             if pair.size:
                 middle = np.median(pair, axis=1)

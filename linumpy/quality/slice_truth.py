@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ class TruthBlock:
     Attributes
     ----------
     clean
-        Amplitude, averaged over 3 voxels an axis.
+        Amplitude, or attenuation in 1/mm, averaged over 3 voxels an axis.
     classes
         Labels of voxels whose 26 neighbours are of the same class.
     """
@@ -110,7 +111,7 @@ class TruthBlock:
     voxel_um: np.ndarray
 
     def sample(self, depth_um: np.ndarray, lateral_um: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return amplitude and label of the nearest voxels, (depths, *lateral); 0 outside."""
+        """Return value and label of the nearest voxels, (depths, *lateral); 0 outside."""
         plane = self._index(depth_um, 0)
         row, column = (self._index(lateral_um[..., k], k + 1) for k in (0, 1))
         here = (row >= 0) & (column >= 0)
@@ -128,13 +129,16 @@ class TruthBlock:
         return np.where((index >= 0) & (index < self.clean.shape[axis]), index, -1)
 
 
-def truth_block(truth: Truth, depth_um: np.ndarray) -> TruthBlock:
-    """Read the truth volumes around some block depths."""
+def truth_block(truth: Truth, depth_um: np.ndarray, path: Path | None = None) -> TruthBlock:
+    """Read the truth volumes around some block depths: classes, and the volume at `path`.
+
+    Without `path`, that volume is the noise-free amplitude.
+    """
     from scipy.ndimage import maximum_filter, minimum_filter, uniform_filter
 
     from linumpy.io.omezarr import open_image
 
-    clean, classes = open_image(truth.clean_path), open_image(truth.classes_path)
+    clean, classes = open_image(path or truth.clean_path), open_image(truth.classes_path)
     voxel = np.asarray(clean.voxel_um, float)
     corner = np.asarray(clean.translation_um, float) - voxel / 2
     ends = (np.array([depth_um.min(), depth_um.max()]) - corner[0]) / voxel[0]

@@ -184,6 +184,11 @@ class Truth:
         return self.path / "clean.ome.zarr"
 
     @property
+    def mu_path(self) -> Path:
+        """OME-Zarr of the attenuation coefficient; phantoms of former versions have none."""
+        return self.path / "mu.ome.zarr"
+
+    @property
     def classes_path(self) -> Path:
         """OME-Zarr of the tissue classes."""
         return self.path / "classes.ome.zarr"

@@ -135,7 +135,7 @@ OUTPUTS = (
     *("mosaic_grid_3d_z00.ome.zarr", "slice_z00.ome.zarr", "aip.ome.zarr", "brain.ome.zarr"),
     *("resampled.ome.zarr", "aligned.ome.zarr", "bias.ome.zarr", "nifti.ome.zarr"),
     *("stack_2d.ome.zarr", "slice_2d_z01.ome.zarr", "attenuation.ome.zarr"),
-    *("tiff.ome.zarr", "v2.ome.zarr", "clean.ome.zarr", "classes.ome.zarr"),
+    *("tiff.ome.zarr", "v2.ome.zarr", "clean.ome.zarr", "mu.ome.zarr", "classes.ome.zarr"),
     *("mosaic_grid_3d_corrected_z00.ome.zarr", "slice_stitched_z00.ome.zarr"),
 )
 

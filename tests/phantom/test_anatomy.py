@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,37 @@ def test_class_values(no_brain: Template) -> None:
         )
         np.testing.assert_allclose(found.mu_per_mm, getattr(params, f"{name}_mu_per_mm"), rtol=1e-5)
         assert np.all(labels(found) == label)
+
+
+@pytest.mark.parametrize("exponent", [0.7, 1.0, 1.6])
+def test_backscatter_is_a_power_of_attenuation(exponent: float) -> None:
+    """In pure tissue, in mixtures and with texture; agarose keeps its own values."""
+    rng = np.random.default_rng(3)
+    grey, white = rng.integers(0, 128, (2, 40, 40, 40), dtype=np.uint8)
+    grey[20:] = 255 - white[20:]
+    params = preset("small", backscatter_exponent=exponent, grey_mu_per_mm=5.0, white_mu_per_mm=9.0)
+    anatomy = Anatomy(Template(grey, white, (1.0, 1.0, 1.0)), params, seed=4)
+    lateral = np.linspace(2200, 3800, 30)
+    found = anatomy.properties(lateral, lateral, np.linspace(100, 1200, 30))
+    pure = found.grey + found.white > 0.9999
+    assert pure.mean() > 0.2 and np.ptp(found.mu_per_mm[pure]) > 2
+    mu, power = found.mu_per_mm[pure], found.power[pure]
+    np.testing.assert_allclose(power, 200.0**2 * (mu / 5) ** exponent, rtol=1e-3)
+    # The texture of the amplitude is that of the other law.
+    plain = Anatomy(
+        Template(grey, white, (1.0, 1.0, 1.0)), replace(params, texture_rms=0.0), seed=4
+    )
+    smooth = plain.properties(lateral, lateral, np.linspace(100, 1200, 30)).power
+    texture = np.log(power / smooth[pure]) / 2
+    assert texture.std() == pytest.approx(params.texture_rms, rel=0.1)
+
+
+def test_law_of_backscatter_spares_agarose(no_brain: Template) -> None:
+    params = preset("small", backscatter_exponent=1.0, grey_mu_per_mm=6.0)
+    far = np.array([-500.0, 100.0])
+    found = Anatomy(no_brain, params, 0).properties(far, far, far)
+    np.testing.assert_allclose(found.power, params.agarose_amplitude**2, rtol=1e-5)
+    np.testing.assert_allclose(found.mu_per_mm, params.agarose_mu_per_mm, rtol=1e-5)
 
 
 def test_texture_has_the_stated_strength_and_is_a_function_of_position() -> None:

@@ -88,6 +88,8 @@ def test_clean_volume_is_the_block(tiny: Acquisition, brain: Template) -> None:
     classes = open_image(tiny.root / "truth" / "classes.ome.zarr")
     assert clean.voxel_um == (25.0, 25.0, 25.0) and clean.translation_um == (12.5,) * 3
     assert clean.array.shape == classes.array.shape
+    mu = open_image(tiny.root / "truth" / "mu.ome.zarr")
+    assert mu.array.shape == clean.array.shape and mu.translation_um == clean.translation_um
     extent = np.array(clean.array.shape) * 25
     mosaic = tiny.params.mosaic_um
     assert np.all(extent >= [tiny.params.block_depth_um, *mosaic])
@@ -104,6 +106,8 @@ def test_clean_volume_is_the_block(tiny: Acquisition, brain: Template) -> None:
         z, x, y = ((i + 0.5) * 25 + inner for i in index)
         expected = np.sqrt(scene.anatomy.properties(y, x, z).power).mean()
         assert amplitude[index] == pytest.approx(expected, rel=1e-4)
+        expected = scene.anatomy.properties(y, x, z).mu_per_mm.mean()
+        assert mu.array[index] == pytest.approx(expected, rel=1e-4)
 
 
 def test_images_follow_the_clean_volume(tiny: Acquisition) -> None:

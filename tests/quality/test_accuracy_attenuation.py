@@ -98,6 +98,27 @@ def test_mixtures_have_a_mixtures_coefficient(exact, synthetic):
     assert white.value == pytest.approx(20, abs=0.2)
 
 
+def test_the_truth_of_attenuation_is_its_volume_where_there_is_one(exact, synthetic):
+    """Amplitudes tell nothing of µ then: here all tissue has 3 /mm."""
+    from linumpy.io.omezarr import open_image
+
+    truth = load_truth(exact[1])
+    shape = open_image(truth.clean_path).array.shape
+    synthetic.write_volume(
+        truth.mu_path, np.full(shape, 3.0, "f4"), 25.0, open_corner(truth.clean_path)
+    )
+    grey, white = attenuation_figures(Run(exact[0]), truth).values()
+    assert grey.details["true_per_mm"] == white.details["true_per_mm"] == pytest.approx(3.0)
+    assert grey.details["signed"] == pytest.approx(100 * (1.6 / 3 - 1), abs=0.2)
+
+
+def open_corner(path):
+    from linumpy.io.omezarr import open_image
+
+    image = open_image(path)
+    return tuple(np.subtract(image.translation_um, np.divide(image.voxel_um, 2)))
+
+
 def test_flat_tissue_is_flat_whatever_normalisation_took_off(exact):
     figure = axial_flatness(Run(exact[0]), load_truth(exact[1]))
     assert figure.value == pytest.approx(0, abs=0.1) and figure.passed
