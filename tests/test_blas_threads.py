@@ -27,6 +27,7 @@ def product(threads, *script):
     return subprocess.run(arguments, env=environment, capture_output=True, check=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.uname().machine != "x86_64" or len(os.sched_getaffinity(0)) < 2,
     reason="needs two cores, of x86-64",

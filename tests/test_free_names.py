@@ -188,6 +188,7 @@ def stated_id(path):
     return open_image(path).attributes["slice_id"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["aip", "normalize_intensities_per_slice", "reconstruct_slice"])
 def test_ids_are_given_read_from_names_or_zero(name, have, tmp_path, monkeypatch):
     monkeypatch.setattr(slice_ids, "_given", {})
@@ -215,6 +216,7 @@ def test_metadata_win_over_names(have, tmp_path, monkeypatch):
         run("compute_attenuation", "slice_z07.zarr", "out2.zarr", "--slice_id", "7")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["learn_models", "estimate_illumination", "estimate_transform"])
 def test_several_inputs_without_ids_are_named(name, have, tmp_path, monkeypatch):
     """Seen to fail without the errors of `grid.check_slice_ids`."""

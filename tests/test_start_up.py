@@ -40,6 +40,7 @@ def test_a_script_of_brains_is_seen_to_load_them(tmp_path, tiny_grids):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "flags"), [("aip", ()), ("resample_mosaic_grid", ("--resolution", "40"))]
 )

@@ -55,6 +55,7 @@ def test_union_of_overlapping_intervals(module):
     assert module("measure").covered_s([]) == 0.0
 
 
+@pytest.mark.slow
 def test_process_is_measured_from_outside(module):
     # It lingers so that it is surely looked at once more on a busy machine.
     program = "import numpy, time; a = numpy.ones(30_000_000); print('done'); time.sleep(0.3)"

@@ -72,6 +72,7 @@ def test_what_is_whole_is_read_and_verified(copy, setup):
     assert verify(path) == verify(path, deep=True) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES, ids=name)
 @pytest.mark.parametrize("setup", SETUPS)
 def test_no_damage_passes(copy, setup, damage):

@@ -240,6 +240,7 @@ def watched(tmp_path, synchronize, rest):
     return begin("-c", textwrap.dedent(code))
 
 
+@pytest.mark.slow
 def test_a_gpu_that_gives_no_answer_ends_the_process(tmp_path):
     """Its main thread waits for good. Seen to hang without `watch`."""
     child = watched(tmp_path, "threading.Event().wait", "threading.Event().wait()")

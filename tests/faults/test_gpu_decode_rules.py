@@ -101,6 +101,7 @@ def exchange(one, other):
     other.write_bytes(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", ["raw", "zstd", "gzip", "blosc lz4"])
 def test_a_damaged_file_is_found_before_anything_is_decoded(tmp_path, kind, damage):

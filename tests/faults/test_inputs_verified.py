@@ -145,6 +145,7 @@ def load_main(name):
     return module.main
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "damaged", "arguments"), CASES, ids=[f"{n}-{d}" for n, d, _ in CASES]
 )

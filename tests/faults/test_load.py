@@ -85,6 +85,7 @@ def test_a_grid_of_many_tiles_takes_no_more_memory_and_files_as_it_goes_on(tmp_p
         np.testing.assert_allclose(image[rows, columns], load.tile_of(key)[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [None, "read", "compute", "write", "left"])
 def test_many_short_streams_leave_no_thread_and_no_file(broken):
     """Whole, failing in each of their steps, and abandoned half-way.

@@ -61,6 +61,7 @@ def problems(text, name="x.py"):
     return found
 
 
+@pytest.mark.slow
 def test_the_source_holds_nothing_that_runs_what_it_reads():
     """Seen to fail with `import pickle` in a module."""
     found = [p for path in SOURCES for p in problems(path.read_text(), str(path.relative_to(ROOT)))]

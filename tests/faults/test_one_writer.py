@@ -165,6 +165,7 @@ def grid_info():
     )
 
 
+@pytest.mark.slow
 def test_tiles_may_come_from_many_threads(tmp_path, rng, grid_info):
     """Each fills a shard of its own. Seen to fail with shards of two tiles in `create_grid`."""
     data = rng.random((64, 256, 256), dtype=np.float32)

@@ -136,6 +136,7 @@ def test_what_a_mask_excludes_has_no_influence(tmp_path, tmp_path_factory, clean
         np.testing.assert_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", BAD)
 def test_samples_that_are_no_numbers_are_as_good_as_masked(tmp_path, clean, bad, caplog):
     """A grid that lacks a mask for them gives the same slice; a warning counts them."""

@@ -154,6 +154,7 @@ def test_ids_and_subject_come_from_whole_names(name: str, tmp_path: Path) -> Non
             find_input(asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", strings_in_commands())
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())

@@ -102,6 +102,7 @@ def test_a_signal_ends_a_script_and_leaves_nothing(name, said, times, tmp_path):
         assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_threads_write_after_a_signal_goes_too(tmp_path):
     """Seen to fail without `remove_rest` at exit."""
     file = tmp_path / "linum_test.py"

@@ -69,6 +69,7 @@ def ours():
 # ---- streams ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("step", ["read", "compute", "write"])
 def test_the_nth_call_of_any_step_may_fail(step, kind):
@@ -105,6 +106,7 @@ def test_the_nth_call_of_any_step_may_fail(step, kind):
         assert next(items, None) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["read", "write"])
 def test_what_waits_in_line_is_not_begun_after_an_error(step):
     """Seen to fail without the cancelling in `stream`, of reads and of writes."""

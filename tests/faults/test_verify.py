@@ -87,6 +87,7 @@ def test_stores_without_a_manifest_are_said_and_adopted(output):
     assert len(verify(output / "brain.ome.zarr", deep=True)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--deep",), ("--adopt",)])
 def test_nothing_to_verify_is_an_error(tmp_path, options):
     for path, words in ((tmp_path / "x", "no such folder"), (tmp_path, "no OME-Zarr in it")):

@@ -55,6 +55,7 @@ def view(field, corner_px, side):
     return map_coordinates(field, at, order=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_shifts_that_the_stage_does_not_tell_are_found(tmp_path, seed):
     rng = np.random.default_rng(seed)
@@ -243,6 +244,7 @@ def test_pictures_are_read_where_they_are_wanted(tmp_path, rng, device):
     assert to_host(valid).all()
 
 
+@pytest.mark.slow
 def test_devices_stack_alike(tmp_path, rng, device):
     field = tissue(rng, 200)
     for n, corner in enumerate([(10, 10), (14.5, 8.25)]):

@@ -4,6 +4,7 @@ import pytest
 from linumpy.geometry.banded import bands, multiply, row_blocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 8, 16])
 @pytest.mark.parametrize("n", [1, 7, 40_000])
 def test_bands_multiply_like_the_whole_matrix(rng, rows, n):

@@ -228,6 +228,7 @@ def test_neighbours_of_dark_tiles_tell_of_a_drift() -> None:
     assert found.track.step_px == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.slow
 def test_every_tile_of_a_drifting_phantom_is_cut_where_its_band_lies(tmp_path: Path) -> None:
     from linumpy.mosaic.create_mosaic_grid_3d import open_raw_tiles
 

@@ -305,6 +305,7 @@ def test_an_exception_under_way_does_not_keep_a_release_from_its_work():
     assert alive() is None
 
 
+@pytest.mark.slow
 def test_arrays_still_lent_at_the_end_of_the_process():
     code = (
         "import numpy as np, pyarrow as pa\n"

@@ -196,6 +196,7 @@ def test_the_context_chooses_all_of_them(monkeypatch):
 # --- bytes in, bytes out ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "configuration"), CASES)
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(values=numeric_arrays())

@@ -107,6 +107,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
     assert info["versions"]["linumpy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "said"),
     [

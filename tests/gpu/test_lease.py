@@ -320,6 +320,7 @@ def test_a_lock_file_that_was_cleared_away_keeps_nobody_in(tmp_path):
     assert inside == ["late"]
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_never_freed_is_an_error(tmp_path):
     with (
         Book(tmp_path) as book,

@@ -90,6 +90,7 @@ def test_every_type_and_codec_is_replayed_as_zarr_reads_it(tmp_path, rng, codec,
     assert np.array_equal(replay(array, (slice(1, 11, 3), 7)), data[1:11:3, 7])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_regular_selection_of_any_chunking(tmp_path_factory, data):

@@ -121,6 +121,7 @@ def test_without_a_gpu_every_entry_raises_device_error(entry, machine, array):
         ENTRIES[entry](array)
 
 
+@pytest.mark.slow
 def test_every_function_with_use_gpu_is_tried():
     found = set()
     for path in (ROOT / "linumpy").rglob("*.py"):

@@ -162,6 +162,7 @@ def test_levels_labels_and_attributes_are_kept(brain, tmp_path):
     assert np.allclose(after.arrays[1][:][known], expected[known], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_strength_changes_nothing_and_half_is_half(brain, tmp_path):
     path, volume, *_ = brain
     found = {}
@@ -229,6 +230,7 @@ def test_devices_agree(brain, tmp_path, device):
     assert np.abs(found[0] - found[1]).max() < 0.002 * np.quantile(found[1], 0.999)
 
 
+@pytest.mark.slow
 def test_itk_finds_the_same(brain, tmp_path):
     pytest.importorskip("SimpleITK")
     path, *_, inside = brain

@@ -101,6 +101,7 @@ def test_sharpening_narrows_the_peaks_and_keeps_their_place(rng, xp):
         assert abs(part.mean() - peak) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_fit_agrees_with_itk(seed):
     pytest.importorskip("SimpleITK")

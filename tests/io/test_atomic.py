@@ -123,6 +123,7 @@ def test_json_holds_no_nan(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_writer_killed_while_it_replaces_leaves_the_old_image(tmp_path):
     """Between begin and end the old folder stays as it was, whatever the moment of the kill."""
     code = (

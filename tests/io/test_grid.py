@@ -201,6 +201,7 @@ def test_several_grids_need_ids_of_their_own(tmp_path):
         check_slice_ids([paths[1], other])
 
 
+@pytest.mark.slow
 def test_a_grid_without_unit_is_read_where_the_unit_is_named(tmp_path, script):
     """Seen to fail without the error of `omezarr._axis_units`."""
     path = tmp_path / "mosaic_grid_z00.ome.zarr"

@@ -64,6 +64,7 @@ def name_channels(path, version):
         group.attrs["omero"] = omero
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", FORMATS)
 @pytest.mark.parametrize("axes", ["zyx", "czyx", "tzyx", "tczyx"])
 def test_every_volume_is_that_of_the_reference_reader(tmp_path, axes, version):
@@ -163,6 +164,7 @@ def test_what_ome_zarr_py_refuses_is_refused(tmp_path):
         open_image(path, choice={})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", FORMATS)
 def test_the_scripts_take_a_channel(tmp_path, version, monkeypatch, capsys):
     """Run in this process: start-up is most of what a script takes."""

@@ -44,6 +44,7 @@ def data(rng):
     return noise.round(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPRESSORS)
 def test_the_same_voxels_make_the_same_files(tmp_path, data, name, monkeypatch):
     """One shard of 320 chunks, a second later each time.
@@ -58,6 +59,7 @@ def test_the_same_voxels_make_the_same_files(tmp_path, data, name, monkeypatch):
         assert files(write(tmp_path / str(attempt), data, **keywords)) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPRESSORS)
 @pytest.mark.parametrize("index", ["start", "end"])
 def test_chunks_lie_in_the_order_of_the_index(tmp_path, data, name, index):
@@ -83,6 +85,7 @@ def test_chunks_lie_in_the_order_of_the_index(tmp_path, data, name, index):
         np.testing.assert_array_equal(offset[there], ends[:-1])
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_what_is_read_is_what_was_written(tmp_path_factory, data):

@@ -226,6 +226,7 @@ def test_silence_is_given_up(web, rng, monkeypatch):
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_named(monkeypatch):
     with pytest.raises(InputError, match=r"^http://127.0.0.1:9/v.ome.zarr/\S+: .*refused; tried 5"):
         open_image("http://127.0.0.1:9/v.ome.zarr")
@@ -243,6 +244,7 @@ def test_a_volume_that_is_not_there_is_named(web):
         open_image(f"{web.url}/none.ome.zarr")
 
 
+@pytest.mark.slow
 def test_a_tile_whose_shard_was_lost_is_an_error_and_a_hole_is_not(web, rng):
     path = write_grid(web.folder / "mosaic_grid_3d_z03.ome.zarr", rng, flags=("dark",))
     url = f"{web.url}/{path.name}"
@@ -284,6 +286,7 @@ def test_a_damaged_shard_is_named_by_its_address(damage, words, selection, web, 
         array[selection]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setup", ["raw", "ours"])
 def test_what_is_fetched_is_held_against_the_manifest(setup, web):
     """Seen to fail without `check_fetched` in `fetch`, and without `check_copy`."""
@@ -351,6 +354,7 @@ def test_files_come_as_copies(web, tmp_path):
         local_file(f"{web.url}/none.nii")
 
 
+@pytest.mark.slow
 def test_https_needs_a_certificate_that_is_trusted(tmp_path, rng, monkeypatch):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(

@@ -134,6 +134,7 @@ def test_importing_loads_no_zarr():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_decoding_takes_the_cores_of_this_process(tmp_path):
     """Threads of the decoder, counted with one core and with two, and as the environment says."""
@@ -195,6 +196,7 @@ def test_what_cannot_be_checked_is_not_decoded(tmp_path, layout):
             read_zarr(tmp_path / "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
 )
@@ -251,6 +253,7 @@ def test_any_basic_selection_is_numpys(ours, selection):
     np.testing.assert_array_equal(read_zarr(ours, selection), values()[selection])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_writing_any_part(tmp_path_factory, data):

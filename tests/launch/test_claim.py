@@ -131,6 +131,7 @@ OWN = (LOCK, f".{LOCK}.new", ALIVE, f".{ALIVE}.new", f"{ALIVE}.now", f".{ALIVE}.
 OWN += ("pipeline_info/main.nf", "pipeline_info/.main.nf.new", RUN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("put", [put_link, put_hard_link])
 @pytest.mark.parametrize("name", OWN)
 def test_no_file_is_written_through_a_link(

@@ -84,6 +84,7 @@ def test_every_place_holds_its_source(run: Run, mode: str) -> None:
     assert not run.links.exists()
 
 
+@pytest.mark.slow
 def test_results_are_published_while_the_run_goes_on(run: Run) -> None:
     publisher = run.publisher()
     until = time.monotonic() + 60

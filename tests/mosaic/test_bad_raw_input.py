@@ -227,6 +227,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_grid_once(acquisition: Any, tmp_path: Path) -> None:
     """Seen to fail without `refuse_existing` and a swap that refuses, too."""
     output = tmp_path / "grids" / NAME

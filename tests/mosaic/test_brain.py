@@ -96,6 +96,7 @@ def test_hidden_shifts_are_found_in_all_three_axes(slices, registration, device,
         np.testing.assert_allclose(one["offset_um"], other["offset_um"], atol=0.1)
 
 
+@pytest.mark.slow
 def test_the_brain_is_the_scene(scene, slices, registration, device, tmp_path):
     out = tmp_path / "brain.ome.zarr"
     stack_folder(
@@ -137,6 +138,7 @@ def test_an_independent_validator_takes_the_brain(slices, registration, tmp_path
     assert type(open_ome_zarr(label)).__name__ == "ImageLabel"
 
 
+@pytest.mark.slow
 def test_aligned_first_or_while_stacking_gives_the_same_bits(
     slices, registration, device, tmp_path
 ):
@@ -182,6 +184,7 @@ def test_turned_slices_under_tilted_cuts_align_first_with_the_same_bits(
     np.testing.assert_allclose(one.translation_um, two.translation_um)
 
 
+@pytest.mark.slow
 def test_a_cleaned_table_moves_slices_and_the_registration_remembers(scene, slices, tmp_path):
     """What was added to the stage's steps is added to positions, and known without the table."""
     rows = [XYShift(k, k + 1, 0, 0, 0, 0, True) for k in range(4)]

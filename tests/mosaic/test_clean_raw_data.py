@@ -136,6 +136,7 @@ def test_a_grid_of_other_voxels_does_not_count(acquisition, tmp_path):
     assert len(samples(raw)) == 3
 
 
+@pytest.mark.slow
 def test_the_script_says_what_it_does(acquisition, script):
     raw, grids = acquisition
     done = script("clean_raw_data", raw, grids, "--dry_run")

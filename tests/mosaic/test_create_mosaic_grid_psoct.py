@@ -38,6 +38,7 @@ def write_slice(folder, rng, shape=(2, 3), n_angles=1, skip=(), order=None, tile
     return written
 
 
+@pytest.mark.slow
 def test_the_phantom_comes_back_voxel_by_voxel(tiny, tiny_grids, tmp_path, device):
     files = export_psoct(
         tiny / "raw", 1, tmp_path / "files", n_averages=4, padding_px=(3, 2), n_angles=1

@@ -165,6 +165,7 @@ def test_the_table_of_slices_is_stamped(walk):
     assert (report.n_steps, report.n_mended, report.n_kept, report.n_unreliable) == (19, 1, 1, 1)
 
 
+@pytest.mark.slow
 def test_the_script_writes_table_stamps_and_pictures(walk, tmp_path, script):
     walk[7] += (1.2, 0.4)
     write_shifts(tmp_path / "shifts_xy.csv", table(walk))
@@ -190,6 +191,7 @@ def test_the_script_writes_table_stamps_and_pictures(walk, tmp_path, script):
     assert failed.returncode == 2 and "go together" in failed.stderr
 
 
+@pytest.mark.slow
 def test_steps_that_stand_out_are_named(walk, tmp_path, script):
     walk[7:] += (0.6, 0)
     shifts = table(walk, unreliable=(3,))

@@ -201,6 +201,7 @@ def test_tissue_that_turns_and_grows_is_met_half_way(pair, base, device, tmp_pat
     assert ssim > ssim_average + 0.1
 
 
+@pytest.mark.slow
 @needs_itk
 def test_the_gap_is_filled_where_the_slices_end(pair, base, tmp_path):
     """The first plane looks like the last of slice 0, the last like the first of slice 2."""
@@ -256,6 +257,7 @@ def test_two_missing_slices_beside_each_other_stay_missing(base, tmp_path, caplo
     assert not list(tmp_path.glob("*_interpolated.ome.zarr"))
 
 
+@pytest.mark.slow
 @needs_itk
 def test_other_tissue_leaves_an_honest_gap(base, tmp_path, caplog):
     """Seen to fail without the gates of correlation and of improvement."""

@@ -108,6 +108,7 @@ STAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [{}, {"wrong": 0.1, "missing": 0.2}], ids=["clean", "wrong"])
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("tile", [(64, 64), (400, 300)], ids=str)

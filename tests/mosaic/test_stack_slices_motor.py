@@ -457,6 +457,7 @@ def test_threads_and_their_timing_change_no_bit(three, tmp_path, monkeypatch):
         np.testing.assert_array_equal(one, five)
 
 
+@pytest.mark.slow
 def test_every_shard_is_written_once_and_nothing_is_read_back(three, tmp_path, monkeypatch):
     slices, model = many(three, 14)
     write, read = zarr.Array.__setitem__, zarr.Array.__getitem__
@@ -491,6 +492,7 @@ def test_every_shard_is_written_once_and_nothing_is_read_back(three, tmp_path, m
     }
 
 
+@pytest.mark.slow
 def test_a_chunk_is_decoded_once_a_block_that_it_reaches(three, tmp_path):
     """Also where a slice lies in two layers of shards."""
     slices, model = many(three, 14)

@@ -111,6 +111,7 @@ def directly(tiles, masks, positions, method, canvas):
     return np.where(weights > 0, total / np.where(weights > 0, weights, 1), 0), weights > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 1 << 16])
 @pytest.mark.parametrize("method", ["linear", "average", "none"])
 def test_masked_tiles_are_blended_as_defined(xp, rng, method, at_once, monkeypatch):

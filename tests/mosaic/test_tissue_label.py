@@ -92,6 +92,7 @@ def test_it_is_an_ngff_label_image_on_the_images_grid(label):
     assert one["label-value"] == 1 and one["volume_mm3"] == pytest.approx(measured, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_order_of_blocks_changes_no_bit(label, scene, tmp_path):
     data, valid, _ = scene
     other = write(tmp_path / "brain.ome.zarr", data, valid, backwards=True)

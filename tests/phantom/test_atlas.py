@@ -14,6 +14,7 @@ from linumpy.phantom.simulate import make_scene  # noqa: E402
 from linumpy.phantom.truth import describe  # noqa: E402
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"depth_scale": 0.7, "tiles_x": 4}])
 def test_block_and_atlas_show_the_same_brain(tmp_path, changes):
     from scipy.ndimage import map_coordinates

@@ -127,6 +127,7 @@ def test_anatomy_turns_with_the_slice(brain: Template) -> None:
         np.testing.assert_allclose(power[row, column], expected, rtol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_cuts_fall_alike_across_the_mosaic(seed: int) -> None:
     params = preset("hard", cut_tilt_jitter_rms_um=0.0)

@@ -133,6 +133,7 @@ def test_images_follow_the_clean_volume(tiny: Acquisition) -> None:
     assert np.corrcoef(measured, known)[0, 1] > 0.97
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_whatever_the_threads(tmp_path: Path, brain: Template) -> None:
     for name, seed, threads in (("a", 4, 1), ("b", 4, 3), ("c", 5, 2)):
         simulate(tmp_path / name, micro(), seed, threads=threads, template=brain)
@@ -221,6 +222,7 @@ def _script(*argv: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path: Path) -> None:
     flags = [
         "--preset", "tiny", "--seed", "3", "--n_slices", "1", "--tiles_x", "1", "--tiles_y", "1",

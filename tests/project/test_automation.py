@@ -52,6 +52,7 @@ def valid(schema: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_files_satisfy_their_schema(schema: str) -> None:
     """Seen to fail with a job without ``runs-on``, a form without ``body``, and no timeout."""

@@ -236,6 +236,7 @@ def write_slices(folder, data):
             image.valid[:] = 1
 
 
+@pytest.mark.slow
 def test_the_command_writes_scores_decisions_and_metrics(script, rng, tmp_path):
     tissue = block(10)
     data = {k: cut(tissue, k, rng) for k in range(5)}

@@ -240,6 +240,7 @@ def test_script_refuses_at_the_start(files, tmp_path, script):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_masked_parts_count_for_nothing():
     """Bright values under a mask of 0 change no digit."""
     brain, atlas, _, _ = scene(9, code="PRS")

@@ -39,6 +39,7 @@ def test_half_shared_speckle_is_matched_to_a_twentieth_of_a_pixel(xp, rng):
     assert np.sqrt(np.mean(np.square(errors))) < 0.08
 
 
+@pytest.mark.slow
 def test_unrelated_speckle_is_not_accepted(xp, rng):
     accepted = 0
     for _ in range(12):

@@ -118,6 +118,7 @@ def test_other_rigid_transforms_are_read_too(tmp_path, kind):
     np.testing.assert_allclose(read_transform(tmp_path / "a.tfm"), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_no_turn_and_shift_is_refused(tmp_path):
     """Seen to fail without the error of `manual_transforms.read_transform`."""
     path = tmp_path / "a.tfm"

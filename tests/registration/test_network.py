@@ -128,6 +128,7 @@ def test_groups_are_scipys_connected_components(pairs):
     assert ours[joined].tolist() == [order[name] for name in label[joined].tolist()]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=14))
 def test_without_a_bridge_there_is_one_component_more(pairs):
     pairs = [(a, b) for a, b in pairs if a != b]

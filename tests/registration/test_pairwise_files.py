@@ -36,6 +36,7 @@ def pair(tmp_path_factory):
     return paths
 
 
+@pytest.mark.slow
 def test_a_pair_becomes_an_itk_transform(pair, tmp_path):
     sitk = pytest.importorskip("SimpleITK")
     run_script(
@@ -53,6 +54,7 @@ def test_a_pair_becomes_an_itk_transform(pair, tmp_path):
     np.testing.assert_allclose(model["shift_um"], (0, 30, -20), atol=1.5)
 
 
+@pytest.mark.slow
 def test_slices_in_the_wrong_order_and_existing_results_are_refused(pair, tmp_path):
     pytest.importorskip("SimpleITK")
     done = run_script("register_pairwise", pair[1], pair[0], tmp_path / "out", check=False)

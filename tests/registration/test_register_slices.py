@@ -78,6 +78,7 @@ def test_reported_positions_are_taken_off(xp, rng, tissue):
     np.testing.assert_allclose(found.shift_um[1:], (-10, 20), atol=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deeper", [-6, -3, 0, 2, 5])
 def test_a_wrong_depth_is_measured(xp, rng, tissue, deeper):
     fixed = volume(xp, 1, cut(rng, tissue, 1))
@@ -96,6 +97,7 @@ def test_the_expected_depth_is_kept_where_it_is_trusted(xp, rng, tissue):
     np.testing.assert_allclose(found.shift_um[1:], (10, 10), atol=1.5)
 
 
+@pytest.mark.slow
 def test_fractions_of_a_voxel_between_face_and_plane_count(xp, rng, tissue):
     """Plane 0 lying 4 um below the face in one slice and 3 um above it in the other."""
     fixed = volume(xp, 0, cut(rng, tissue, 0), face_um=4.0)
@@ -245,6 +247,7 @@ def test_all_slices_are_solved_together(xp, rng, tissue):
         assert pair["accepted"] and 0.5 < pair["confidence"] < 1
 
 
+@pytest.mark.slow
 def test_a_slice_without_a_match_stays_with_the_motor(xp, rng, tissue):
     other = image(rng, fixed_field(rng, SHAPE[0], (96, 100)), CORNER_PX, SHAPE[1:], 0.7)
     slices = [
@@ -260,6 +263,7 @@ def test_a_slice_without_a_match_stays_with_the_motor(xp, rng, tissue):
     assert np.abs(model.slices[2]["offset_um"]).max() < 10
 
 
+@pytest.mark.slow
 def test_a_slice_that_matches_nothing_is_no_reference(xp, rng, tissue):
     """Its error would shift the brain: the next one to the middle that pairs hold is taken."""
     volumes = [volume(xp, n, cut(rng, tissue, n, (n, -n))) for n in range(5)]

@@ -86,6 +86,7 @@ def test_a_pair_tells_turn_and_shift(xp, seed, rotation):
     np.testing.assert_allclose(found.shift_um[1:] / 10, goes - centre, atol=0.15)
 
 
+@pytest.mark.slow
 def test_slices_that_may_only_shift_are_not_turned(xp):
     rng = np.random.default_rng(4)
     field = block(4, PLANES + STEP)

@@ -153,6 +153,7 @@ def test_viewer_state_points_at_the_brain(source: str, pristine_run: Path) -> No
     assert state["position"] == pytest.approx(centre)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_drawing")
 def test_names_cannot_become_markup(full_run: Path) -> None:
     evil = "<script>alert('x')</script>\"><img src=x onerror=y>"
@@ -215,6 +216,7 @@ def test_empty_folder_still_gives_a_page(tmp_path: Path) -> None:
         assert words in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_drawing")
 def test_missing_slice_shows_as_a_gap(full_run: Path) -> None:
     shutil.rmtree(full_run / "models/z01")

@@ -41,6 +41,7 @@ def test_surface_and_flat_field_match_the_phantoms(tiny_grids, tiny, device):
     assert models.focal.n_tiles == models.flat.n_tiles == 27
 
 
+@pytest.mark.slow
 def test_fewer_tiles_come_from_evenly_spaced_slices(tiny_grids, device):
     from linumpy.slices.learn_models import _candidate, _choose
 

@@ -88,6 +88,7 @@ def host(array):
     return array if array is None or isinstance(array, np.ndarray) else array.get()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["", "hole", "nan", "hole nan odd"])
 def test_tiles_are_those_of_the_grid(tiny, tmp_path, device, what):
     one = Slice(tiny / "raw", tmp_path / "raw")

@@ -81,6 +81,7 @@ def test_fused_equals_chained_to_the_bit(tiny_grids, models, device, tmp_path):
         np.testing.assert_array_equal(found[0][name], found[1][name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["compensate_psf_enabled", "compensate_attenuation_enabled"])
 def test_corrections_can_be_switched_off(tiny_grids, models, device, tmp_path, name):
     """Without one of them, the slice is that of the chain without its step."""

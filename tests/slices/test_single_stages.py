@@ -290,6 +290,7 @@ def test_outputs_are_refused_then_replaced(chain, tiny_grids, tmp_path, name):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_models_are_refused_then_replaced(tiny_grids, tmp_path):
     (tmp_path / "fix_illumination_3d.json").write_text("old")
     arguments = ("learn_models", *tiny_grids[:1], "--output", tmp_path, "--resolution", 20)
@@ -450,6 +451,7 @@ def test_grids_and_slices_are_not_mistaken_for_each_other(chain, tmp_path):
         GridSource.open(empty)
 
 
+@pytest.mark.slow
 def test_damage_ends_a_script_with_one_line_and_no_output(chain, script, tmp_path):
     """A flipped bit in one tile of a grid, then in one block of a slice."""
     for source, name, place in (

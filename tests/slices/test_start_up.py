@@ -20,6 +20,7 @@ def models(tiny_grids, tmp_path):
     return tmp_path / "models"
 
 
+@pytest.mark.slow
 def test_a_slice_imports_only_what_it_computes_with(
     script, tiny_grids, models, device, tmp_path, monkeypatch
 ):
