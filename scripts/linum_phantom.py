@@ -12,14 +12,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import configure_logging, make_parser, parse_flags, progress, run
-from linumpy.phantom.params import PRESETS, add_flags, from_flags
+from linumpy.phantom.flags import add_flags, from_flags
+from linumpy.phantom.params import PRESETS
+from linumpy.phantom.physics import EFFECTS, NAME
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(__doc__ or "")
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="folder for raw/ and truth/")
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="small", help="starting point")
+    parser.add_argument(
+        "--preset", choices=sorted([*PRESETS, NAME]), default="small",
+        help="starting point; foreign draws the physics from the seed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", nargs="+", choices=list(EFFECTS), metavar="EFFECT",
+        help="of the preset foreign, draw these effects alone: " + ", ".join(EFFECTS),
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
     parser.add_argument("--threads", type=int, help="tiles at once (default: one a processor)")
     parser.add_argument(
@@ -35,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Read the command line and simulate."""
     arguments = parse_flags(build_parser(), sys.argv[1:] if argv is None else argv)
     configure_logging(arguments.verbose)
-    params = from_flags(arguments, arguments.preset)
+    params = from_flags(arguments, arguments.preset, seed=arguments.seed, only=arguments.only)
     from linumpy.phantom.simulate import simulate
 
     output = simulate(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linumpy.phantom.lattice import Stream, generator, make_key, smooth_field
-from linumpy.phantom.params import PhantomParams, parse_stage_to_array
+from linumpy.phantom.params import PhantomParams
+from linumpy.phantom.stage_mapping import parse_stage_to_array
 
 FACE_STEP_UM = 50.0
 _FACE_MARGIN_UM = 400.0
@@ -209,6 +210,45 @@ def turn(points: np.ndarray, rotation_deg: float, pivot: np.ndarray) -> np.ndarr
     return np.asarray((points - pivot) @ matrix.T + pivot)
 
 
+def stage_axes(params: PhantomParams, seed: int) -> np.ndarray:
+    """Return the 2 × 2 matrix from distances that the stage reports to true ones.
+
+    Columns are what one unit along axis 1 and axis 2 truly is. Strengths are those of the
+    parameters, signs are the seed's.
+    """
+    signs = generator(make_key(seed, Stream.STAGE_AXES)).choice([-1.0, 1.0], 4)
+    scale = 1 + params.stage_scale * signs[:2]
+    angle = np.deg2rad(params.stage_rotation_deg * signs[2])
+    other = angle + np.deg2rad(params.stage_shear_deg * signs[3])
+    return np.array(
+        [
+            [scale[0] * np.cos(angle), -scale[1] * np.sin(other)],
+            [scale[0] * np.sin(angle), scale[1] * np.cos(other)],
+        ]
+    )
+
+
+def backlash_um(params: PhantomParams, seed: int) -> np.ndarray:
+    """Return the shift of each tile by the direction it was reached in, mean 0 over the grid.
+
+    The scan is serpentine along an axis that the seed chooses: every other row runs back.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 (tiles_x, tiles_y, 2), µm.
+    """
+    rng = generator(make_key(seed, Stream.STAGE_AXES, 1))
+    along = int(rng.integers(2))
+    sign = rng.choice([-0.5, 0.5])
+    shift = np.zeros((params.tiles_x, params.tiles_y, 2))
+    shift[..., along] = sign * params.backlash_um
+    back = [slice(None), slice(None)]
+    back[1 - along] = slice(1, None, 2)
+    shift[tuple(back)] *= -1
+    return np.asarray(shift - shift.mean(axis=(0, 1)))
+
+
 def cut_thickness_um(params: PhantomParams, seed: int) -> np.ndarray:
     """Return how thick the cut before each slice is, µm; the interval for the first slice.
 
@@ -302,6 +342,11 @@ def _plan_tiles(
     jitter *= params.jitter_rms_um
     drift = generator(make_key(seed, Stream.GALVO, slice_id)).standard_normal()
     drift *= params.galvo_drift_per_tile_px
+    true_axes = stage_axes(params, seed)
+    is_square = np.array_equal(true_axes, np.eye(2))
+    if params.backlash_um:
+        jitter += backlash_um(params, seed).reshape(-1, 2)
+    middle = np.subtract(params.mosaic_um, params.tile_fov_um) / 2
     axes = parse_stage_to_array(params.stage_to_array)
     origin_mm = (params.stage_origin_x_mm, params.stage_origin_y_mm)
     tiles = []
@@ -317,7 +362,10 @@ def _plan_tiles(
             stage[letter] = round(known_mm + sign * plan.glitch_mm[axis], 4)
             known_um = sign * (known_mm - origin_mm[letter]) * 1000
             known_um -= params.tile_fov_um[axis] / 2
-            corner[axis] = known_um + error[axis]
+            corner[axis] = known_um
+        if not is_square:
+            corner = true_axes @ (corner - middle) + middle
+        corner += error
         if plan.rotation_deg:
             corner = turn(corner, plan.rotation_deg, np.divide(params.mosaic_um, 2))
         lost, dimmed = generator(make_key(seed, Stream.DEFECTS, slice_id, ix, iy)).random(2)

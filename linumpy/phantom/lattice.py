@@ -40,6 +40,12 @@ class Stream(IntEnum):
     ROTATION = 11
     GLITCH = 12
     CUT = 13
+    STRIPE = 20
+    SCAN = 21
+    FOCUS = 22
+    STAGE_AXES = 23
+    DEFORMATION = 24
+    ARTEFACT = 25
 
 
 def make_key(seed: int, stream: Stream, *indices: int) -> np.ndarray:

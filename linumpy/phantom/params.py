@@ -5,193 +5,178 @@ The command-line flags and the record in ``truth.json`` are made from these fiel
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from linumpy.errors import InputError
-
-
-def _quantity(
-    default: Any,
-    text: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    element: type | None = None,
-) -> Any:
-    """Declare a parameter; `low`/`high` are allowed values, `above`/`below` are not."""
-    bounds = {"low": low, "high": high, "above": above, "below": below}
-    return field(default=default, metadata={"help": text, "element": element, **bounds})
-
+from linumpy.phantom.effects import ROLLOFF_SHAPES, EffectParams
+from linumpy.phantom.quantity import check_bounds, quantity
+from linumpy.phantom.stage_mapping import parse_stage_to_array
 
 STAGE_Z = ("+nominal", "-nominal", "+cuts", "-cuts", "none")
 """What the stage's height may tell: the interval times the id, the cuts' true depths, nothing."""
 
 
 @dataclass(frozen=True)
-class PhantomParams:
+class PhantomParams(EffectParams):
     """What is imaged, how, and what goes wrong. Defaults are the preset ``small``."""
 
     # Scan
-    n_slices: int = _quantity(5, "slices, missing ones included", low=1, high=9999)
-    tiles_x: int = _quantity(4, "tiles along axis 1 (A-lines)", low=1, high=999)
-    tiles_y: int = _quantity(4, "tiles along axis 2 (B-scans)", low=1, high=999)
-    nx: int = _quantity(150, "kept A-lines a B-scan", low=8)
-    ny: int = _quantity(150, "B-scans a tile", low=8)
-    nz: int = _quantity(140, "depth samples an A-line", low=8)
-    n_extra: int = _quantity(30, "A-lines recorded during galvo fly-back", low=0)
-    pixel_um: float = _quantity(8.0, "lateral pixel, µm", above=0)
-    axial_um: float = _quantity(5.0, "depth sample, µm", above=0)
-    overlap_fraction: float = _quantity(0.2, "overlap of neighbouring tiles", low=0, below=1)
-    slice_interval_um: float = _quantity(200.0, "motor step between cuts, µm", above=0)
+    n_slices: int = quantity(5, "slices, missing ones included", low=1, high=9999)
+    tiles_x: int = quantity(4, "tiles along axis 1 (A-lines)", low=1, high=999)
+    tiles_y: int = quantity(4, "tiles along axis 2 (B-scans)", low=1, high=999)
+    nx: int = quantity(150, "kept A-lines a B-scan", low=8)
+    ny: int = quantity(150, "B-scans a tile", low=8)
+    nz: int = quantity(140, "depth samples an A-line", low=8)
+    n_extra: int = quantity(30, "A-lines recorded during galvo fly-back", low=0)
+    pixel_um: float = quantity(8.0, "lateral pixel, µm", above=0)
+    axial_um: float = quantity(5.0, "depth sample, µm", above=0)
+    overlap_fraction: float = quantity(0.2, "overlap of neighbouring tiles", low=0, below=1)
+    slice_interval_um: float = quantity(200.0, "motor step between cuts, µm", above=0)
 
     # Stage
-    jitter_rms_um: float = _quantity(
+    jitter_rms_um: float = quantity(
         25.0, "RMS error of a tile's position an axis that info.txt does not show, µm", low=0
     )
-    slice_offset_rms_um: float = _quantity(
+    slice_offset_rms_um: float = quantity(
         20.0, "RMS lateral shift of a whole slice an axis that info.txt does not show, µm", low=0
     )
-    grid_shift_rms_um: float = _quantity(
+    grid_shift_rms_um: float = quantity(
         40.0, "RMS shift of a slice's tile grid an axis that info.txt does show, µm", low=0
     )
-    rehomed_slices: tuple[int, ...] = _quantity(
+    rehomed_slices: tuple[int, ...] = quantity(
         (), "ids of slices before which the stage lost its zero", element=int
     )
-    rehoming_rms_um: float = _quantity(
+    rehoming_rms_um: float = quantity(
         100.0, "RMS change of the stage's zero an axis at each re-homing, µm", low=0
     )
-    slice_rotation_rms_deg: float = _quantity(
+    slice_rotation_rms_deg: float = quantity(
         0.0, "RMS turn of a slice about the mosaic's centre that info.txt does not show, degrees",
         low=0, high=45,
     )  # fmt: skip
-    glitch_slices: tuple[int, ...] = _quantity(
+    glitch_slices: tuple[int, ...] = quantity(
         (), "ids of slices whose info.txt reports a wrong stage position", element=int
     )
-    glitch_mm: float = _quantity(1.2, "size of that error, in a direction of its own, mm", low=0)
-    stage_origin_x_mm: float = _quantity(0.0, "stage x at block coordinate 0, mm")
-    stage_origin_y_mm: float = _quantity(0.0, "stage y at block coordinate 0, mm")
-    stage_origin_z_mm: float = _quantity(0.0, "stage z at the face of slice 0, mm")
-    stage_to_array: str = _quantity(
+    glitch_mm: float = quantity(1.2, "size of that error, in a direction of its own, mm", low=0)
+    stage_origin_x_mm: float = quantity(0.0, "stage x at block coordinate 0, mm")
+    stage_origin_y_mm: float = quantity(0.0, "stage y at block coordinate 0, mm")
+    stage_origin_z_mm: float = quantity(0.0, "stage z at the face of slice 0, mm")
+    stage_to_array: str = quantity(
         "+x,+y", "signed stage axes that run along axis 1, axis 2 (as --stage_to_array=-y,+x)"
     )
 
     # Optics
-    gap_um: float = _quantity(130.0, "optical depth at which the cut face appears, µm", low=0)
-    gap_jitter_rms_um: float = _quantity(4.0, "RMS change of that depth a slice, µm", low=0)
-    focal_peak_um: float = _quantity(
+    gap_um: float = quantity(130.0, "optical depth at which the cut face appears, µm", low=0)
+    gap_jitter_rms_um: float = quantity(4.0, "RMS change of that depth a slice, µm", low=0)
+    focal_peak_um: float = quantity(
         40.0, "largest departure of the focal surface from its mean, µm", low=0
     )
-    vignetting_corner: float = _quantity(
+    vignetting_corner: float = quantity(
         0.7, "amplitude at the darkest corner over that at the brightest point", above=0, high=1
     )
-    focus_um: float = _quantity(260.0, "optical depth of the focus, µm", low=0)
-    rayleigh_um: float = _quantity(400.0, "Rayleigh length of the confocal response, µm", above=0)
-    psf_lateral_um: float = _quantity(
+    focus_um: float = quantity(260.0, "optical depth of the focus, µm", low=0)
+    rayleigh_um: float = quantity(400.0, "Rayleigh length of the confocal response, µm", above=0)
+    psf_lateral_um: float = quantity(
         16.0, "full width at half maximum of the lateral amplitude response, µm", above=0
     )
-    psf_axial_um: float = _quantity(
+    psf_axial_um: float = quantity(
         12.0, "full width at half maximum of the axial amplitude response, µm", above=0
     )
-    speckle_correlation: float = _quantity(
+    speckle_correlation: float = quantity(
         0.5, "share of the speckle that is fixed in the tissue; the rest is new each visit",
         low=0, high=1,
     )  # fmt: skip
-    noise_rms: float = _quantity(11.0, "RMS amplitude of the noise floor", low=0)
+    noise_rms: float = quantity(11.0, "RMS amplitude of the noise floor", low=0)
 
     # Galvo
-    galvo_drift_max_px: int = _quantity(
+    galvo_drift_max_px: int = quantity(
         20, "largest trigger drift of a slice, A-lines; the band moves away from the end", low=0
     )
-    galvo_drift_per_tile_px: float = _quantity(
+    galvo_drift_per_tile_px: float = quantity(
         0.0, "RMS over slices of the trigger's drift from a tile to the next, A-lines", low=0
     )
-    flyback_amplitude: float = _quantity(
+    flyback_amplitude: float = quantity(
         0.15, "amplitude during fly-back over that of the scan", low=0, high=1
     )
 
     # Cutting
-    thickness_jitter_rms_um: float = _quantity(3.0, "RMS error of a cut's depth, µm", low=0)
-    face_rms_um: float = _quantity(10.0, "RMS unevenness of a cut face, µm", low=0)
-    face_scale_um: float = _quantity(1000.0, "lateral scale of that unevenness, µm", above=0)
-    cut_spread_rms_um: float = _quantity(
+    thickness_jitter_rms_um: float = quantity(3.0, "RMS error of a cut's depth, µm", low=0)
+    face_rms_um: float = quantity(10.0, "RMS unevenness of a cut face, µm", low=0)
+    face_scale_um: float = quantity(1000.0, "lateral scale of that unevenness, µm", above=0)
+    cut_spread_rms_um: float = quantity(
         0.0, "RMS error of a cut's thickness, µm; later slices move with it", low=0
     )
-    uneven_cuts: tuple[str, ...] = _quantity(
+    uneven_cuts: tuple[str, ...] = quantity(
         (), "thickness of the cut before a slice, µm, each SLICE:UM", element=str
     )
-    double_cuts: tuple[int, ...] = _quantity(
+    double_cuts: tuple[int, ...] = quantity(
         (), "ids of slices before which the knife cut twice", element=int
     )
-    stage_z: str = _quantity(
+    stage_z: str = quantity(
         "+nominal", "what stage_z_pos_mm tells, with its sign: cuts, nominal (interval × id), none"
     )
-    thickness_in_metadata: str = _quantity(
+    thickness_in_metadata: str = quantity(
         "interval", "what slice_thickness of a slice tells: interval, or its own cut"
     )
-    cut_tilt_um: float = _quantity(
+    cut_tilt_um: float = quantity(
         0.0, "depth of a cut's lowest over its highest corner of the mosaic, µm", low=0
     )
-    cut_tilt_jitter_rms_um: float = _quantity(
+    cut_tilt_jitter_rms_um: float = quantity(
         0.0, "RMS change of a cut's fall across the mosaic an axis, µm", low=0
     )
 
     # Defects
-    missing_slices: tuple[int, ...] = _quantity((), "ids of slices never imaged", element=int)
-    missing_tiles: tuple[str, ...] = _quantity(
+    missing_slices: tuple[int, ...] = quantity((), "ids of slices never imaged", element=int)
+    missing_tiles: tuple[str, ...] = quantity(
         (), "tiles never imaged, each SLICE:IX:IY", element=str
     )
-    missing_tile_fraction: float = _quantity(
+    missing_tile_fraction: float = quantity(
         0.0, "share of tiles, chosen at random, never imaged", low=0, below=1
     )
-    dark_tile_fraction: float = _quantity(
+    dark_tile_fraction: float = quantity(
         0.0, "share of tiles, chosen at random, imaged with little light", low=0, high=1
     )
-    dark_amplitude: float = _quantity(
+    dark_amplitude: float = quantity(
         0.05, "amplitude in those over that in the others", low=0, high=1
     )
-    bad_slices: tuple[int, ...] = _quantity(
+    bad_slices: tuple[int, ...] = quantity(
         (), "ids of slices that show hardly any tissue (contact lost)", element=int
     )
-    bad_amplitude: float = _quantity(
+    bad_amplitude: float = quantity(
         0.05, "amplitude in those over that in the others", low=0, high=1
     )
 
     # Tissue
-    agarose_amplitude: float = _quantity(31.0, "RMS amplitude of agarose at the focus", low=0)
-    grey_amplitude: float = _quantity(200.0, "RMS amplitude of grey matter at the focus", low=0)
-    white_amplitude: float = _quantity(320.0, "RMS amplitude of white matter at the focus", low=0)
-    agarose_mu_per_mm: float = _quantity(0.5, "attenuation of agarose, 1/mm", low=0)
-    grey_mu_per_mm: float = _quantity(1.6, "attenuation of grey matter, 1/mm", low=0)
-    white_mu_per_mm: float = _quantity(2.4, "attenuation of white matter, 1/mm", low=0)
-    backscatter_exponent: float = _quantity(
+    agarose_amplitude: float = quantity(31.0, "RMS amplitude of agarose at the focus", low=0)
+    grey_amplitude: float = quantity(200.0, "RMS amplitude of grey matter at the focus", low=0)
+    white_amplitude: float = quantity(320.0, "RMS amplitude of white matter at the focus", low=0)
+    agarose_mu_per_mm: float = quantity(0.5, "attenuation of agarose, 1/mm", low=0)
+    grey_mu_per_mm: float = quantity(1.6, "attenuation of grey matter, 1/mm", low=0)
+    white_mu_per_mm: float = quantity(2.4, "attenuation of white matter, 1/mm", low=0)
+    backscatter_exponent: float = quantity(
         0.0, "power b of backscatter ∝ µ^b in tissue, texture included; grey_amplitude sets its "
         "strength and white_amplitude is unused; 0 = amplitudes and µ are independent",
         low=0, high=4,
     )  # fmt: skip
-    texture_rms: float = _quantity(
+    texture_rms: float = quantity(
         0.18, "RMS of the natural logarithm of tissue amplitude around its class", low=0, high=2
     )
-    texture_um: float = _quantity(20.0, "finest scale of that texture, µm", above=0)
-    brain_fill: float = _quantity(
+    texture_um: float = quantity(20.0, "finest scale of that texture, µm", above=0)
+    brain_fill: float = quantity(
         0.9, "share of the mosaic's tighter side that the whole brain spans", above=0
     )
-    depth_scale: float = _quantity(
+    depth_scale: float = quantity(
         1.0, "stretch of the brain along block depth, 1 = as across", above=0
     )
 
     # Truth
-    truth_resolution_um: float = _quantity(25.0, "voxel of the truth volumes, µm", above=0)
+    truth_resolution_um: float = quantity(25.0, "voxel of the truth volumes, µm", above=0)
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            _check_bounds(item.name, getattr(self, item.name), item.metadata)
+            check_bounds(item.name, getattr(self, item.name), item.metadata)
         self._check_together()
 
     def _check_together(self) -> None:
@@ -236,6 +221,10 @@ class PhantomParams:
             )
         parse_stage_to_array(self.stage_to_array)
         self.missing_tile_indices()
+        if self.rolloff_shape not in ROLLOFF_SHAPES:
+            raise InputError(
+                f"rolloff_shape = {self.rolloff_shape!r}: expected {' or '.join(ROLLOFF_SHAPES)}"
+            )
         if self.stage_z not in STAGE_Z:
             raise InputError(f"stage_z = {self.stage_z!r}: expected one of {', '.join(STAGE_Z)}")
         if self.thickness_in_metadata not in ("interval", "cut"):
@@ -329,46 +318,6 @@ class PhantomParams:
         return found
 
 
-def _check_bounds(name: str, value: Any, bounds: Mapping[str, Any]) -> None:
-    if isinstance(value, tuple | str):
-        return
-    if not math.isfinite(value):
-        raise InputError(f"{name} = {value}: expected a finite number")
-    rules = (
-        ("low", value < (bounds["low"] if bounds["low"] is not None else value), "at least"),
-        ("high", value > (bounds["high"] if bounds["high"] is not None else value), "at most"),
-        ("above", bounds["above"] is not None and value <= bounds["above"], "more than"),
-        ("below", bounds["below"] is not None and value >= bounds["below"], "less than"),
-    )
-    for key, broken, words in rules:
-        if broken:
-            raise InputError(f"{name} = {value:g}: expected {words} {bounds[key]:g}")
-
-
-def parse_stage_to_array(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Read a mapping such as ``+x,+y``.
-
-    Returns
-    -------
-    tuple
-        For axis 1 and axis 2: the stage axis (0 = x, 1 = y) that runs along it, and its sign.
-
-    Raises
-    ------
-    InputError
-        When the text does not name x and y once each, with signs.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    axes = [part.lstrip("+-") for part in parts]
-    signs_are_single = all(len(part) == 2 and part[0] in "+-" for part in parts)
-    if sorted(axes) != ["x", "y"] or not signs_are_single:
-        raise InputError(
-            f"stage_to_array = {text!r}: expected a signed x and a signed y, such as +x,+y or -y,+x"
-        )
-    first, second = (("xy".index(part[1]), 1 if part[0] == "+" else -1) for part in parts)
-    return first, second
-
-
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "n_slices": 3,
@@ -439,28 +388,3 @@ def preset(name: str, **changes: Any) -> PhantomParams:
     if name not in PRESETS:
         raise InputError(f"preset {name!r}: expected one of {', '.join(PRESETS)}")
     return PhantomParams(**{**PRESETS[name], **changes})
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add one flag a parameter; a flag that is not given leaves the preset's value."""
-    group = parser.add_argument_group("quantities (defaults are those of the preset small)")
-    for item in dataclasses.fields(PhantomParams):
-        element = item.metadata["element"]
-        options: dict[str, Any] = {"type": element or type(item.default)}
-        if element is not None:
-            options["nargs"] = "*"
-            options["metavar"] = "Z:IX:IY" if element is str else "ID"
-        else:
-            options["metavar"] = {int: "N", float: "X", str: "TEXT"}[type(item.default)]
-        text = item.metadata["help"]
-        if element is None:
-            text += f" [{str(item.default).replace('%', '%%')}]"
-        group.add_argument(f"--{item.name}", default=argparse.SUPPRESS, help=text, **options)
-
-
-def from_flags(arguments: argparse.Namespace, preset_name: str) -> PhantomParams:
-    """Return the preset's parameters with those changed that the command line gave."""
-    names = {item.name for item in dataclasses.fields(PhantomParams)}
-    given = {name: value for name, value in vars(arguments).items() if name in names}
-    changes = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    return preset(preset_name, **changes)

@@ -13,6 +13,7 @@ from pathlib import Path
 from linumpy.errors import InputError, LinumpyError
 from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.phantom.anatomy import Anatomy, Template, load_template
+from linumpy.phantom.artefacts import slice_artefacts
 from linumpy.phantom.cutting import (
     SlicePlan,
     TilePlan,
@@ -20,7 +21,14 @@ from linumpy.phantom.cutting import (
     face_map_um,
     plan_slices,
 )
-from linumpy.phantom.optics import flat_field, focal_surface_um
+from linumpy.phantom.deformation import deformation_um
+from linumpy.phantom.optics import (
+    flat_field,
+    focal_surface_um,
+    own_focus_um,
+    rolloff,
+    scan_error_um,
+)
 from linumpy.phantom.params import PhantomParams
 from linumpy.phantom.tile import Scene, image_tile
 from linumpy.phantom.truth import describe, write_fields, write_volumes
@@ -55,8 +63,17 @@ def make_scene(
         anatomy=Anatomy(template or load_template(), params, seed),
         focal_um=focal_surface_um(params, seed),
         flat_field=flat_field(params, seed),
+        scan_um=scan_error_um(params, seed),
+        own_focus_um=own_focus_um(params, seed) if params.own_focus_peak_um else None,
+        rolloff=rolloff(params),
         face_grid=face_grid(params),
         faces={s.slice_id: face_map_um(params, seed, s.slice_id) for s in slices},
+        deformation_um={
+            s.slice_id: field
+            for s in slices
+            if (field := deformation_um(params, seed, s.slice_id)) is not None
+        },
+        artefacts={s.slice_id: slice_artefacts(params, seed, s.slice_id) for s in slices},
     )
     return scene, slices
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.phantom.anatomy import ANATOMY_AXES, CLASSES, labels
-from linumpy.phantom.cutting import FACE_STEP_UM, SlicePlan
+from linumpy.phantom.cutting import FACE_STEP_UM, SlicePlan, stage_axes
 from linumpy.phantom.params import PhantomParams
 from linumpy.phantom.tile import Scene
 
@@ -41,11 +41,16 @@ def describe(scene: Scene, slices: tuple[SlicePlan, ...]) -> dict[str, Any]:
         "slice_interval_um": p.slice_interval_um,
         "pivot_um": [side / 2 for side in p.mosaic_um],
         "axial": {"focus_um": p.focus_um, "rayleigh_um": p.rayleigh_um},
+        "stage_axes": stage_axes(p, scene.seed).tolist(),
         "tissue": {"water": {"amplitude": 0.0, "mu_per_mm": 0.0}, **tissue},
         "noise_rms": p.noise_rms,
         "face_origin_um": list(scene.face_grid.origin_um),
         "face_step_um": FACE_STEP_UM,
-        "slices": [_describe_slice(s) for s in slices],
+        "slices": [
+            _describe_slice(s)
+            | {"artefacts": [dataclasses.asdict(a) for a in scene.artefacts[s.slice_id]]}
+            for s in slices
+        ],
     }
 
 
@@ -87,12 +92,18 @@ def _describe_slice(plan: SlicePlan) -> dict[str, Any]:
 
 
 def write_fields(path: Path, scene: Scene) -> None:
-    """Write ``fields.npz``: focal surface, flat field and the unevenness of every face."""
+    """Write ``fields.npz``: what each A-line and sample has of its own, faces, deformation."""
     faces = {f"face_z{slice_id:02d}": face for slice_id, face in scene.faces.items()}
+    for slice_id, field in scene.deformation_um.items():
+        faces[f"deformation_z{slice_id:02d}"] = field.astype(np.float32)
+    if scene.own_focus_um is not None:
+        faces["own_focus_um"] = scene.own_focus_um
     np.savez_compressed(
         path,
         focal_um=scene.focal_um,
         flat_field=scene.flat_field,
+        scan_um=scene.scan_um,
+        rolloff=scene.rolloff,
         **faces,  # type: ignore[arg-type]
     )
 

@@ -49,9 +49,16 @@ class SliceFrame:
         return out
 
     def lateral_um(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return block positions (rows, columns, 2) of pixel coordinates, 0.5 = first centre."""
+        """Return block positions (rows, columns, 2) of the tissue that pixels show.
+
+        Parameters
+        ----------
+        rows, columns
+            Pixel coordinates, 0.5 = first centre.
+        """
         points = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1)
-        return np.asarray(self.known.to_block_um(points * self.pixel_um + self.corner_um))
+        rigid = self.known.to_block_um(points * self.pixel_um + self.corner_um)
+        return np.asarray(self.known.tissue_um(rigid))
 
 
 def has_slice_truth(run: Run, truth: Truth, slice_id: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,9 @@ class TruthSlice:
         Roll that brings the fly-back of a present tile to the end, by (ix, iy).
     dark
         Tiles imaged with little light, as (ix, iy).
+    deformation
+        How far the tissue seen at each block position lies from there, µm: one map an axis, or
+        None. It holds no shift and no turn over the mosaic.
     bad
         Whether the slice shows hardly any tissue.
     rehomed
@@ -115,6 +118,14 @@ class TruthSlice:
     dark: frozenset[tuple[int, int]] = frozenset()
     bad: bool = False
     rehomed: bool = False
+    deformation: tuple[FaceMap, FaceMap] | None = None
+
+    def tissue_um(self, points_um: np.ndarray) -> np.ndarray:
+        """Return which tissue of the block is seen at block positions (..., 2), um."""
+        if self.deformation is None:
+            return points_um
+        moved = [part.at_each(points_um) for part in self.deformation]
+        return np.asarray(points_um + np.stack(moved, axis=-1))
 
     def to_block_um(self, points_um: np.ndarray) -> np.ndarray:
         """Return where points (..., 2) of the slice's own frame lie in the block, um."""
@@ -252,6 +263,10 @@ def _truth_slice(
         _pair(grid["face_origin_um"]),
         _pair(grid["face_step_um"]),
     )
+    deformation = None
+    if (field := fields.get(f"deformation_z{slice_id:02d}")) is not None:
+        first, second = (replace(face, depth_um=part) for part in field.astype(float))
+        deformation = (first, second)
     tiles = [tile for tile in entry["tiles"] if tile.get("present", True)]
     return TruthSlice(
         slice_id=slice_id,
@@ -274,6 +289,7 @@ def _truth_slice(
         dark=frozenset((t["ix"], t["iy"]) for t in tiles if t.get("dark", False)),
         bad=bool(entry.get("bad", False)),
         rehomed=bool(entry.get("rehomed", False)),
+        deformation=deformation,
     )
 
 
