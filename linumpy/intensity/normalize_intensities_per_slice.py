@@ -9,7 +9,7 @@ import numpy as np
 from linumpy.device import Array, is_device_array
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.smoothing import smooth_map
-from linumpy.intensity.quantiles import histogram_quantile, otsu_threshold
+from linumpy.intensity.quantiles import clip_outer, histogram_quantile, otsu_threshold
 
 _SCALE_QUANTILE = 0.9
 
@@ -82,6 +82,8 @@ def find_agarose(mean_map: np.ndarray, sigma_px: float) -> AgaroseMask:
         Gaussian smoothing.
     """
     data = np.isfinite(mean_map) & (mean_map > 0)
+    # Smoothing would spread what a single absurd voxel does to its column.
+    mean_map = clip_outer(np.where(data, mean_map, np.nan))
     smooth = smooth_map(np.where(data, mean_map, 0), sigma_px)
     share = smooth_map(data.astype(np.float32), sigma_px)
     smooth = np.where(data, smooth / np.maximum(share, 1e-6), 0)

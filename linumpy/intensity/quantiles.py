@@ -85,23 +85,53 @@ def histogram_quantile(counts: Array, fraction: float) -> np.ndarray:
     return np.where(total > 0, answer, np.nan)
 
 
+OUTER = 0.001
+"""Share of the values at either end that may lie anywhere: they are clipped before a threshold is
+sought between the ends. Small beside every class (thresholds split shares of 5 % and more), large
+beside single bad voxels."""
+
+
+def clip_outer(values: np.ndarray, share: float = OUTER) -> np.ndarray:
+    """Return values clipped to their quantiles `share` and 1 − `share` (winsorised).
+
+    Parameters
+    ----------
+    values
+        Any shape; NaN stays NaN and does not count.
+    """
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return values
+    last = known.size - 1
+    # At least one value at either end, as long as most remain.
+    n_outer = min(int(np.ceil(share * last)), last // 4)
+    ends = [n_outer, last - n_outer]
+    low, high = np.partition(known, ends)[ends]
+    return np.clip(values, low, high)
+
+
 def otsu_threshold(values: np.ndarray, n_bins: int = 256) -> float:
     """Return the threshold that separates `values` best into two classes (Otsu, 1979).
+
+    Bins span the values without the outermost `OUTER` at either end, which count in the first and
+    last bin. So no single value decides how wide bins are, nor pulls a class's mean.
 
     Parameters
     ----------
     values
         Any shape; at least one finite value.
     n_bins
-        Bins between the smallest and the largest value.
+        Bins between the smallest and the largest value that count.
 
     Returns
     -------
     The threshold; just below the smallest value when all are the same but for rounding.
     """
+    smallest = float(np.min(values))
+    values = clip_outer(values)
     low, high = float(np.min(values)), float(np.max(values))
     if high - low <= 1e-6 * max(abs(low), abs(high)):
-        return float(np.nextafter(low, -np.inf))
+        return float(np.nextafter(smallest, -np.inf))
     counts, edges = np.histogram(values, bins=n_bins)
     centres = (edges[:-1] + edges[1:]) / 2
     below = counts.cumsum()

@@ -14,8 +14,9 @@ from linumpy.errors import InputError
 from linumpy.io.atomic import write_json
 from linumpy.io.grid import Grid, open_grid
 from linumpy.io.raw import RawTile, discover_tiles, image_files, tiles_of_slice
-from linumpy.mosaic.create_mosaic_grid_3d import RawTiles, open_raw_tiles
+from linumpy.mosaic.create_mosaic_grid_3d import PreparedTile, RawTiles, open_raw_tiles
 from linumpy.mosaic.grid_options import GridOptions
+from linumpy.mosaic.sample_checks import GARBLED
 from linumpy.mosaic.shifts import grids_by_id
 
 RECORD = "tile_cleaning.json"
@@ -76,6 +77,7 @@ def clean_raw_data(
     ------
     InputError
         When a grid is missing or does not hold what the raw tiles do; nothing is deleted then.
+        Tiles that the grid masks as garbled keep their samples.
     """
     root, grids = Path(root), Path(grids)
     slices = discover_tiles(root)
@@ -128,27 +130,40 @@ def _check(root: Path, raw: Sequence[RawTile], grid: Grid, options: GridOptions)
                 f"{grid.path}: {name} is {getattr(theirs, name)}, but {getattr(mine, name)} by the "
                 f"raw tiles in {root}; nothing was deleted"
             )
-    for key in sorted(tiles.tiles):
-        _compare(tiles, grid, key)
-    files = [path for tile in raw for path, _ in image_files(tile.path, tiles.raw.info)]
+    held = [tiles.tiles[key] for key in sorted(tiles.tiles) if _is_held(tiles, grid, key)]
+    files = [path for tile in held for path, _ in image_files(tile.path, tiles.raw.info)]
     return CleanedSlice(
         theirs.slice_id, grid.path, tuple(files), sum(path.stat().st_size for path in files)
     )
 
 
-def _compare(tiles: RawTiles, grid: Grid, key: tuple[int, int]) -> None:
-    there = {(t.ix, t.iy) for t in grid.info.tiles if t.present}
+def _is_held(tiles: RawTiles, grid: Grid, key: tuple[int, int]) -> bool:
+    """Return whether a grid holds a tile's samples; not when it masks them as garbled.
+
+    Raises
+    ------
+    InputError
+        When it holds something else.
+    """
     volume = tiles.read(key)
-    if key not in there or not _is_same(tiles, grid, key, volume):
+    made = tiles.prepare(key, volume)
+    is_there = any((t.ix, t.iy) == key and t.present for t in grid.info.tiles)
+    if not (is_there and _is_same(tiles, grid, key, made, volume)):
         raise InputError(
             f"{grid.path}: tile {key} is not what {tiles.tiles[key].path} holds; nothing was "
             "deleted. Make the grid anew, or give the flags that it was made with"
         )
+    if GARBLED in made.notes.flags:
+        # Another byte order can be put right.
+        logger.warning("%s: garbled and masked in the grid; kept", tiles.tiles[key].path)
+        return False
+    return True
 
 
-def _is_same(tiles: RawTiles, grid: Grid, key: tuple[int, int], volume: np.ndarray) -> bool:
+def _is_same(
+    tiles: RawTiles, grid: Grid, key: tuple[int, int], made: PreparedTile, volume: np.ndarray
+) -> bool:
     """Compare a grid's tile and its mask, voxel by voxel, with what raw samples make."""
-    made = tiles.prepare(key, volume)
     expected, found = to_host(made.data), grid.read_tile(*key)
     valid = grid.read_valid(*key)
     mask = np.ones(expected.shape, bool) if made.valid is None else to_host(made.valid) > 0

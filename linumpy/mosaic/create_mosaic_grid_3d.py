@@ -50,7 +50,7 @@ from linumpy.mosaic.raw_slice import (
     slice_interval_um,
     tile_grid,
 )
-from linumpy.slices.usable import usable
+from linumpy.mosaic.sample_checks import GARBLED, check_samples
 from linumpy.stream import stream
 
 logger = logging.getLogger("linumpy")
@@ -222,7 +222,7 @@ class RawTiles:
                 f"{len(self.tiles)} tiles are 0; expected amplitudes"
             )
         for key, notes in sorted(found.items()):
-            odd = [flag for flag in notes.flags if flag.startswith(("nan:", "saturated"))]
+            odd = [flag for flag in notes.flags if flag != "dark"]
             if odd:
                 logger.warning("%s: flagged %s", self.tiles[key].path, ", ".join(odd))
         dark = sum("dark" in notes.flags for notes in found.values())
@@ -432,12 +432,12 @@ class PreparedTile:
 
 
 def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTile:
-    """Mask what is not finite, note what is odd, and resample.
+    """Mask what no microscope writes, note what is odd, and resample.
 
-    Flags: ``nan:<n>`` for n samples that are not finite, or too large to reckon with
-    (`linumpy.slices.usable.LARGEST`), which become 0; ``dark`` for a tile that shows nothing, its
-    mean the same at every depth within 10 %; ``saturated`` when more than 1 % of the samples have
-    the largest value.
+    Flags: those of `linumpy.mosaic.sample_checks.check_samples`, whose samples become 0; ``dark``
+    for a tile that shows
+    nothing, its mean the same at every depth within 10 %; ``saturated`` when
+    more than 1 % of the samples have the largest value.
 
     Parameters
     ----------
@@ -447,22 +447,21 @@ def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTi
         As from `linumpy.geometry.resample.resampling_matrices`.
     """
     xp = namespace(volume)
-    flags = []
-    finite = usable(volume)
-    n_bad = int(volume.size - xp.count_nonzero(finite))
-    if n_bad:
-        volume = xp.where(finite, volume, volume.dtype.type(0))
-        flags.append(f"nan:{n_bad}")
+    found = check_samples(volume)
+    flags = list(found.flags)
+    if found.usable is not None:
+        volume = xp.where(found.usable, volume, volume.dtype.type(0))
     profile = volume.mean(axis=(1, 2), dtype=xp.float64)
-    if float(profile.max() - profile.min()) <= DARK_CONTRAST * float(profile.mean()):
+    is_flat = float(profile.max() - profile.min()) <= DARK_CONTRAST * float(profile.mean())
+    if is_flat and GARBLED not in flags:
         flags.append("dark")
     top = volume.max()
     at_top = int(xp.count_nonzero(volume == top))
     if float(top) > 0 and at_top > max(1, SATURATED_SHARE * volume.size):
         flags.append("saturated")
     valid = None
-    if n_bad:
-        data, valid = resample_masked(volume, finite, matrices)
+    if found.usable is not None:
+        data, valid = resample_masked(volume, found.usable, matrices)
     else:
         data = apply_axis_weights(volume, matrices)
     bright = float(top) != 0 or bool(data.any())

@@ -30,7 +30,7 @@ from linumpy.mosaic.create_mosaic_grid_3d import (
 from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY, PsoctOptions
 from linumpy.mosaic.psoct_slice import Key, PsoctSlice, read_psoct_slice
-from linumpy.slices.usable import usable
+from linumpy.mosaic.sample_checks import check_samples
 
 
 def create_mosaic_grid_psoct(
@@ -163,7 +163,7 @@ class _Tiles:
                 f"{len(found)} tiles are 0; expected amplitudes"
             )
         for key, notes in sorted(found.items()):
-            odd = [flag for flag in notes.flags if flag.startswith(("nan:", "saturated"))]
+            odd = [flag for flag in notes.flags if flag != "dark"]
             if odd:
                 logger.warning("%s: flagged %s", self.source.headers[key].path, ", ".join(odd))
         tiles = tuple(
@@ -181,12 +181,11 @@ def _prepare_complex(volume: Array, matrices: list[np.ndarray | None]) -> Prepar
     magnitude = xp.abs(volume)
     keep: list[np.ndarray | None] = [None] * 3
     notes = prepare_tile(magnitude, keep).notes
-    finite = usable(magnitude)
-    whole = bool(finite.all())
+    finite = check_samples(magnitude).usable
     parts, valid = [], None
     for part in (volume.real, volume.imag):
         part = xp.ascontiguousarray(part)
-        if whole:
+        if finite is None:
             parts.append(apply_axis_weights(part, matrices))
         else:
             data, valid = resample_masked(xp.where(finite, part, 0), finite, matrices)

@@ -53,6 +53,25 @@ def test_agarose_goes_to_zero_and_tissue_below_one(xp, scene):
     assert (out[valid == 0] == 0).all()
 
 
+@pytest.mark.parametrize("absurd", [1e4, 1e7, 9.5e11])
+def test_one_absurd_voxel_leaves_the_brightness(scene, absurd):
+    """Seen to fail where the map of means is smoothed, or its threshold sought, as it is."""
+
+    def solved(volume):
+        agarose = find_agarose(depth_mean(volume, valid), 1.0)
+        flat, chosen = volume.reshape(12, -1), valid.reshape(12, -1) > 0
+        counts = float_histogram(flat, chosen)
+        of_agarose = float_histogram(flat, chosen & agarose.mask.reshape(1, -1))
+        return solve_normalization(4, counts, of_agarose, agarose.agarose_fraction, 99.9)
+
+    volume, valid, _ = scene
+    clean = solved(volume)
+    volume[5, 30, 40] = absurd
+    found = solved(volume)
+    assert found.scale == pytest.approx(clean.scale, rel=1e-3)
+    np.testing.assert_allclose(found.floor, clean.floor, rtol=1e-3)
+
+
 def test_depth_mean_of_masked_columns(xp):
     volume = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
     valid = np.ones(volume.shape, np.uint8)

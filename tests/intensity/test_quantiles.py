@@ -69,3 +69,18 @@ def test_counts_of_selected_columns_with_negatives_as_zero(xp, rng):
 def test_values_that_are_the_same_but_for_rounding_are_all_above(step):
     values = 3.0 + step * np.arange(50)
     assert (values > otsu_threshold(values)).all()
+
+
+@pytest.mark.parametrize("absurd", [9.5e11, 1e30, -1e12])
+def test_one_absurd_value_moves_no_threshold(rng, absurd):
+    """Seen to fail with bins between the smallest and the largest value."""
+    values = np.concatenate([rng.normal(3, 0.5, 400), rng.normal(9, 1.5, 250)])
+    clean = otsu_threshold(values)
+    values[70] = absurd
+    # Within a bin.
+    assert otsu_threshold(values) == pytest.approx(clean, abs=0.05)
+
+
+def test_a_class_of_one_percent_keeps_its_threshold(rng):
+    values = np.concatenate([rng.normal(3, 0.3, 9900), rng.normal(9, 0.3, 100)])
+    assert 4 < otsu_threshold(values) < 8

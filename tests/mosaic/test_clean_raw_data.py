@@ -273,3 +273,14 @@ def test_rounding_of_a_resampled_grid_lets_the_samples_go(acquisition, monkeypat
     monkeypatch.setattr(Grid, "read_tile", lambda *a: read(*a) * np.float32(1 + 4e-5))
     with pytest.raises(InputError, match="nothing was deleted"):
         clean_raw_data(raw, grids, [1], options)
+
+
+def test_samples_that_the_grid_masks_as_garbled_stay(acquisition, caplog):
+    """Seen to fail where the zeros of the grid count as the same: they can be swapped back."""
+    raw, grids = acquisition
+    path = first_image(raw)
+    np.fromfile(path, "<f4").byteswap().tofile(path)
+    remade(grids, raw, -1.0)
+    (found,) = clean_raw_data(raw, grids, [1])
+    assert path.exists() and len(found.files) == 2 and len(samples(raw)) == 4
+    assert f"{path.parent}: garbled and masked in the grid; kept" in caplog.text

@@ -240,7 +240,7 @@ def test_dark_and_saturated_tiles_are_flagged(acquisition: Any) -> None:
     acquisition.write_image(0, 3, 11, np.roll(np.minimum(bright, 150), -5, axis=1))
     acquisition.change_info(0, 3, 10, stage_x_pos_mm=None)
     flags = {(t.ix, t.iy): t.flags for t in open_grid(acquisition.create()).info.tiles}
-    assert flags[0, 0] == ("dark",) and flags[0, 1] == ("nominal_position", "dark")
+    assert flags[0, 0] == ("dark",) and flags[0, 1] == ("nominal_position", "zeros:320", "dark")
     assert flags[0, 2] == ("saturated",)
     assert flags[1, 0] == flags[1, 1] == flags[1, 2] == ()
 

@@ -319,3 +319,49 @@ def test_grids_or_raw_tiles_but_not_both(script, tmp_path, name, arguments, said
     done = script(name, *arguments, check=False)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def flip_a_bit(frames):
+    """Turn an amplitude of tissue into about 1e12."""
+    value = frames[40, 50:51, 60]
+    value.view(np.uint32)[:] |= np.uint32(1 << 28)
+    assert 1e10 < value[0] < 1e14
+
+
+def made(one, models, folder):
+    reconstruct_slice(one, folder / "slice.ome.zarr", models, PARAMS, overwrite=True)
+    image = open_image(folder / "slice.ome.zarr")
+    return np.asarray(image.array), image.attributes
+
+
+def test_a_flipped_bit_leaves_the_brightness_of_its_slice(tiny, models, tmp_path):
+    """Seen to fail without `sample_checks` and the clipped threshold."""
+    one = Slice(tiny / "raw", tmp_path / "raw")
+    clean, told = made(one.open(), models[1], tmp_path)
+    one.change(1, 1, flip_a_bit)
+    found, now = made(one.open(), models[1], tmp_path)
+    assert now["flags"] == {"1,1": ["spikes:1"]}
+    assert now["amplitude_scale"] == pytest.approx(told["amplitude_scale"], rel=1e-3)
+    assert found.shape == clean.shape
+    assert np.quantile(abs(found - clean), 0.999) < 1e-3
+
+
+@pytest.mark.slow
+def test_a_byte_swapped_tile_and_one_half_written_leave_the_models(tiny, tmp_path):
+    """Seen to fail without `sample_checks`.
+
+    What is left is what a ninth less of the tissue teaches.
+    """
+
+    def learn():
+        return learn_models([one.open()], learn=LearnParams(), **KINDS)
+
+    one = Slice(tiny / "raw", tmp_path / "raw")
+    clean = learn()
+    one.change(1, 1, lambda frames: frames.byteswap(inplace=True))
+    one.change(0, 1, lambda frames: frames.reshape(-1)[frames.size // 2 - 17 :].fill(0))
+    found = learn()
+    assert abs(found.flat.flat_field / clean.flat.flat_field - 1).max() < 0.05
+    assert abs(np.subtract(found.focal.surface_um, clean.focal.surface_um)).max() < 5
+    _, told = made(one.open(), found, tmp_path)
+    assert told["flags"]["1,1"] == ["garbled"] and told["flags"]["0,1"][0].startswith("zeros:")
