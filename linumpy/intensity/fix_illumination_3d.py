@@ -4,6 +4,7 @@ Model: ``I_i(x) = F(x) · T_i(x)`` on amplitudes, mean F = 1, as in BaSiC (Peng 
 Communications 8, 14836, 2017) without its dark field: OCT's floor is noise, which does not
 follow the illumination and is subtracted in power before the fit. Where BaSiC relies on the
 sparsity of many tiles, the overlaps of neighbouring tiles are used too (`mosaic.shared_field`).
+F is a polynomial times a gain of each line of either axis (`line_gain`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from linumpy.device import Array, is_device_array, like, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.interface import difference_weights
-from linumpy.mosaic.shared_field import TileMap, fit_shared_field
+from linumpy.intensity.line_gain import LineGain, LineMaps, fit_line_gain, places_of
+from linumpy.mosaic.shared_field import LineTerms, SharedField, TileMap, fit_shared_field
 
 MIN_SIGNAL_TO_NOISE = 2.0
 _WATER_MARGIN_PX = 4
@@ -35,6 +37,9 @@ class FlatField:
         Voxel size of the tiles it was learned on.
     overlap_residual
         Robust spread of ln brightness between overlapping tiles after correction, a cell.
+    line_gain_percent
+        RMS over lines of the gain that `flat_field` holds of each line of axis 1 (A-lines) and of
+        axis 2 (B-scans); 0 where none stands out.
     """
 
     flat_field: np.ndarray
@@ -42,6 +47,7 @@ class FlatField:
     n_tiles: int
     n_pairs: int
     overlap_residual: float
+    line_gain_percent: tuple[float, float] = (0.0, 0.0)
 
 
 def brightness_map(array: Array, valid: Array | None = None) -> Array:
@@ -117,8 +123,20 @@ def fit_flat_field(
     voxel_um: tuple[float, float, float],
     *,
     cell: int,
+    lines: Sequence[LineMaps] = (),
 ) -> FlatField:
     """Fit the flat field to maps of the logarithm of `brightness_map`.
+
+    Parameters
+    ----------
+    log_brightness
+        Binned maps of tiles, with positions.
+    tile_shape
+        Pixels of a tile along axis 1 and 2.
+    cell
+        Pixels a cell side.
+    lines
+        Of the same tiles, to learn the gain of lines from; none for a smooth field.
 
     Raises
     ------
@@ -126,14 +144,50 @@ def fit_flat_field(
         When fewer than two tiles are bright enough.
     """
     field = fit_shared_field(log_brightness, tile_shape, cell=cell)
-    flat = np.exp(field.values)
+    values = field.values
+    gains: list[LineGain] = []
+    if lines:
+        corners = np.array([m.corner_px for m in log_brightness]).reshape(-1, 2)
+        places = places_of(corners, tile_shape)
+        gains = [
+            fit_line_gain(_less_field([m.across[axis] for m in lines], field, axis, cell), places)
+            for axis in (0, 1)
+        ]
+    if any(gain.rms for gain in gains):
+        short = gains[0].short[:, None] + gains[1].short
+        in_cells = _cell_means(_cell_means(short, cell).T, cell).T
+        even = [TileMap(m.values - in_cells, m.group, m.corner_px) for m in log_brightness]
+        long = [
+            LineTerms(axis, gain.long_waves, gain.long_sigma)
+            for axis, gain in enumerate(gains)
+            if gain.long_sigma
+        ]
+        field = fit_shared_field(even, tile_shape, cell=cell, lines=long)
+        values = field.values + short
+    flat = np.exp(values)
     return FlatField(
         flat_field=(flat / flat.mean()).astype(np.float32),
         voxel_um=voxel_um,
         n_tiles=field.n_tiles,
         n_pairs=field.n_pairs,
         overlap_residual=field.overlap_residual,
+        line_gain_percent=(100 * gains[0].rms, 100 * gains[1].rms) if gains else (0.0, 0.0),
     )
+
+
+def _less_field(
+    strips: Sequence[np.ndarray], field: SharedField, axis: int, cell: int
+) -> list[np.ndarray]:
+    """Subtract the smooth field from strips one pixel wide along an axis."""
+    smooth = _cell_means(field.values if axis == 0 else field.values.T, cell)
+    return [values - smooth for values in strips]
+
+
+def _cell_means(values: np.ndarray, cell: int) -> np.ndarray:
+    """Average along axis 2 over cells; a rest at the end is dropped."""
+    count = values.shape[1] // cell
+    means = values[:, : count * cell].reshape(len(values), count, cell).mean(axis=2)
+    return np.asarray(means)
 
 
 def fix_illumination_3d(array: Array, flat_field: Array) -> Array:

@@ -73,18 +73,22 @@ def load_model(folder: Path | str, stem: str, kind: type[M]) -> M:
     folder = Path(folder)
     path = folder / f"{stem}.json"
     fields = dict(read_json(path))
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    if set(names) - set(fields):
+    declared = dataclasses.fields(kind)  # type: ignore[arg-type]
+    names = [field.name for field in declared]
+    # What has a default is newer than some models on disk.
+    needed = {field.name for field in declared if field.default is dataclasses.MISSING}
+    if needed - set(fields):
         fields.update(read_arrays(folder / f"{stem}.npz"))
-    missing = sorted(set(names) - set(fields))
+    names = [name for name in names if name in fields or name in needed]
+    missing = sorted(needed - set(fields))
     if missing:
         raise InputError(f"{path}: lacks {', '.join(missing)} of a {stem} model")
     for name in names:
         if not _finite(fields[name]):
             raise InputError(f"{path}: {name} of the {stem} model is not finite everywhere")
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    for field in declared:
         # JSON knows no tuples.
-        if str(field.type).startswith("tuple") and isinstance(fields[field.name], list):
+        if str(field.type).startswith("tuple") and isinstance(fields.get(field.name), list):
             fields[field.name] = tuple(fields[field.name])
     try:
         return kind(**{name: fields[name] for name in names})

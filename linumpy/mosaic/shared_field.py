@@ -39,6 +39,8 @@ _ROBUST_SIGMA = 1.4826
 _TUKEY = 4.685
 _ITERATIONS = 12
 _MIN_SIGMA = 1e-6
+_POLYNOMIAL_WAVES = 3
+"""Half waves a tile that a polynomial of degree 6 holds to a few percent."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,57 @@ class SharedField:
     n_pairs: int
     overlap_residual: float
     tile_residual: float
+
+
+@dataclass(frozen=True)
+class LineTerms:
+    """Cosines along one axis, beside the polynomial: long waves of the gain of lines.
+
+    Attributes
+    ----------
+    axis
+        0 or 1 of a map.
+    half_waves
+        The most half waves a tile; those that the polynomial holds are left out.
+    sigma
+        Standard deviation of the orthonormal coefficients about 0.
+    """
+
+    axis: int
+    half_waves: int
+    sigma: float
+
+    def waves(self) -> np.ndarray:
+        """Return the half waves a tile of the terms."""
+        return np.arange(_POLYNOMIAL_WAVES + 1, self.half_waves + 1)
+
+    def evaluate(self, shape: tuple[int, int], u1: np.ndarray, u2: np.ndarray) -> np.ndarray:
+        """Evaluate the terms as `basis` does."""
+        n = shape[self.axis]
+        phase = (np.pi / n) * ((u1, u2)[self.axis] + 0.5)
+        return np.stack([np.sqrt(2 / n) * np.cos(k * phase) for k in self.waves()], axis=-1)
+
+
+@dataclass(frozen=True)
+class _Basis:
+    """The terms of a field: a polynomial, then cosines of lines."""
+
+    shape: tuple[int, int]
+    degree: int
+    lines: tuple[LineTerms, ...] = ()
+
+    def evaluate(self, u1: np.ndarray, u2: np.ndarray) -> np.ndarray:
+        polynomial = basis(self.shape, u1, u2, self.degree)
+        if not self.lines:
+            return polynomial
+        waves = [line.evaluate(self.shape, u1, u2) for line in self.lines]
+        return np.concatenate([polynomial, *waves], axis=-1)
+
+    def prior(self, size: float) -> np.ndarray:
+        """Return the inverse variances of the coefficients of a field of this size."""
+        smooth = (term_degrees(self.degree) ** 2 / (2 * size)) ** 2
+        waves = [np.full(len(line.waves()), line.sigma**-2.0) for line in self.lines]
+        return np.diag(np.concatenate([smooth, *waves]))
 
 
 def bin_map(values: Array, cell: int) -> np.ndarray:
@@ -153,6 +206,7 @@ def fit_shared_field(
     *,
     cell: int,
     degree: int = 6,
+    lines: Sequence[LineTerms] = (),
 ) -> SharedField:
     """Fit the field that all maps share.
 
@@ -166,6 +220,8 @@ def fit_shared_field(
         Pixels a cell side, as given to `bin_map`.
     degree
         Highest degree of the polynomial.
+    lines
+        Terms beside the polynomial.
 
     Raises
     ------
@@ -180,17 +236,19 @@ def fit_shared_field(
         )
     centres = [(np.arange(n) + 0.5) * cell - 0.5 for n in kept[0].values.shape]
     u1, u2 = np.meshgrid(*centres, indexing="ij")
-    terms = basis(tile_shape, u1, u2, degree)
+    model = _Basis(tile_shape, degree, tuple(lines))
+    terms = model.evaluate(u1, u2)
     theta, information, tile_sigma = _tile_evidence(kept, terms)
-    rows, differences, pair_of_row = _overlap_equations(kept, tile_shape, cell, degree)
+    rows, differences, pair_of_row = _overlap_equations(kept, model, cell)
     overlap_sigma, n_pairs = 0.0, 0
     if len(differences):
         n_pairs = int(pair_of_row[-1]) + 1
         size = max(float(linear_combination(terms, theta).std()), robust_sigma(differences))
-        prior = np.diag((term_degrees(degree) ** 2 / (2 * size)) ** 2)
-        theta, overlap_sigma = _combine(rows, differences, pair_of_row, theta, information, prior)
+        theta, overlap_sigma = _combine(
+            rows, differences, pair_of_row, theta, information, model.prior(size)
+        )
     full = np.meshgrid(*(np.arange(n, dtype=float) for n in tile_shape), indexing="ij")
-    field = linear_combination(basis(tile_shape, full[0], full[1], degree), theta)
+    field = linear_combination(model.evaluate(full[0], full[1]), theta)
     return SharedField(field - field.mean(), len(kept), n_pairs, overlap_sigma, tile_sigma)
 
 
@@ -251,13 +309,13 @@ def _tile_evidence(
 
 
 def _overlap_equations(
-    maps: Sequence[TileMap], tile_shape: tuple[int, int], cell: int, degree: int
+    maps: Sequence[TileMap], model: _Basis, cell: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return basis differences, map differences and pair number of every cell in an overlap."""
     rows, differences, pair_of_row = [], [], []
     n_pairs = 0
     corners = np.array([m.corner_px for m in maps]).reshape(-1, 2)
-    for a, b in close_pairs(corners, tile_shape).tolist():
+    for a, b in close_pairs(corners, model.shape).tolist():
         first, second = maps[a], maps[b]
         if first.group != second.group:
             continue
@@ -267,10 +325,7 @@ def _overlap_equations(
             continue
         at_first, at_second, difference = found
         centre = [(c + 0.5) * cell - 0.5 for c in (*at_first, *at_second)]
-        rows.append(
-            basis(tile_shape, centre[0], centre[1], degree)
-            - basis(tile_shape, centre[2], centre[3], degree)
-        )
+        rows.append(model.evaluate(centre[0], centre[1]) - model.evaluate(centre[2], centre[3]))
         differences.append(difference)
         pair_of_row.append(np.full(len(difference), n_pairs))
         n_pairs += 1

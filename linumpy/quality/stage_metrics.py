@@ -42,6 +42,9 @@ def fix_illumination_3d(model: Any, found: StageMetrics) -> None:
         "spread of ln brightness between overlapping tiles",
         "seam",
     )
+    found.add(
+        "line_gain", max(model.line_gain_percent), "%", "RMS gain of single lines, of either axis"
+    )
 
 
 def _learned_tiles(model: Any, found: StageMetrics) -> None:

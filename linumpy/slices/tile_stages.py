@@ -28,6 +28,7 @@ from linumpy.intensity.fix_illumination_3d import (
     fit_flat_field,
     fix_illumination_3d,
 )
+from linumpy.intensity.line_gain import LineMaps, line_maps
 from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
 from linumpy.mosaic.shared_field import TileMap, bin_map
@@ -109,7 +110,7 @@ class FieldStage(Stage):
     def check_model(self) -> None:
         """Refuse a model that was learned on tiles of another size."""
 
-    def gather(self, key: Key, measurement: np.ndarray) -> None:
+    def gather(self, key: Key, measurement: Any) -> None:
         """Keep the map of one tile."""
         self._values[self._slice_id, key] = measurement
 
@@ -182,6 +183,7 @@ class FixIllumination3d(FieldStage):
 
     def __init__(self, model: FlatField | None = None) -> None:
         super().__init__(model)
+        self._lines: dict[tuple[int, Key], LineMaps] = {}
 
     def check_model(self) -> None:
         """Refuse a flat field of another tile size."""
@@ -193,13 +195,25 @@ class FixIllumination3d(FieldStage):
                     f"{LEAST_FLAT:g}, with a mean of 1"
                 )
 
-    def measure(self, tile: Tile) -> np.ndarray:
-        """Return ln brightness in cells, NaN where it is dark."""
-        return np.log(bin_map(brightness_map(tile.data, tile.valid), self._cell))
+    def measure(self, tile: Tile) -> tuple[np.ndarray, LineMaps]:
+        """Return ln brightness in cells and in lines, NaN where it is dark."""
+        brightness = to_host(brightness_map(tile.data, tile.valid))
+        return np.log(bin_map(brightness, self._cell)), line_maps(brightness, self._cell)
+
+    def gather(self, key: Key, measurement: tuple[np.ndarray, LineMaps]) -> None:
+        """Keep the maps of one tile."""
+        super().gather(key, measurement[0])
+        self._lines[self._slice_id, key] = measurement[1]
 
     def solve(self) -> FlatField:
         """Fit the flat field."""
-        return fit_flat_field(self.maps, self._tile_shape, self._voxel_um, cell=self._cell)
+        return fit_flat_field(
+            self.maps,
+            self._tile_shape,
+            self._voxel_um,
+            cell=self._cell,
+            lines=[self._lines[place] for place in self._values],
+        )
 
     def apply(self, tile: Tile) -> Tile:
         """Divide a tile."""
