@@ -1,0 +1,398 @@
+#!/usr/bin/env python
+"""How accurate the estimators are over many random physics of the microscope and of tissue.
+
+Each physics is a small acquisition of the phantom's preset ``foreign``, reconstructed by the
+library with default parameters and held against its truth. One JSON line each is appended to a
+record; a run that was stopped goes on where it was.
+
+    python benchmarks/physics.py run RECORD.jsonl --jobs 16 [--count 100] [--device gpu]
+    python benchmarks/physics.py run RECORD.jsonl --each        a single effect a physics, in turn
+    python benchmarks/physics.py run AFTER.jsonl --like BEFORE.jsonl       the same physics again
+    python benchmarks/physics.py show RECORD.jsonl [--markdown] [--by effect]
+    python benchmarks/physics.py compare BEFORE.jsonl AFTER.jsonl [--markdown]
+    python benchmarks/physics.py template BRAIN.npz     for machines without nilearn: run --template
+    python benchmarks/physics.py whole FOLDER --count 10        whole runs through the pipeline
+
+Seeds are drawn anew for each record, and stand in its first line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import physics_table
+
+ROOT = Path(__file__).resolve().parent.parent
+# A full brain section in few samples: 32 tiles, of which the flat field is learned to about 1 %.
+GEOMETRY = {"n_slices": 2, "tiles_x": 4, "tiles_y": 4, "nx": 120, "ny": 120, "nz": 140}
+LARGE = {"n_slices": 2, "tiles_x": 2, "tiles_y": 2, "nx": 400, "ny": 400, "nz": 120}
+"""Tiles in which scale and shear of the stage add up to pixels."""
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def reconstruct(raw: Path, folder: Path, interval_um: float, gpu: bool) -> None:
+    """Reconstruct an acquisition as the pipeline does by default, into the layout of a run.
+
+    The interval of the cuts is told, as a user must where the stage's z contradicts metadata.
+    """
+    from linumpy.device import resolve
+    from linumpy.io.tables import write_shifts
+    from linumpy.mosaic.brain import register_folder, stack_folder
+    from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
+    from linumpy.mosaic.grid_options import GridOptions
+    from linumpy.mosaic.shifts import estimate_xy_shift_from_metadata, read_extents
+    from linumpy.params import build
+    from linumpy.slices.learn_models import learn_models
+    from linumpy.slices.raw_source import raw_inputs
+    from linumpy.slices.reconstruct_slice import reconstruct_to_files
+    from linumpy.stage_params.slices import LearnParams, SliceParams
+
+    device = resolve(gpu)
+    params = SliceParams.from_values({})
+    models = folder / "models"
+    write_shifts(
+        folder / "shifts_xy.csv", estimate_xy_shift_from_metadata(read_extents(raw, "+x,+y"))
+    )
+    grids = {}
+    options = GridOptions(slicing_interval_um=interval_um)
+    for source in raw_inputs(raw):
+        name = f"mosaic_grid_3d_z{source.slice_id:02d}.ome.zarr"
+        grids[source.slice_id] = folder / "mosaic_grids" / name
+        create_mosaic_grid_3d(raw, source.slice_id, grids[source.slice_id], options)
+    learned = learn_models(
+        list(grids.values()),
+        resample=params.resample,
+        focal=params.focal,
+        illumination=params.illumination,
+        learn=build(LearnParams, {}),
+        psf=params.psf,
+        device=device,
+    )
+    learned.save(models)
+    for slice_id, grid in grids.items():
+        reconstruct_to_files(
+            grid,
+            folder / "slices" / f"slice_z{slice_id:02d}.ome.zarr",
+            {},
+            models=models,
+            output_models=models / f"z{slice_id:02d}",
+            device=device,
+        )
+    config = _rate(folder, device)
+    registration = models / "register_slices.json"
+    shifts = folder / "shifts_xy.csv"
+    register_folder(folder / "slices", shifts, registration, {}, config=config, device=device)
+    stack_folder(
+        folder / "slices",
+        shifts,
+        folder / "brain.ome.zarr",
+        {},
+        registration=registration,
+        config=config,
+        output_model=models / "stack_slices_motor.json",
+        device=device,
+    )
+
+
+def _rate(folder: Path, device: Any) -> Path:
+    """Let the pipeline's decision on slices be made; return its table."""
+    from linumpy.io.tables import SliceConfig, write_slice_config
+    from linumpy.quality.assess_folder import assess_folder
+
+    ids = sorted(int(p.name[7:9]) for p in (folder / "slices").glob("slice_z*.ome.zarr"))
+    first, rated = folder / "slice_config_in.csv", folder / "slice_config.csv"
+    write_slice_config(first, [SliceConfig(slice_id) for slice_id in ids])
+    assess_folder(
+        folder / "slices",
+        folder / "models" / "assess_slice_quality.json",
+        {},
+        shifts=folder / "shifts_xy.csv",
+        config_in=first,
+        config_out=rated,
+        device=device,
+    )
+    return rated
+
+
+def measure(folder: Path, truth: Path) -> dict[str, Any]:
+    """Return the figures of a run, which steps said that something is wrong, and lost slices."""
+    from linumpy.quality.evaluate import evaluate
+    from linumpy.quality.run import Run
+
+    figures = evaluate(folder, truth, grids=folder / "mosaic_grids")
+    run = Run(folder)
+    flags = sorted(
+        f"{step}.{name}"
+        for (step, _), record in run.metrics.items()
+        for name, metric in record.get("metrics", {}).items()
+        if metric["status"] != "ok"
+    )
+    return {
+        "figures": {name: figure.to_json() for name, figure in figures.items()},
+        "flags": sorted(set(flags)),
+        "left_out": sorted(run.left_out),
+    }
+
+
+def one_physics(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Simulate, reconstruct and rate one physics; failures are part of the result."""
+    from linumpy.phantom.physics import foreign
+    from linumpy.phantom.simulate import simulate
+
+    started = time.perf_counter()
+    result: dict[str, Any] = {"seed": task["seed"], "only": task["only"]}
+    folder = Path(tempfile.mkdtemp(prefix=f"physics-{task['seed']}-", dir=task["scratch"]))
+    try:
+        params = foreign(task["seed"], task["only"], **task["geometry"])
+        brain = read_template(task["template"]) if task["template"] else None
+        simulate(folder, params, task["seed"], threads=1, template=brain)
+        simulated = time.perf_counter()
+        result["simulated_s"] = round(simulated - started, 1)
+        try:
+            gpu = task["device"] == "gpu"
+            reconstruct(folder / "raw", folder / "run", params.slice_interval_um, gpu)
+            result["reconstructed_s"] = round(time.perf_counter() - simulated, 1)
+            result |= measure(folder / "run", folder / "truth")
+        except Exception as error:
+            # What linumpy cannot do is what this is to find; the others go on.
+            result["error"] = f"{type(error).__name__}: {error}"
+            result["traceback"] = traceback.format_exc()[-2000:]
+    finally:
+        if not task["keep"]:
+            shutil.rmtree(folder, ignore_errors=True)
+    result["wall_s"] = round(time.perf_counter() - started, 1)
+    return result
+
+
+def write_template(path: Path) -> None:
+    """Write the brain of the phantom to one file that NumPy reads."""
+    import numpy as np
+
+    from linumpy.phantom.anatomy import load_template
+
+    brain = load_template()
+    np.savez_compressed(path, grey=brain.grey, white=brain.white, voxel_mm=brain.voxel_mm)
+
+
+def read_template(path: Path) -> Any:
+    """Read what `write_template` wrote."""
+    import numpy as np
+
+    from linumpy.phantom.anatomy import Template
+
+    with np.load(path) as found:
+        voxel = found["voxel_mm"].tolist()
+        return Template(found["grey"], found["white"], (voxel[0], voxel[1], voxel[2]))
+
+
+def read_record(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a record's first line and its results; a line that was cut short is dropped."""
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        # A kill fell into the last write: the next one begins a line of its own.
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    lines = [json.loads(line) for line in whole.decode("utf-8").splitlines()]
+    if not lines or "seeds" not in lines[0]:
+        sys.exit(f"{path}: no record of benchmarks/physics.py; expected seeds in its first line")
+    return lines[0], lines[1:]
+
+
+def append(path: Path, entry: Mapping[str, Any]) -> None:
+    """Append a line and wait until it is on disk."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def plan(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the first line of a new record: what is to be done."""
+    if args.like is not None:
+        header, _ = read_record(args.like)
+        return {**header, "device": args.device}
+    from linumpy.phantom.physics import EFFECTS
+
+    count = args.count
+    drawn = random.SystemRandom()
+    seeds = args.seeds or [drawn.randrange(1, 10**6) for _ in range(count)]
+    if args.each:
+        names = list(EFFECTS)
+        only: list[list[str] | None] = [[names[i % len(names)]] for i in range(len(seeds))]
+    else:
+        only = [args.only] * len(seeds)
+    geometry = dict(LARGE if args.large else GEOMETRY)
+    geometry |= {"n_slices": args.slices} if args.slices else {}
+    return {
+        "seeds": seeds,
+        "only": only,
+        "geometry": geometry,
+        "device": args.device,
+        "version": _version(),
+    }
+
+
+def _version() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        from importlib.metadata import version
+
+        return version("linumpy")
+
+
+def run_all(args: argparse.Namespace) -> None:
+    """Do what a record lacks."""
+    if args.record.exists():
+        header, done = read_record(args.record)
+    else:
+        header, done = plan(args), []
+        append(args.record, header)
+    print(f"seeds: {' '.join(map(str, header['seeds']))}", flush=True)
+    known = {(r["seed"], tuple(r["only"] or ())) for r in done}
+    tasks = [
+        {
+            "seed": seed, "only": only, "geometry": header["geometry"], "scratch": args.scratch,
+            "keep": args.keep, "device": header["device"], "template": args.template,
+        }
+        for seed, only in zip(header["seeds"], header["only"], strict=True)
+        if (seed, tuple(only or ())) not in known
+    ]  # fmt: skip
+    for name in THREAD_VARIABLES:
+        os.environ.setdefault(name, "1")
+    for number, result in enumerate(_results(tasks, args.jobs), len(done) + 1):
+        append(args.record, result)
+        only = f" {'+'.join(result['only'])}" if result["only"] else ""
+        failure = f"  FAILED {result['error']}" if "error" in result else ""
+        print(
+            f"{number}/{len(header['seeds'])} seed {result['seed']}{only}: "
+            f"{result['wall_s']} s{failure}",
+            flush=True,
+        )
+    print(physics_table.show(*read_record(args.record)))
+
+
+def _results(tasks: Sequence[Mapping[str, Any]], jobs: int) -> Iterator[dict[str, Any]]:
+    """Yield results as they come, of at most `jobs` processes."""
+    if jobs == 1:
+        yield from map(one_physics, tasks)
+        return
+    # Spawned: a process that has used a GPU must not be forked.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        pending: set[Future[dict[str, Any]]] = {pool.submit(one_physics, t) for t in tasks}
+        while pending:
+            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in finished:
+                yield future.result()
+
+
+def run_whole(args: argparse.Namespace) -> None:
+    """Send whole acquisitions through the pipeline, those that the record lacks."""
+    args.folder.mkdir(parents=True, exist_ok=True)
+    record = args.folder / "whole.jsonl"
+    if record.exists():
+        header, done = read_record(record)
+    else:
+        drawn = random.SystemRandom()
+        seeds = args.seeds or [drawn.randrange(1, 10**6) for _ in range(args.count)]
+        header, done = {"seeds": seeds, "only": [None] * len(seeds), "version": _version()}, []
+        append(record, header)
+    print(f"seeds: {' '.join(map(str, header['seeds']))}", flush=True)
+    for seed in header["seeds"]:
+        if any(result["seed"] == seed for result in done):
+            continue
+        folder = args.folder / f"seed-{seed}"
+        started = time.perf_counter()
+        _command("linum_phantom.py", folder, "--preset", "foreign", "--seed", seed, "--overwrite")
+        _command(
+            "linum_nextflow.py", "run", ROOT / "main.nf", "--input", folder / "raw",
+            "--output", folder / "output", "--truth", folder / "truth",
+            "--subject_name", "foreign", *args.nextflow,
+        )  # fmt: skip
+        found = next(folder.rglob("accuracy.json"))
+        figures = json.loads(found.read_text(encoding="utf-8"))
+        result = {"seed": seed, "only": None, "figures": figures}
+        append(record, {**result, "wall_s": round(time.perf_counter() - started, 1)})
+    print(physics_table.show(*read_record(record)))
+
+
+def _command(script: str, *arguments: object) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / script), *map(str, arguments)]
+    subprocess.run(command, check=True)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="do what a record lacks")
+    run.add_argument("record", type=Path, help="file of JSON lines, made or continued")
+    run.add_argument("--count", type=int, default=100, help="number of physics [100]")
+    run.add_argument("--seeds", type=int, nargs="+", help="these instead of drawn ones")
+    run.add_argument("--like", type=Path, metavar="RECORD", help="the same physics as a record")
+    run.add_argument("--only", nargs="+", metavar="EFFECT", help="draw these effects alone")
+    run.add_argument("--each", action="store_true", help="one effect a physics, in turn")
+    run.add_argument("--large", action="store_true", help="four tiles of 400 x 400")
+    run.add_argument("--slices", type=int, help="slices a physics [2]")
+    run.add_argument("--jobs", type=int, default=1, help="processes [1]")
+    run.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    run.add_argument("--template", type=Path, metavar="NPZ", help="the brain, without nilearn")
+    run.add_argument("--scratch", help="folder for temporary files, 1 GB a job")
+    run.add_argument("--keep", action="store_true", help="keep acquisitions and runs")
+    show = commands.add_parser("show", help="print the distributions of a record")
+    show.add_argument("record", type=Path)
+    show.add_argument("--markdown", action="store_true", help="a table for docs/accuracy.md")
+    show.add_argument("--by", choices=("effect",), help="a table an effect")
+    compare = commands.add_parser("compare", help="compare two records metric by metric")
+    compare.add_argument("before", type=Path)
+    compare.add_argument("after", type=Path)
+    compare.add_argument("--markdown", action="store_true")
+    template = commands.add_parser("template", help="write the brain as one NumPy file")
+    template.add_argument("output", type=Path)
+    whole = commands.add_parser("whole", help="whole runs through the pipeline (needs Nextflow)")
+    whole.add_argument("folder", type=Path)
+    whole.add_argument("--count", type=int, default=10)
+    whole.add_argument("--seeds", type=int, nargs="+")
+    whole.add_argument("--nextflow", nargs=argparse.REMAINDER, default=[], help="flags of the run")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command."""
+    args = build_parser().parse_args(argv)
+    if args.command == "run":
+        run_all(args)
+    elif args.command == "template":
+        write_template(args.output)
+    elif args.command == "whole":
+        run_whole(args)
+    elif args.command == "show":
+        header, results = read_record(args.record)
+        print(physics_table.show(header, results, markdown=args.markdown, by=args.by))
+    else:
+        records = [read_record(path)[1] for path in (args.before, args.after)]
+        print(physics_table.compare(*records, markdown=args.markdown))
+
+
+if __name__ == "__main__":
+    main()
