@@ -48,7 +48,7 @@ def attenuation_figures(run: Run, truth: Truth) -> dict[str, Figure]:
         if tissue is not None:
             # Without a volume of µ, the amplitude tells it.
             true = tissue.mu(true)
-        label[:, frame.is_dark(lateral)] = 0
+        label[:, frame.is_disturbed(rows, columns)] = 0
         first = (mu > 0).argmax(axis=0)
         planes = np.arange(len(mu))[:, None, None]
         upper = (mu > 0) & (planes < first + UPPER_SHARE * (len(mu) - first))

@@ -102,9 +102,10 @@ def _sums(run: Run, truth: Truth, slice_id: int, model: Mapping[str, Any]) -> np
             if image.valid is None
             else np.asarray(image.valid[:, rows]) > 0
         )
-        lateral = frame.lateral_um(np.arange(rows.start, rows.stop) + 0.5, columns)
+        pixels = (np.arange(rows.start, rows.stop) + 0.5, columns)
+        lateral = frame.lateral_um(*pixels)
         amplitude, label = block.sample(frame.depth_um, lateral)
-        label[:, frame.is_dark(lateral)] = 0
+        label[:, frame.is_disturbed(*pixels)] = 0
         depth = (planes - valid.argmax(axis=0) + 0.5) * axial_um - FACE_UM
         step = np.floor(depth / STEP_UM).astype(int)
         # Voxels at 0 were cut off by normalisation: what they were is lost.

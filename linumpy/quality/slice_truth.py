@@ -37,19 +37,8 @@ class SliceFrame:
     fov_um: np.ndarray
     known: Any
 
-    def is_dark(self, lateral_um: np.ndarray) -> np.ndarray:
-        """Say which block positions lie in or beside a tile with too little light to measure."""
-        points = self.known.from_block_um(lateral_um)
-        out = np.zeros(points.shape[:-1], bool)
-        for index in self.known.dark:
-            corner = self.known.frame_corner_um(index)
-            inside = points > corner - _DARK_MARGIN_UM
-            inside &= points < corner + self.fov_um + _DARK_MARGIN_UM
-            out |= inside.all(axis=-1)
-        return out
-
-    def lateral_um(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return block positions (rows, columns, 2) of the tissue that pixels show.
+    def rigid_um(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return block positions (rows, columns, 2) of pixels, deformation left out.
 
         Parameters
         ----------
@@ -57,8 +46,25 @@ class SliceFrame:
             Pixel coordinates, 0.5 = first centre.
         """
         points = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1)
-        rigid = self.known.to_block_um(points * self.pixel_um + self.corner_um)
-        return np.asarray(self.known.tissue_um(rigid))
+        return np.asarray(self.known.to_block_um(points * self.pixel_um + self.corner_um))
+
+    def lateral_um(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return block positions (rows, columns, 2) of the tissue that pixels show."""
+        return np.asarray(self.known.tissue_um(self.rigid_um(rows, columns)))
+
+    def is_disturbed(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Say which pixels lie in or beside a tile without light, debris, a bubble or a tear."""
+        rigid = self.rigid_um(rows, columns)
+        points = self.known.from_block_um(rigid)
+        out = np.zeros(points.shape[:-1], bool)
+        for index in self.known.dark:
+            corner = self.known.frame_corner_um(index)
+            inside = points > corner - _DARK_MARGIN_UM
+            inside &= points < corner + self.fov_um + _DARK_MARGIN_UM
+            out |= inside.all(axis=-1)
+        for artefact in self.known.artefacts:
+            out |= artefact.distance_um(rigid) < _DARK_MARGIN_UM
+        return out
 
 
 def has_slice_truth(run: Run, truth: Truth, slice_id: int) -> bool:

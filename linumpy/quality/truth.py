@@ -68,6 +68,36 @@ class FaceMap:
 
 
 @dataclass(frozen=True)
+class Artefact:
+    """Debris, a bubble or a tear, in the block.
+
+    Attributes
+    ----------
+    radius_um
+        Of a disc; of a tear half its width.
+    angle_deg, length_um, bend_um
+        Of a tear: direction from axis 1 towards axis 2, length, and how far its ends lie beside
+        the line through its middle.
+    """
+
+    kind: str
+    centre_um: tuple[float, float]
+    radius_um: float
+    angle_deg: float = 0.0
+    length_um: float = 0.0
+    bend_um: float = 0.0
+
+    def distance_um(self, points_um: np.ndarray) -> np.ndarray:
+        """Return how far block positions (..., 2) lie outside, negative inside, um."""
+        along, across = np.moveaxis((points_um - self.centre_um) @ _turn(self.angle_deg), -1, 0)
+        if not self.length_um:
+            return np.asarray(np.hypot(along, across) - self.radius_um)
+        half = self.length_um / 2
+        across = across - self.bend_um * np.square(along / half)
+        return np.maximum(np.abs(across) - self.radius_um, np.abs(along) - half)
+
+
+@dataclass(frozen=True)
 class TruthSlice:
     """What is known of a slice.
 
@@ -97,6 +127,8 @@ class TruthSlice:
     deformation
         How far the tissue seen at each block position lies from there, µm: one map an axis, or
         None. It holds no shift and no turn over the mosaic.
+    artefacts
+        What lies in the light's way.
     bad
         Whether the slice shows hardly any tissue.
     rehomed
@@ -119,6 +151,7 @@ class TruthSlice:
     bad: bool = False
     rehomed: bool = False
     deformation: tuple[FaceMap, FaceMap] | None = None
+    artefacts: tuple[Artefact, ...] = ()
 
     def tissue_um(self, points_um: np.ndarray) -> np.ndarray:
         """Return which tissue of the block is seen at block positions (..., 2), um."""
@@ -290,6 +323,18 @@ def _truth_slice(
         bad=bool(entry.get("bad", False)),
         rehomed=bool(entry.get("rehomed", False)),
         deformation=deformation,
+        artefacts=tuple(_artefact(each) for each in entry.get("artefacts", ())),
+    )
+
+
+def _artefact(entry: Mapping[str, Any]) -> Artefact:
+    return Artefact(
+        kind=str(entry["kind"]),
+        centre_um=_pair(entry["centre_um"]),
+        **{
+            name: float(entry.get(name, 0.0))
+            for name in ("radius_um", "angle_deg", "length_um", "bend_um")
+        },
     )
 
 

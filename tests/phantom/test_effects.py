@@ -237,7 +237,7 @@ def test_truth_tells_every_effect(tmp_path: Any, brain: Template) -> None:
 
     params = micro(
         stripe_rms=0.05, scan_distortion_px=1.5, rolloff_6db_um=400.0, own_focus_peak_um=20.0,
-        deformation_rms_um=20.0, debris_per_slice=3.0, stage_scale=0.01,
+        deformation_rms_um=20.0, debris_per_slice=3.0, tears_per_slice=3.0, stage_scale=0.01,
     )  # fmt: skip
     found = acquire(tmp_path / "a", params, SEED, template=brain)
     np.testing.assert_allclose(found.fields["flat_field"], flat_field(params, SEED))
@@ -249,6 +249,12 @@ def test_truth_tells_every_effect(tmp_path: Any, brain: Template) -> None:
     expected = [a.kind for i in range(2) for a in slice_artefacts(params, SEED, i)]
     assert known == expected and len(known) > 0
     truth = load_truth(tmp_path / "a" / "truth")
+    for slice_id in range(2):
+        drawn = slice_artefacts(params, SEED, slice_id)
+        points = np.random.default_rng(1).uniform(-50, 500, (2000, 2))
+        for known_one, artefact in zip(truth.slices[slice_id].artefacts, drawn, strict=True):
+            inside = artefact.cover(*points.T) > 0.5
+            np.testing.assert_array_equal(known_one.distance_um(points) < 0, inside)
     points = np.array([[100.0, 150.0], [333.0, 20.0]])
     field = deformation_um(params, SEED, 1)
     assert field is not None

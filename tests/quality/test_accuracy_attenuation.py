@@ -87,6 +87,26 @@ def test_the_median_error_is_told_by_class(exact, synthetic):
     assert white.value == pytest.approx(0, abs=0.1)
 
 
+def test_what_lies_under_debris_does_not_count(exact, synthetic):
+    record = json.loads((exact[1] / "truth.json").read_text())
+    for slice_id in synthetic.IDS:
+        known = record["slices"][slice_id]
+        middle = np.array(known["offset_um"]) + SIDE * synthetic.VOXEL_UM / 2
+        known["artefacts"] = [
+            {"kind": "debris", "centre_um": middle.tolist(), "radius_um": 280.0, "transmission": 0}
+        ]
+        folder = exact[0] / f"models/z{slice_id:02d}"
+        mu = np.load(folder / "compensate_attenuation.npz")["mu_per_mm"].astype(float)
+        at = (np.arange(SIDE // 4) + 0.5) * 4 * synthetic.VOXEL_UM - SIDE * synthetic.VOXEL_UM / 2
+        mu[:, np.hypot(at[:, None], at) < 280] *= 3
+        write_mu(folder, mu)
+    spoilt = attenuation_figures(Run(exact[0]), load_truth(exact[1]))
+    assert max(figure.value for figure in spoilt.values()) > 1
+    (exact[1] / "truth.json").write_text(json.dumps(record))
+    for figure in attenuation_figures(Run(exact[0]), load_truth(exact[1])).values():
+        assert figure.value == pytest.approx(0, abs=0.1) and figure.n > 100
+
+
 def test_mixtures_have_a_mixtures_coefficient(exact, synthetic):
     """A voxel halfway in power between grey and white has halfway their attenuation."""
     truth = load_truth(exact[1])
