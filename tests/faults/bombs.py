@@ -21,6 +21,9 @@ SIDE = 64
 N = SIDE**3
 """Bytes of a chunk here: 256 KiB."""
 
+NO_OBJECT = "expected a JSON object"
+"""Said where this release of Python parses the depth; which depths it does, changed in 3.12."""
+
 HUGE = 2 << 30
 BLOCK = 128 << 10
 
@@ -252,7 +255,7 @@ def _documents() -> None:
     deep = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
     for name, content, match in (
         ("nested 200,000 deep", deep, "nested too deeply|would take"),
-        ("nested 2,000 deep", b"[" * 2000 + b"]" * 2000, "nested too deeply"),
+        ("nested 2,000 deep", b"[" * 2000 + b"]" * 2000, f"nested too deeply|{NO_OBJECT}"),
         ("10 million lists", b"[" + b"[]," * 10_000_000 + b"1]", "would take 2[0-9]* MiB"),
         ("a number of a million digits", b'{"a": ' + b"1" * 10**6 + b"}", "at most 64 bits"),
         ("NaN", b'{"a": NaN}', "'NaN', expected a finite one"),
@@ -266,7 +269,7 @@ def _documents() -> None:
     GOOD["convert"] = GOOD["verify"] = GOOD["image"]
     bomb("zarr.json, nested", "image", "recursion depth|would take",
          lambda d: _rewritten(image(d / "a.ome.zarr") / "zarr.json", deep))  # fmt: skip
-    bomb("zarr.json, 1,500 deep", "image", "recursion depth",
+    bomb("zarr.json, 1,500 deep", "image", f"recursion depth|{NO_OBJECT}",
          lambda d: _rewritten(image(d / "a.ome.zarr") / "zarr.json",
                               b"[" * 1500 + b"]" * 1500))  # fmt: skip
     bomb("zarr.json of 1 GB", "image", "1073741824 bytes, expected at most",
