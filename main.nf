@@ -99,15 +99,15 @@ workflow prepare {
         shifts = channel.value(source.shifts_xy)
     }
     else {
-        estimate_xy_shift_from_metadata(folder)
+        estimate_xy_shift_from_metadata(folder, source.unplaced)
         shifts = estimate_xy_shift_from_metadata.out.shifts
         times = times.mix(estimate_xy_shift_from_metadata.out.time)
     }
-    if (source.slice_config && !params.slices) {
+    if (source.slice_config && !params.slices && !source.bad) {
         config = channel.value(source.slice_config)
     }
     else {
-        generate_slice_config(folder, source.slice_config ?: [])
+        generate_slice_config(folder, source.slice_config ?: [], source.bad)
         config = generate_slice_config.out.config
         times = times.mix(generate_slice_config.out.time)
     }

@@ -24,6 +24,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--stage_to_array", default="+x,+y", metavar="AXES",
         help="signed stage axes along the A-lines and the B-scans of raw tiles; grids know theirs",
     )  # fmt: skip
+    parser.add_argument(
+        "--without", type=int, nargs="+", default=[], metavar="ID",
+        help="slices to pass over: their headers are not read",
+    )  # fmt: skip
     add_assume_unit(parser)
     return parser
 
@@ -37,7 +41,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     refuse_existing(args.output, args.overwrite)
     shifts = estimate_xy_shift_from_metadata(
-        read_extents(args.source, args.stage_to_array, assume_unit=args.assume_unit)
+        read_extents(
+            args.source,
+            args.stage_to_array,
+            assume_unit=args.assume_unit,
+            without=args.without,
+        )
     )
     write_shifts(args.output, shifts, overwrite=args.overwrite)
 

@@ -34,6 +34,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--only", metavar="IDS", help="slices to work on, such as 7,9-12; without it all"
     )
     parser.add_argument(
+        "--bad", type=int, nargs="+", default=[], metavar="ID",
+        help="slices with raw tiles that cannot be read, not to be used",
+    )  # fmt: skip
+    parser.add_argument(
         "--given", type=Path, metavar="TABLE",
         help="slice_config.csv with decisions made before, which win",
     )  # fmt: skip
@@ -62,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         galvo_threshold=args.galvo_threshold,
         assume_unit=args.assume_unit,
         given=args.given,
+        bad=args.bad,
         only=None if args.only is None else parse_ids(args.only),
     )
     write_slice_config(args.output, rows, overwrite=args.overwrite)

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, Union
 
 from linumpy.errors import InputError
 from linumpy.io.untrusted import TEXT_NBYTES, quoted, read_bounded
 
-Value = int | float | str
+Value = Union[int, float, str]  # noqa: UP007 - made when imported, by any Python at launch
 N = TypeVar("N", int, float)
 
 INFO_NAME = "info.txt"

@@ -21,6 +21,7 @@ from linumpy.device import Array, namespace
 from linumpy.errors import InputError
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
 from linumpy.io.models import read_json
+from linumpy.io.raw_files import image_files
 from linumpy.io.raw_folders import SLICE_NAME, TILE_PREFIX, walk_raw_folders
 from linumpy.io.tables import LARGEST_ID
 from linumpy.io.untrusted import quoted
@@ -31,7 +32,6 @@ LARGEST_INDEX = 9999
 """Largest index of a tile along an axis of its grid, which has a place for every index below."""
 
 _TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
-_IMAGE_NAME = re.compile(r"image_.*\.bin")
 
 
 @dataclass(frozen=True)
@@ -201,48 +201,6 @@ def _side_number(
         bounds = "from 0 to below 1" if below == 1 else f"above 0 {unit}"
         raise InputError(f"{path}: {key} is {quoted(value)}, expected a number {bounds}".rstrip())
     return float(value)
-
-
-def image_files(folder: Path | str, info: TileInfo) -> tuple[tuple[Path, int], ...]:
-    """Return the tile's ``image_*.bin`` in their order, each with the number of its B-scans.
-
-    Raises
-    ------
-    InputError
-        When there is none, one cannot be read, or the sizes are not those that ``info.txt``
-        calls for: whole B-scans in every file, `ny` of them in all.
-    """
-    folder = Path(folder)
-    paths = sorted((p for p in folder.iterdir() if _IMAGE_NAME.fullmatch(p.name)), key=_file_order)
-    if not paths:
-        raise InputError(f"{folder}: holds no image_*.bin; expected one or more")
-    per_bscan, total = info.bscan_bytes, info.bscan_bytes * info.ny
-    layout = f"4 x {info.nz} samples x ({info.nx} + {info.n_extra}) A-lines"
-    files, n_found = [], 0
-    for path in paths:
-        try:
-            size = path.stat().st_size
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-        if not path.is_file():
-            raise InputError(f"{path}: cannot be read (not a file)")
-        if len(paths) > 1 and (size == 0 or size % per_bscan):
-            raise InputError(
-                f"{path}: {size} bytes, expected a multiple of {per_bscan} ({layout} a B-scan)"
-            )
-        files.append((path, size // per_bscan))
-        n_found += size
-    if n_found != total:
-        what = f"{files[0][0]}: {n_found} bytes"
-        if len(files) > 1:
-            what = f"{files[-1][0]}: {n_found} bytes in {len(files)} files up to this one"
-        raise InputError(f"{what}, expected {total} ({layout} x {info.ny} B-scans)")
-    return tuple(files)
-
-
-def _file_order(path: Path) -> tuple[int, str]:
-    number = path.stem.removeprefix("image_")
-    return (int(number) if number.isascii() and number.isdigit() else -1, path.name)
 
 
 def read_tile(tile: RawTile, info: TileInfo) -> np.ndarray:

@@ -14,11 +14,13 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from linumpy.errors import InputError
+
+if TYPE_CHECKING:
+    # The launch reads headers with a Python that has no NumPy.
+    import numpy as np
 
 TEXT_NBYTES = 1 << 20
 """Most bytes of a header such as ``info.txt``."""
@@ -229,6 +231,7 @@ def read_arrays(path: Path | str) -> dict[str, np.ndarray]:
 
 
 def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> np.ndarray:
+    import numpy as np
     from numpy.lib import format as npy
 
     where = f"{path}: {quoted(entry.filename)}"

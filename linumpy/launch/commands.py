@@ -15,6 +15,7 @@ from linumpy.launch.claim import Claim
 from linumpy.launch.discover import checked_file, checked_path, find_input, manual_transforms
 from linumpy.launch.names import local_path
 from linumpy.launch.publish import Publisher
+from linumpy.launch.tiles import BadTilesError
 
 Answer = dict
 
@@ -113,6 +114,8 @@ def keep(requests: TextIO, answers: TextIO) -> None:
 def _answer(action: Callable[[dict[str, Any]], Answer], asked: dict[str, Any]) -> Answer:
     try:
         return action(asked)
+    except BadTilesError as error:
+        return {"error": str(error), "warnings": error.details}
     except LinumpyError as error:
         return {"error": str(error)}
     except OSError as error:

@@ -12,7 +12,8 @@ from typing import Any
 from linumpy.errors import InputError
 from linumpy.io.raw_folders import TILE_PREFIX, Identity, identity
 from linumpy.launch.names import check_names, is_address, local_path
-from linumpy.launch.tables import check_config
+from linumpy.launch.tables import check_config, left_out
+from linumpy.launch.tiles import BadTile, BadTilesError, find_bad_tiles, skipped
 from linumpy.launch.tree import ListedTree, LocalTree, digest
 
 _TILE = re.compile(r"tile_x[0-9]+_y[0-9]+_z([0-9]{1,9})(?![0-9])")
@@ -27,20 +28,23 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
     ----------
     asked
         ``input``, ``output``, ``work_dir``, ``subject_name``, ``slices``, ``slice_config``,
-        ``shifts_xy``: texts or None. ``listing`` where Nextflow listed an input elsewhere: rows of
-        name, bytes and time, and ``texts`` of its tables by name.
+        ``shifts_xy``: texts or None; ``skip_bad_slices``, true or false; ``exclude_first_slices``.
+        ``listing`` where Nextflow listed an input elsewhere: rows of name, bytes and time, and
+        ``texts`` of its tables by name.
 
     Returns
     -------
     ``kind`` (``raw`` or ``grids``); ``root``, where it really lies; ``subject``; ``slices``, each
     ``[id of two digits or more, path below the root, digest]``, chosen ones only; ``digest`` of
-    all; ``bytes`` of all; ``shifts_xy`` and ``slice_config``, a path or None; ``warnings``.
+    all; ``bytes`` of all; ``shifts_xy`` and ``slice_config``, a path or None; ``bad``, ids of
+    slices with tiles that cannot be read, and ``unplaced``, those of them that have a header which
+    cannot be read; ``warnings``.
 
     Raises
     ------
     InputError
         When it holds no tiles and no grids, or both; when a table or a choice of slices does not
-        fit; when something in it cannot be read.
+        fit; when something in it cannot be read: all bad tiles are named at once.
     """
     option = f"--input {asked['input']}"
     warnings: list[str] = []
@@ -62,10 +66,17 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
     ids = sorted(slices)
     tables = {name: _table(name, asked, tree, root if grids else None) for name in _TABLES}
     config = tables["slice_config"]
+    unused = set(ids[: asked.get("exclude_first_slices") or 0])
     if config is not None:
         text = asked.get("slice_config_text")
-        check_config(config, tree.text(Path(config)) if text is None else text, ids)
+        text = tree.text(Path(config)) if text is None else text
+        check_config(config, text, ids)
+        unused = left_out(text)
     chosen = _chosen(ids, asked.get("slices"))
+    wanted = [number for number in chosen if number not in unused]
+    bad = {} if grids else find_bad_tiles(tree, tiles)
+    _skip_bad(option, {i: bad[i] for i in wanted if i in bad}, wanted, asked, warnings)
+    chosen = [number for number in chosen if number not in bad]
     return {
         "kind": "grids" if grids else "raw",
         "root": str(root),
@@ -75,8 +86,34 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
         "digest": _joined(slices[i][1] for i in ids),
         "bytes": sum(slices[i][2] for i in ids),
         **tables,
+        "bad": sorted(bad),
+        "unplaced": [i for i in sorted(bad) if not all(t.has_position for t in bad[i])],
         "warnings": warnings,
     }
+
+
+def _skip_bad(
+    option: str,
+    bad: Mapping[int, list[BadTile]],
+    wanted: list[int],
+    asked: Mapping[str, Any],
+    warnings: list[str],
+) -> None:
+    """Warn of wanted slices with bad tiles where they may be skipped.
+
+    Raises
+    ------
+    BadTilesError
+        Where they may not be, or none is left.
+    """
+    if not bad:
+        return
+    if not asked.get("skip_bad_slices"):
+        advice = "copy these tiles anew, or leave their slices out with --skip_bad_slices"
+        raise BadTilesError(option, bad, advice)
+    if len(bad) == len(wanted):
+        raise BadTilesError(option, bad, "without them no slice would be left")
+    warnings += skipped(bad)
 
 
 _TABLES = ("shifts_xy", "slice_config")

@@ -51,3 +51,12 @@ def check_config(table: str, text: str, ids: Sequence[int]) -> None:
                 f"{', '.join(map(str, ids))}"
             )
         lines[number] = line
+
+
+def left_out(text: str) -> set[int]:
+    """Return the slices that a table, which `check_config` took, leaves out."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines()) if row]
+    if not rows or "use" not in rows[0]:
+        return set()
+    number, use = rows[0].index("slice_id"), rows[0].index("use")
+    return {int(float(row[number])) for row in rows[1:] if row[use:] and row[use].lower() in _NO}

@@ -40,7 +40,8 @@ from linumpy.geometry.resample import (
 from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import GridInfo, create_grid, parse_stage_to_array
 from linumpy.io.omezarr import Shape, Triple
-from linumpy.io.raw import RawTile, depth_mean, discover_tiles, image_files, read_aip, read_tile
+from linumpy.io.raw import RawTile, depth_mean, discover_tiles, read_aip, read_tile
+from linumpy.io.raw_files import image_files
 from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.raw_slice import (
     RawSlice,

@@ -14,6 +14,7 @@ from linumpy.errors import InputError
 from linumpy.io.grid import NOMINAL_OVERLAP_FRACTION, GridTile, parse_stage_to_array
 from linumpy.io.info import INFO_NAME, TileInfo
 from linumpy.io.raw import RawTile, SideData, read_side_data, tiles_of_slice
+from linumpy.io.raw_files import scan_of, scan_text
 from linumpy.mosaic.neighbours import close_pairs
 
 logger = logging.getLogger("linumpy")
@@ -67,20 +68,15 @@ def read_raw_slice(
     """
     tiles = tiles_of_slice(slices, slice_id, root)
     infos = tuple(tile.read_info() for tile in tiles)
-    scans = [(info.shape_px, info.n_extra, info.fov_um) for info in infos]
+    scans = [scan_of(info) for info in infos]
     usual, count = Counter(scans).most_common(1)[0]
     for tile, scan in zip(tiles, scans, strict=True):
         if scan != usual:
             raise InputError(
-                f"{tile.path / INFO_NAME}: {_scan_text(scan)}; expected {_scan_text(usual)} as "
+                f"{tile.path / INFO_NAME}: {scan_text(scan)}; expected {scan_text(usual)} as "
                 f"{count} of the {len(tiles)} tiles of slice z{slice_id:02d} have"
             )
     return RawSlice(slice_id, Path(root), tiles, infos, read_side_data(tiles[0], root))
-
-
-def _scan_text(scan: tuple[tuple[int, int, int], int, tuple[float, float]]) -> str:
-    (nz, nx, ny), n_extra, (width, height) = scan
-    return f"shape (z {nz}, x {nx} + {n_extra}, y {ny}) over {width:g} x {height:g} um"
 
 
 def tile_grid(raw: RawSlice, stage_to_array: str = "+x,+y") -> TileGrid:

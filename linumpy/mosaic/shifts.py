@@ -7,7 +7,7 @@ only one border moves: along each axis the border that moved less tells the slic
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -117,7 +117,11 @@ def _extent(
 
 
 def read_extents(
-    source: Path | str, stage_to_array: str = "+x,+y", *, assume_unit: str | None = None
+    source: Path | str,
+    stage_to_array: str = "+x,+y",
+    *,
+    assume_unit: str | None = None,
+    without: Iterable[int] = (),
 ) -> tuple[SliceExtent, ...]:
     """Return what each slice covers, from a folder of mosaic grids or of raw tiles.
 
@@ -127,6 +131,8 @@ def read_extents(
         Folder that holds ``mosaic_grid*.ome.zarr``, or a raw acquisition.
     stage_to_array
         Signed stage axes of the raw tiles; grids carry their own.
+    without
+        Slices of a raw acquisition to pass over.
 
     Raises
     ------
@@ -136,9 +142,11 @@ def read_extents(
     if holds_grids(source):
         return tuple(extent_of_grid(info) for info in read_grid_infos(source, assume_unit))
     slices = discover_tiles(source)
+    passed = set(without)
     return tuple(
         extent_of_raw_slice(read_raw_slice(slices, slice_id, source), stage_to_array)
         for slice_id in slices
+        if slice_id not in passed
     )
 
 

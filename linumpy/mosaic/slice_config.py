@@ -16,6 +16,7 @@ from linumpy.mosaic.shifts import holds_grids, read_grid_infos
 CALIBRATION = "calibration_slice"
 BY_HAND = "excluded by hand"
 NOT_CHOSEN = "not_chosen"
+BAD_TILES = "bad_raw_tiles"
 """Reasons why a slice is left out before anything is computed."""
 
 
@@ -29,6 +30,7 @@ def generate_slice_config(
     assume_unit: str | None = None,
     given: Path | None = None,
     only: Iterable[int] | None = None,
+    bad: Iterable[int] = (),
 ) -> tuple[SliceConfig, ...]:
     """List the slices of an acquisition and say which go into the brain.
 
@@ -52,6 +54,8 @@ def generate_slice_config(
         slices and columns, but want no slice that the acquisition does not have.
     only
         Slices to work on, whatever else is decided; None for all.
+    bad
+        Slices with tiles that cannot be read: left out, whatever else is decided.
 
     Returns
     -------
@@ -83,17 +87,20 @@ def generate_slice_config(
             rows[n] = replace(row, use=False, exclude_reason=BY_HAND)
     rows = [with_reason(_merged(row, decided.get(row.slice_id))) for row in rows]
     if only is not None:
-        chosen = set(only)
-        rows = [
-            row
-            if row.slice_id in chosen or not row.used
-            else replace(row, use=False, exclude_reason=NOT_CHOSEN)
-            for row in rows
-        ]
+        rows = _without(rows, set(ids) - set(only), NOT_CHOSEN)
+    rows = _without(rows, set(bad), BAD_TILES)
     if not any(row.used for row in rows):
         raise InputError(f"{source}: all {len(rows)} slices are excluded; expected one to be left")
     absent = [with_reason(row) for slice_id, row in decided.items() if slice_id not in ids]
     return tuple(sorted([*rows, *absent], key=lambda row: row.slice_id))
+
+
+def _without(rows: list[SliceConfig], ids: set[int], reason: str) -> list[SliceConfig]:
+    """Leave slices out that are used so far."""
+    return [
+        replace(row, use=False, exclude_reason=reason) if row.used and row.slice_id in ids else row
+        for row in rows
+    ]
 
 
 def with_reason(row: SliceConfig) -> SliceConfig:

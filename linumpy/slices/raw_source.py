@@ -15,7 +15,8 @@ from linumpy.device import Array, Device, namespace
 from linumpy.errors import InputError, LinumpyError
 from linumpy.io.grid import GridInfo
 from linumpy.io.omezarr import Shape, Triple
-from linumpy.io.raw import RawTile, discover_tiles, image_files, tiles_of_slice
+from linumpy.io.raw import RawTile, discover_tiles, tiles_of_slice
+from linumpy.io.raw_files import image_files
 from linumpy.io.tables import read_slice_config, selected_ids
 from linumpy.mosaic.create_mosaic_grid_3d import RawTiles, TileNotes, open_raw_tiles
 from linumpy.mosaic.grid_options import GridOptions

@@ -10,6 +10,8 @@ def find_input(given) {
     def names = ['input', 'output', 'subject_name', 'slices', 'slice_config', 'shifts_xy']
     def asked = names.collectEntries { name -> [name, given[name]?.toString()] } + [
         work_dir: workflow.workDir.toString(),
+        skip_bad_slices: given.skip_bad_slices,
+        exclude_first_slices: given.exclude_first_slices,
         places: [
             'the launch folder': workflow.launchDir.toString(),
             'the pipeline': projectDir.toString(),

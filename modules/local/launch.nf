@@ -18,10 +18,10 @@ def exchange(python, request) {
         error(said ? "Python could not look at the launch: ${said[-1]}" : 'the process that keeps the output folder has ended; -resume goes on')
     }
     def answer = new groovy.json.JsonSlurper().parseText(line)
+    (answer.warnings ?: []).each { warning -> log.warn(warning) }
     if (answer.error) {
         error(answer.error)
     }
-    (answer.warnings ?: []).each { warning -> log.warn(warning) }
     answer
 }
 

@@ -172,6 +172,31 @@ def test_excluding_what_is_not_there_or_everything_is_refused(acquisition: Any) 
         generate_slice_config(acquisition.root, exclude_first=-1)
 
 
+def test_slices_with_bad_tiles_are_left_out_whatever_a_table_says(
+    acquisition: Any, tmp_path: Path
+) -> None:
+    acquisition.add_slice(4, [(3, 9)])
+    given = tmp_path / "given.csv"
+    given.write_text("slice_id,use,exclude_reason\n0,no,torn\n1,yes,\n")
+    rows = generate_slice_config(acquisition.root, given=given, bad=[0, 1])
+    assert [(r.slice_id, r.use, r.exclude_reason) for r in rows] == [
+        (0, False, "torn"),
+        (1, False, "bad_raw_tiles"),
+        (4, True, ""),
+    ]
+    with pytest.raises(InputError, match="all 3 slices are excluded"):
+        generate_slice_config(acquisition.root, bad=[0, 1, 4])
+
+
+def test_a_slice_without_readable_header_is_passed_over(acquisition: Any) -> None:
+    """Seen to fail where all headers are read."""
+    acquisition.add_slice(4, [(3, 9)])
+    (acquisition.tile_path(1, 3, 9) / "info.txt").unlink()
+    extents = read_extents(acquisition.root, without=[1])
+    (shift,) = estimate_xy_shift_from_metadata(extents)
+    assert (shift.fixed_id, shift.moving_id) == (0, 4)
+
+
 def test_decisions_made_before_win_and_must_fit_the_acquisition(
     acquisition: Any, tmp_path: Path
 ) -> None:

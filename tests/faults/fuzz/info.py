@@ -3,7 +3,7 @@
 import math
 
 from linumpy.io.info import read_info
-from linumpy.io.raw import image_files
+from linumpy.io.raw_files import image_files
 from tests.faults.fuzz.common import folder, mutate_text, survive
 
 mutate = mutate_text
