@@ -50,6 +50,12 @@ def last_words(status: int, report: str, arguments: Sequence[str]) -> str | None
     return "\n".join([*lines, "Next:  correct this, then go on with", f"  {resumed(arguments)}"])
 
 
+def printable(told: str) -> str | None:
+    """Return lines that a terminal may show, None where there are none."""
+    lines = ["".join(c for c in line if c.isprintable()) for line in told.splitlines()]
+    return "\n".join(lines) if any(lines) else None
+
+
 def resumed(arguments: Sequence[str]) -> str:
     """Return the command that takes up a run where it stopped."""
     more = [] if "-resume" in arguments else ["-resume"]

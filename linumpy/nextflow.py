@@ -14,7 +14,7 @@ from pathlib import Path
 
 from linumpy.errors import LinumpyError
 from linumpy.extras import extra_advice
-from linumpy.failures import last_words
+from linumpy.failures import last_words, printable
 from linumpy.installed_workflow import name_workflow
 from linumpy.maven import class_path
 
@@ -96,7 +96,7 @@ def launch_command(
 def run_nextflow(
     command: Sequence[str], environment: Mapping[str, str], arguments: Sequence[str]
 ) -> int:
-    """Run Nextflow as a child, say last why it failed, and return its exit status.
+    """Run Nextflow as a child, say last why it failed or what it found, and return its status.
 
     The child has this process's group and terminal. So a terminal's Ctrl-C reaches it by itself,
     while signals of other processes are passed on. It is killed when this process is.
@@ -133,7 +133,10 @@ def run_nextflow(
                 child.send_signal(came.si_signo)
         told = report.read().decode(errors="replace")
     status = child.returncode if child.returncode >= 0 else 128 - child.returncode
-    said = last_words(status, told, arguments) if "run" in arguments else None
+    said = None
+    if "run" in arguments:
+        # Of a run that succeeded the workflow says what its report found (modules/local/output.nf).
+        said = last_words(status, told, arguments) if status else printable(told)
     if said is not None:
         print(f"linum_nextflow.py: {said}", file=sys.stderr)
     return status

@@ -53,7 +53,9 @@ def _learned_tiles(model: Any, found: StageMetrics) -> None:
 
 def compensate_psf(model: Any, found: StageMetrics) -> None:
     """Say how well the axial response describes the profile that it was learned from."""
-    _learned_tiles(model, found)
+    # Only tiles that show agarose teach it, which may be few: how well the profile is explained,
+    # and whether it is of agarose, tells whether they were enough.
+    found.add("n_tiles", model.n_tiles, "", "tiles whose agarose was learned from")
     # Limits are on the share that is explained.
     quality = 1 - model.residual_percent / 100
     found.add(
@@ -84,6 +86,21 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
     found.add("n_pairs", len(model.pairs), "", "pairs of neighbours")
     # Tiles of bare agarose match nothing, and need not.
     found.add("accepted_share", _share(len(accepted), len(model.pairs)), "", "pairs accepted")
+    clear = [p for p in model.pairs if p["confidence"] >= _CLEAR]
+    found.add(
+        "clear_accepted_share",
+        _share(sum(p["accepted"] for p in clear), len(clear)) if len(clear) >= _FEW else None,
+        "",
+        "pairs that match clearly and were accepted",
+        "clear_pairs_share",
+    )
+    found.add(
+        "stage_linear",
+        _linear_error(model),
+        "",
+        "scale, rotation or shear of the stage against the pixels, beyond five standard errors",
+        "stage_linear",
+    )
     found.add(
         "held_by_stage_share",
         _share(alone, len(model.tiles)),
@@ -113,6 +130,33 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
         if (p["overlap_mean_a"] or 0) > 0 and (p["overlap_mean_b"] or 0) > 0
     ]
     found.add("seam", _median(ratios), "", "median |ln brightness ratio| of overlaps", "seam")
+
+
+_CLEAR = 0.5
+"""Confidence from which a pair's peak is believed (`registration.correlation.confidence`)."""
+
+_FEW = 4
+"""Pairs, or tiles, of which fewer tell no share."""
+
+
+def _linear_error(model: Any) -> float | None:
+    """Return what of |affine − 1| is larger than what single tiles' errors make by chance."""
+    stage = np.array([t["stage_corner_um"] for t in model.tiles], float).reshape(-1, 2)
+    solved = np.array([t["corner_um"] for t in model.tiles], float).reshape(-1, 2)
+    if len(stage) < _FEW:
+        return None
+    centred = stage - stage.mean(axis=0)
+    lever = np.sqrt((centred**2).sum(axis=0))
+    if not lever.all():
+        return None
+    affine = np.asarray(model.stage_affine, float)
+    left = solved - stage @ affine.T
+    left -= left.mean(axis=0)
+    # An offset and two slopes an axis are fitted. Five standard errors: of some hundred slices of
+    # nine tiles (six degrees of freedom) chance makes one, of larger ones none.
+    spread = np.sqrt((left**2).sum(axis=0) / (len(stage) - 3))
+    excess = np.abs(affine - np.eye(2)) - 5 * spread[:, None] / lever[None, :]
+    return max(0.0, float(excess.max()))
 
 
 def crop_3d_mosaic_below_interface(model: Any, found: StageMetrics) -> None:

@@ -48,6 +48,11 @@ LIMITS = {
     "confidence": Limits(0.4, 0.3, higher_is_better=True),
     "rms_residual": Limits(5, 15),
     "accepted_share": Limits(0.5, 0.25, higher_is_better=True),
+    # Of tile pairs that match clearly; a minority of wrong ones is what robust solvers bear, half
+    # is where they break down.
+    "clear_pairs_share": Limits(0.8, 0.5, higher_is_better=True),
+    # 0.5 % is 5 um over a millimetre, half a pixel at 10 um a pixel; stages are made to 0.1 %.
+    "stage_linear": Limits(0.005, 0.02),
     "unregistered_tiles_share": Limits(0.5, 0.8),
     # Of what a picture shows.
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),

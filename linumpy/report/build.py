@@ -17,7 +17,7 @@ from linumpy.io.previews import figure_png, picture_png, shrink, slice_picture, 
 from linumpy.quality.figure import AT_LEAST
 from linumpy.quality.run import Run
 from linumpy.report.collect import RunInfo, SliceRecord, read_info, slice_records
-from linumpy.report.findings import SEVERITIES, find_issues
+from linumpy.report.findings import PROBLEM, SEVERITIES, WORST_NAMED, find_issues, summary_of
 from linumpy.report.intensity_figures import axial_figure, bias_figure, seam_figure
 from linumpy.report.labels import counted, label
 from linumpy.report.links import atlas_links, picture_links
@@ -73,6 +73,8 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         slices=slices,
         findings=findings,
+        summary=summary_of(findings),
+        worst=[f for f in findings if f.severity == PROBLEM][:WORST_NAMED],
         counts={s: sum(f.severity == s for f in findings) for s in SEVERITIES},
         accuracy=_accuracy_rows(run.accuracy),
         brain=_brain(run),

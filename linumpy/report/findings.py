@@ -14,10 +14,16 @@ PROBLEM, ATTENTION, NOTE = "problem", "attention", "note"
 SEVERITIES = (PROBLEM, ATTENTION, NOTE)
 MIN_ACCEPTED_SHARE = 0.3
 LOW_CONFIDENCE = 0.6
+WORST_NAMED = 5
+"""Problems that are told at the top of the page, and by the terminal when a run ends."""
 _NAMED_AT_MOST = 8
 _OF_STATUS = {"error": PROBLEM, "warning": ATTENTION}
 # Shown with the pairs or tiles themselves.
 _TOLD_ELSEWHERE = frozenset({"held_by_stage_share", "accepted_share"})
+
+
+# Masked, and lost until the raw file is mended.
+_DAMAGED = frozenset({"garbled", "zeros"})
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,18 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
+def summary_of(findings: Sequence[Finding]) -> str:
+    """Return how many findings there are, in words: what the terminal says when a run ends."""
+    problems = sum(f.severity == PROBLEM for f in findings)
+    others = sum(f.severity == ATTENTION for f in findings)
+    parts = [
+        f"{n} {word}{'' if n == 1 else 's'}"
+        for n, word in ((problems, "problem"), (others, "warning"))
+        if n
+    ]
+    return ", ".join(parts) or "no problems"
+
+
 def _brain(run: Run) -> list[Finding]:
     if run.brain_path is not None:
         return []
@@ -74,15 +92,17 @@ def _slices(slices: Sequence[SliceRecord]) -> list[Finding]:
         if record.left_out:
             text = f"Left out of the brain: {record.left_out}."
             found.append(Finding(ATTENTION, record.name, text))
+        reason = record.exclude_reason.replace("_", " ")
+        absent = f"Left out ({reason})" if reason not in ("", "missing") else "Not there"
         if record.interpolated:
-            text = f"Not there: interpolated from its neighbours ({record.interpolated})."
+            text = f"{absent}: interpolated from its neighbours ({record.interpolated})."
             found.append(Finding(ATTENTION, record.name, text))
         if record.covered:
-            text = "Not there; the deeper part of the slice above shows its tissue."
+            text = f"{absent}; the deeper part of the slice above shows its tissue."
             found.append(Finding(ATTENTION, record.name, text))
         elif record.not_interpolated:
-            reason = record.not_interpolated.replace("_", " ")
-            text = f"Not there, and its neighbours do not tell what was: {reason}."
+            why = record.not_interpolated.replace("_", " ")
+            text = f"{absent}, and its neighbours do not tell what was: {why}."
             found.append(Finding(PROBLEM, record.name, text))
     moved = [s.slice_id for s in slices if s.rehomed]
     if moved:
@@ -111,15 +131,24 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     if alone:
         text = "Tiles that match no neighbour and stay where the stage put them."
         found.append(Finding(ATTENTION, alone, text))
-    flagged = _counted(slices, lambda s: len(s.flags))
+    damaged = _counted(slices, lambda s: sum(bool(_words(ws) & _DAMAGED) for _, ws in s.flags))
+    if damaged:
+        text = "Tiles whose files are damaged (garbled, zeros): masked. Copy them anew."
+        found.append(Finding(PROBLEM, damaged, text))
+    flagged = _counted(slices, lambda s: sum(bool(_words(ws) - _DAMAGED) for _, ws in s.flags))
     if flagged:
-        words = sorted({word.split(":")[0] for s in slices for _, ws in s.flags for word in ws})
+        words = sorted(set().union(*(_words(ws) for s in slices for _, ws in s.flags)) - _DAMAGED)
         found.append(Finding(ATTENTION, flagged, f"Tiles with flags: {', '.join(words)}."))
     rejected = _counted(slices, lambda s: s.pairs_total - s.pairs_accepted)
     if rejected:
         text = "Tile pairs rejected: too little in common, or at odds with the others."
         found.append(Finding(NOTE, rejected, text))
     return found
+
+
+def _words(flags: Sequence[str]) -> set[str]:
+    """Return flags without their counts."""
+    return {flag.split(":")[0] for flag in flags}
 
 
 def _counted(slices: Sequence[SliceRecord], count: Callable[[SliceRecord], int]) -> str:

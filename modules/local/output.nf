@@ -111,5 +111,47 @@ def tell_result(subject, problems) {
     }
     else if (workflow.success) {
         log.info("Brain:  ${params.output}/${brain_name(params, subject)}\nReport: ${params.output}/report.html")
+        tell_findings("${params.output}/report.html")
     }
+}
+
+// What the report found, last of all: by linum_nextflow.py, which names a file for it, else here.
+def tell_findings(report) {
+    def found = findings_of(file(report, glob: false))
+    if (!found) {
+        return
+    }
+    def lines = ["${found.summary}, see the report: ${report}"] + found.problems.collect { text -> "  ${text}" }
+    def place = System.getenv('LINUMPY_FAILURE')
+    if (place && new File(place).exists()) {
+        java.nio.file.Files.writeString(java.nio.file.Path.of(place), lines.join('\n').toString())
+    }
+    else if (found.summary == 'no problems') {
+        log.info(lines[0])
+    }
+    else {
+        log.warn(lines.join('\n'))
+    }
+}
+
+// The summary and the first problems, from the head of the report; null where it says nothing.
+def findings_of(report) {
+    def head = []
+    try {
+        head = report.withReader('UTF-8') { reader ->
+            reader.lines().takeWhile { line -> !line.contains('<style>') }.toList()
+        }
+    }
+    catch (IOException problem) {
+        log.debug("no findings: ${problem}")
+    }
+    def told = head.collect { line -> line =~ /<meta name="linumpy-(findings|problem)" content="([^"]*)">/ }
+        .findAll { match -> match }
+        .collect { match -> [match[0][1], unescaped(match[0][2])] }
+    def summary = told.find { kind, _text -> kind == 'findings' }
+    summary ? [summary: summary[1], problems: told.findAll { kind, _text -> kind == 'problem' }.collect { _kind, text -> text }] : null
+}
+
+def unescaped(text) {
+    text.replace('&lt;', '<').replace('&gt;', '>').replace('&#34;', '"').replace('&#39;', "'").replace('&amp;', '&')
 }

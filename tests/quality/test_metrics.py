@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -263,3 +263,62 @@ def test_learned_from_few_tiles_is_a_warning() -> None:
     assert focal is not None
     assert focal.metrics["residual_rms"].value == pytest.approx(2.5)
     assert focal.metrics["residual_rms"].status == "warning"
+
+
+def test_the_axial_response_is_learned_from_few_tiles_without_alarm() -> None:
+    """Few tiles show agarose: what is learned of it is judged by the profile."""
+    good = replace(MODELS["compensate_psf"], n_tiles=5, medium="agarose")
+    found = measure("compensate_psf", good)
+    assert found is not None and found.metrics["n_tiles"].value == 5
+    assert found.overall_status == "ok"
+    bad = measure("compensate_psf", replace(good, residual_percent=60.0))
+    assert bad is not None and bad.metrics["profile_quality"].status == "warning"
+
+
+def grid_of_tiles(affine: Any, jitter_um: float, seed: int) -> TilePositions:
+    """Return 5 x 5 tiles whose stage has a linear error and an error of each tile, all matched."""
+    rng = np.random.default_rng(seed)
+    stage = 200.0 * np.array([(i, j) for i in range(5) for j in range(5)])
+    solved = stage @ np.asarray(affine).T + rng.normal(0, jitter_um, stage.shape)
+    # As the network solves it: by least squares.
+    design = np.column_stack([stage, np.ones(len(stage))])
+    fitted = np.linalg.lstsq(design, solved, rcond=None)[0][:2].T
+    tiles = [tile(tuple(a), tuple(b), 0) for a, b in zip(stage, solved, strict=True)]
+    pairs = [tile_pair(i, i + 1, (0.0, 0.0)) for i in range(24)]
+    return TilePositions(3, VOXEL, (10, 50, 50), tiles, pairs, fitted.tolist())
+
+
+@pytest.mark.parametrize(
+    ("affine", "status"),
+    [
+        ([[1.0, 0.0], [0.0, 1.0]], "ok"),
+        ([[1.003, 0.0], [0.0, 0.998]], "ok"),
+        ([[1.01, 0.0], [0.0, 1.0]], "warning"),
+        ([[1.0, -0.009], [0.009, 1.0]], "warning"),
+        ([[1.0, 0.0], [0.03, 1.0]], "error"),
+    ],
+)
+def test_a_stage_off_in_scale_rotation_or_shear_is_said(affine: Any, status: str) -> None:
+    found = measure("register_tiles", grid_of_tiles(affine, 0.5, seed=7))
+    assert found is not None and found.metrics["stage_linear"].status == status
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_errors_of_single_tiles_are_no_linear_error(seed: int) -> None:
+    """25 um an axis make slopes of up to 2 % by chance; seen to fail without standard errors."""
+    found = measure("register_tiles", grid_of_tiles(np.eye(2), 25.0, seed))
+    assert found is not None and found.metrics["stage_linear"].status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("n_rejected", "n_dim", "status"),
+    [(0, 0, "ok"), (3, 20, "ok"), (10, 0, "warning"), (18, 0, "error")],
+)
+def test_clear_pairs_that_are_rejected_are_said(n_rejected: int, n_dim: int, status: str) -> None:
+    """Pairs of bare agarose, which match nothing, are not counted."""
+    model = grid_of_tiles(np.eye(2), 0.5, seed=7)
+    for pair in model.pairs[:n_rejected]:
+        pair["accepted"] = False
+    agarose = [{**tile_pair(0, 1, None), "confidence": 0.1} for _ in range(n_dim)]
+    found = measure("register_tiles", replace(model, pairs=model.pairs + agarose))
+    assert found is not None and found.metrics["clear_accepted_share"].status == status

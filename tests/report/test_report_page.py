@@ -104,6 +104,12 @@ def test_everything_is_told(source: str) -> None:
         "learn_models 1 0 0 0 1 min 38 s",
     ):
         assert " ".join(words.split()) in page.text, words
+    # The terminal reads these; the page shows them at its top.
+    summary = re.search('<meta name="linumpy-findings" content="([^"]*)">', source)
+    assert summary is not None and re.fullmatch(r"[0-9]+ problems, [0-9]+ warnings", summary[1])
+    told = re.findall('<meta name="linumpy-problem" content="([^"]*)">', source)
+    assert 1 <= len(told) <= 5 and any("Accuracy target missed" in text for text in told)
+    assert page.text.index(summary[1]) < page.text.index("Against the known truth")
     # Gravest first.
     order = [page.text.index(w) for w in ("Accuracy target missed", "torn slice", "Tile pairs rej")]
     assert order == sorted(order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from linumpy.io.manifest import adopt
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges, read_info, slice_records
-from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, find_issues
+from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
 from linumpy.report.slice_figures import motor_positions, projection
 from linumpy.report.tile_figures import arrow_factor
 from linumpy.report.timing import (
@@ -109,7 +110,7 @@ def test_findings_by_severity(full_run: Path) -> None:
     found = find_issues(run, slice_records(run))
     severities = [finding.severity for finding in found]
     assert severities == sorted(severities, key=[PROBLEM, ATTENTION, NOTE].index)
-    assert severities.count(PROBLEM) == 4
+    assert severities.count(PROBLEM) == 3
     # Its one pair was rejected: the slice stands where the motors put it.
     (alone,) = (f for f in found if "match no other slice" in f.text)
     matched = {
@@ -191,3 +192,29 @@ def test_info_given_wins_over_info_found(full_run: Path) -> None:
     assert info.versions["Nextflow"] == "25.0"
     assert info.versions["cuda"] == "12"
     assert info.params["resolution"] == 10
+
+
+@pytest.mark.parametrize(
+    ("severities", "said"),
+    [
+        ([], "no problems"),
+        ([NOTE], "no problems"),
+        ([PROBLEM] * 3, "3 problems"),
+        ([PROBLEM, ATTENTION, ATTENTION, NOTE], "1 problem, 2 warnings"),
+        ([ATTENTION], "1 warning"),
+    ],
+)
+def test_findings_are_summed_up_in_a_few_words(severities: list[str], said: str) -> None:
+    assert summary_of([Finding(severity, "z00", "text") for severity in severities]) == said
+
+
+@pytest.mark.parametrize(
+    ("words", "severity"),
+    [(("garbled",), PROBLEM), (("nan:1", "zeros:32"), PROBLEM), (("spikes:1",), ATTENTION)],
+)
+def test_damaged_tiles_are_a_problem(full_run: Path, words: tuple[str, ...], severity: str) -> None:
+    run = Run(full_run)
+    records = [replace(r, flags=(("0,1", words),)) for r in slice_records(run)]
+    found = [f for f in find_issues(run, records) if f.text.startswith("Tiles w")]
+    assert found[0].severity == severity
+    assert any("damaged" in f.text for f in found) == (severity == PROBLEM)
