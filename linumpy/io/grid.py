@@ -9,6 +9,7 @@ no such metadata, are read with nominal positions.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -71,6 +72,9 @@ class GridInfo:
         off a tile; the field of view stays what the microscope imaged.
     stage_to_array
         Signed stage axes that run along axis 1 and axis 2, such as ``+x,+y`` or ``-y,+x``.
+    slice_interval_um, slice_thickness_um
+        Distance of neighbouring cuts of the whole acquisition, and what this slice's own metadata
+        say of its thickness.
     """
 
     slice_id: int
@@ -83,11 +87,19 @@ class GridInfo:
     slice_interval_um: float | None = None
     galvo_shift_px: int = 0
     galvo_confidence: float | None = None
+    slice_thickness_um: float | None = None
 
     @property
     def grid_shape(self) -> tuple[int, int]:
         """Number of tiles along axis 1 and axis 2."""
         return (1 + max(t.ix for t in self.tiles), 1 + max(t.iy for t in self.tiles))
+
+    @property
+    def stage_z_mm(self) -> float | None:
+        """Height of the stage by most imaged tiles, None when none tells a finite one."""
+        known = [t.stage_z_mm for t in self.tiles if t.present and t.stage_z_mm is not None]
+        known = [z for z in known if math.isfinite(z)]
+        return statistics.median(known) if known else None
 
     @property
     def tile_nbytes(self) -> int:
@@ -122,6 +134,8 @@ class GridInfo:
             When a field is missing or of the wrong kind; names the file and the field.
         """
         try:
+            # Grids of earlier versions lack what their slices' metadata say of thickness.
+            attributes = {"slice_thickness_um": None, **attributes}
             fields = {name: attributes[name] for name in cls.__dataclass_fields__}
             fields["tiles"] = tuple(
                 GridTile(**{**tile, "flags": tuple(tile["flags"])}) for tile in fields["tiles"]

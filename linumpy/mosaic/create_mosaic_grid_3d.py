@@ -318,6 +318,7 @@ def _grid_info(
         tile_fov_um=raw.info.fov_um,
         stage_to_array=options.stage_to_array,
         slice_interval_um=interval_um,
+        slice_thickness_um=raw.side.slice_interval_um,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -233,7 +234,8 @@ def slice_interval_um(
 ) -> float | None:
     """Return the distance of neighbouring cuts: the one given, else that of the side files.
 
-    It is checked against the stage's z, where that moves from slice to slice.
+    Where slices differ in thickness, it is the median of all. It is checked against the stage's z,
+    where that moves from slice to slice.
 
     Parameters
     ----------
@@ -248,9 +250,9 @@ def slice_interval_um(
     ------
     InputError
         When it is not known, is not positive, or the side files' value is more than 5 % off the
-        stage's. A value given by hand is only warned about.
+        stage's, and more than uneven steps explain. A value given by hand is only warned about.
     """
-    written = raw.side.slice_interval_um
+    written = _written_interval_um(raw, slices)
     interval = written if given_um is None else _positive("--slicing_interval", given_um)
     if interval is None:
         if len(slices) == 1:
@@ -262,8 +264,8 @@ def slice_interval_um(
         )
     if given_um is not None:
         _warn_other(raw, "--slicing_interval", "slice_thickness", given_um, written)
-    moved = _stage_interval_um(slices)
-    if moved is None or abs(interval - moved) <= INTERVAL_TOLERANCE * moved:
+    moved, sigma = _stage_interval_um(slices)
+    if moved is None or abs(interval - moved) <= max(INTERVAL_TOLERANCE * moved, 3 * sigma):
         return interval
     message = (
         f"slice interval is {interval:g} um, but stage_z_pos_mm moves by {moved:g} um a slice "
@@ -279,8 +281,29 @@ def slice_interval_um(
     return interval
 
 
-def _stage_interval_um(slices: Mapping[int, tuple[RawTile, ...]]) -> float | None:
-    """Return the median motion of the stage's z a slice, None when it tells nothing."""
+def _written_interval_um(raw: RawSlice, slices: Mapping[int, tuple[RawTile, ...]]) -> float | None:
+    """Return the thickness that the side files of most slices tell, None if this slice's do not."""
+    own = raw.side.slice_interval_um
+    if own is None:
+        return None
+    found = []
+    for tiles in slices.values():
+        try:
+            found.append(read_side_data(tiles[0], raw.root).slice_interval_um)
+        except InputError:
+            # Another slice's fault is reported when that slice is read.
+            continue
+    # One that was written, not a mean of two.
+    return statistics.median_low([own if each is None else each for each in found] or [own])
+
+
+def _stage_interval_um(
+    slices: Mapping[int, tuple[RawTile, ...]],
+) -> tuple[float | None, float]:
+    """Return the median motion of the stage's z a slice, None when it tells nothing, and its error.
+
+    The standard error of a median is 1.2533 times that of a mean.
+    """
     heights: list[tuple[int, float]] = []
     for slice_id, tiles in slices.items():
         try:
@@ -290,12 +313,17 @@ def _stage_interval_um(slices: Mapping[int, tuple[RawTile, ...]]) -> float | Non
             continue
         if z_mm is not None:
             heights.append((slice_id, z_mm))
-    moves = [
-        abs(z1 - z0) * 1e3 / (id1 - id0)
-        for (id0, z0), (id1, z1) in zip(heights, heights[1:], strict=False)
-    ]
-    median = float(np.median(moves)) if moves else 0.0
-    return median if median > 0 else None
+    moves = np.array(
+        [
+            abs(z1 - z0) * 1e3 / (id1 - id0)
+            for (id0, z0), (id1, z1) in zip(heights, heights[1:], strict=False)
+        ]
+    )
+    median = float(np.median(moves)) if len(moves) else 0.0
+    if not median > 0:
+        return None, 0.0
+    spread = 1.4826 * float(np.median(np.abs(moves - median)))
+    return median, 1.2533 * spread / float(np.sqrt(len(moves)))
 
 
 def _warn_other(raw: RawSlice, option: str, key: str, given: float, written: float | None) -> None:

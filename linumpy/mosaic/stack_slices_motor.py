@@ -120,7 +120,15 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
         face_to_plane_um=corner[0] - float(attributes["interface_um"]),
         read=read,
         place=_given_place(image),
+        stage_z_um=_number(attributes.get("stage_z_mm"), 1e3),
+        thickness_um=_number(attributes.get("slice_thickness_um"), 1.0),
     )
+
+
+def _number(value: Any, factor: float) -> float | None:
+    """Return a finite number times a factor, None for anything else."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value * factor if number and np.isfinite(value) else None
 
 
 def _given_place(image: Image) -> GivenPlace | None:

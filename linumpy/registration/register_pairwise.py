@@ -8,6 +8,7 @@ may have.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from linumpy.registration.correlation import (
     correlation_surface,
     find_peak,
 )
+from linumpy.registration.expected_depths import expected_depths
 from linumpy.registration.rigid import fit_rigid, half_diagonal_px, middle_px
 from linumpy.registration.slice_planes import Planes, SliceVolume, Window, expected_plane
 from linumpy.registration.turned import rotation_matrix, turn_planes
@@ -98,6 +100,8 @@ def register_pair(
     voxel_um: tuple[float, float, float],
     interval_um: float,
     params: RegisterParams,
+    *,
+    expected_um: Sequence[float] | None = None,
 ) -> PairShift:
     """Measure how one slice lies on another.
 
@@ -109,14 +113,58 @@ def register_pair(
         Voxel size of both.
     interval_um
         Slicing interval.
+    expected_um
+        How far the faces may be apart, the likeliest distance first; None for what the slices' own
+        metadata and the interval say. Where slices that follow each other match clearly at none
+        of them, a cut thicker by an interval is tried, too.
 
     Returns
     -------
     The measurement; its `reason` says when there is nothing to believe.
     """
     step = moving.slice_id - fixed.slice_id
+    if expected_um is None:
+        expected_um = [d[1] for d in expected_depths([fixed, moving], interval_um)]
+    if params.expected_z:
+        expected_um = expected_um[:1]
     none = PairShift(fixed.slice_id, moving.slice_id, np.zeros(3))
-    offset = expected_plane(step, interval_um, voxel_um[0], 0)
+    best: PairShift | None = None
+    for distance_um in expected_um:
+        found = _register_at(fixed, moving, voxel_um, distance_um, params)
+        best = found if best is None else max(best, found, key=_clearness)
+        if _is_clear(best):
+            break
+    best = none if best is None else best
+    if not _is_clear(best) and step == 1 and not params.expected_z:
+        # A double cut. It has to be clear: what is not is more likely as deep as it should be.
+        deeper = expected_um[0] + interval_um
+        found = _register_at(fixed, moving, voxel_um, deeper, params)
+        if _is_clear(found) and _clearness(found) > _clearness(best):
+            best = found
+    shift = best.shift_um.copy()
+    if best.z_measured:
+        shift[0] -= step * interval_um
+    return replace(best, shift_um=shift)
+
+
+def _is_clear(found: PairShift) -> bool:
+    return found.z_measured and not found.reason
+
+
+def _clearness(found: PairShift) -> tuple[bool, bool, float]:
+    return _is_clear(found), not found.reason, found.z_score
+
+
+def _register_at(
+    fixed: SliceVolume,
+    moving: SliceVolume,
+    voxel_um: tuple[float, float, float],
+    distance_um: float,
+    params: RegisterParams,
+) -> PairShift:
+    """Measure a pair about one distance of the faces; the answer's z is the distance itself."""
+    none = PairShift(fixed.slice_id, moving.slice_id, np.zeros(3))
+    offset = expected_plane(1, distance_um, voxel_um[0], 0)
     if min(moving.shape[0], fixed.shape[0] - offset) - params.first_plane < _MIN_PLANES:
         return replace(none, reason=NO_SHARED_PLANES)
     pair = _Pair(fixed, moving, np.asarray(voxel_um), offset, params)
@@ -128,7 +176,7 @@ def register_pair(
     axial = 0.0
     if found.depth is not None:
         axial = (offset + found.depth) * voxel_um[0]
-        axial += fixed.face_to_plane_um - moving.face_to_plane_um - step * interval_um
+        axial += fixed.face_to_plane_um - moving.face_to_plane_um
     lateral = (found.displacement_px - pair.expected) * pair.lateral_um
     centre = np.asarray(moving.corner_um) + (found.centre_px + 0.5) * pair.lateral_um
     return PairShift(

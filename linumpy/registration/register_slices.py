@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from linumpy.cli import logger
+from linumpy.registration.expected_depths import expected_depths, expected_steps
 from linumpy.registration.register_pairwise import NO_SHARED_PLANES, PairShift, register_pair
 from linumpy.registration.slice_planes import SliceVolume as SliceVolume
 from linumpy.registration.slice_planes import expected_plane as expected_plane
-from linumpy.registration.solve_depths import solve_depths
+from linumpy.registration.solve_depths import DepthSolution, solve_depths
 from linumpy.registration.solve_slices import SliceSolution, solve_slices
 from linumpy.registration.turned import rotation_matrix
 from linumpy.stage_params.brain import EULER, RegisterParams
@@ -46,8 +47,9 @@ class SliceRegistration:
     Attributes
     ----------
     slices
-        ``slice_id, offset_um (z, axis 1, axis 2), rotation_deg, n_pairs``, and ``moved_um``, what
-        was added to the position that the slice itself tells before all this.
+        ``slice_id, offset_um (z, axis 1, axis 2), rotation_deg, n_pairs``; ``moved_um``, what
+        was added to the position that the slice itself tells before all this; ``depth_sigma_um``,
+        the standard error of its depth below the first slice, None where no pair measured any.
     pairs
         ``fixed_id, moving_id``; ``shift_um, rotation_deg``: where the moving slice's point
         ``centre_um`` lies in the fixed slice's frame, minus that point, and how far the moving
@@ -59,6 +61,11 @@ class SliceRegistration:
         The point that slices are turned about: the middle of the reference slice.
     jumps
         Slices from which on the motors' zero is another.
+    depth_scale, depth_scale_sigma
+        How much longer pairs measure all distances of faces than stage and interval tell, as a
+        share of the distance, and its standard error; None where pairs do not tell.
+    depth_scale_kept
+        Whether slices lie as far apart as pairs measure, for all that.
     """
 
     reference_id: int
@@ -68,6 +75,9 @@ class SliceRegistration:
     pairs: list[dict[str, Any]]
     pivot_um: tuple[float, float] = (0.0, 0.0)
     jumps: tuple[int, ...] = ()
+    depth_scale: float | None = None
+    depth_scale_sigma: float | None = None
+    depth_scale_kept: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a model that would place slices anywhere."""
@@ -114,11 +124,15 @@ def register_slices(
         Pairs that are registered at once; the answer does not depend on it.
     """
     slices = [volume for volume in slices if volume.place is None]
+    number = {volume.slice_id: n for n, volume in enumerate(slices)}
+    accounts = expected_depths(slices, interval_um)
+
+    def measure(pair: tuple[SliceVolume, SliceVolume]) -> PairShift:
+        steps = expected_steps(accounts, number, pair[0].slice_id, pair[1].slice_id)
+        return register_pair(*pair, voxel_um, interval_um, params, expected_um=steps)
+
     with ThreadPoolExecutor(workers) as pool:
-        measured = pool.map(
-            lambda pair: register_pair(pair[0], pair[1], voxel_um, interval_um, params),
-            pairs_to_measure(slices),
-        )
+        measured = pool.map(measure, pairs_to_measure(slices))
         shifts = [shift for shift in measured if _worth_telling(shift)]
     return solve_registration(slices, shifts, voxel_um, interval_um, params)
 
@@ -186,7 +200,9 @@ def solve_registration(
         used = [n for n in used if not shifts[n].reason]
     offsets = np.zeros((len(slices), 3))
     offsets[:, 1:] = lateral.deviation - lateral.deviation[middle]
-    offsets[:, 0] = _solve_depths(len(slices), links, good, lateral.weight)
+    depths = _solve_depths(slices, interval_um, links, good, lateral.weight)
+    nominal_um = interval_um * np.array([v.slice_id - slices[0].slice_id for v in slices])
+    offsets[:, 0] = depths.depth_um - nominal_um
     counts = np.bincount(np.array(links, int).ravel(), minlength=len(slices))
     _warn(slices, counts, lateral)
     return SliceRegistration(
@@ -200,13 +216,21 @@ def solve_registration(
                 "rotation_deg": float(turns[n]),
                 "n_pairs": int(counts[n]),
                 "moved_um": list(volume.moved_um),
+                "depth_sigma_um": _finite(depths.sigma[n]),
             }
             for n, volume in enumerate(slices)
         ],
         pairs=[_pair_record(s, number, offsets, turns, pivot, lateral) for s in shifts],
         pivot_um=(float(pivot[0]), float(pivot[1])),
         jumps=tuple(slices[n].slice_id for n in lateral.jumps),
+        depth_scale=depths.scale if np.isfinite(depths.scale_sigma) else None,
+        depth_scale_sigma=_finite(depths.scale_sigma),
+        depth_scale_kept=depths.scale_is_significant and not depths.axial_scale_is_off,
     )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _reference(number: Mapping[int, int], shifts: Sequence[PairShift]) -> int:
@@ -235,7 +259,15 @@ def _reference(number: Mapping[int, int], shifts: Sequence[PairShift]) -> int:
 def motor_registration(
     slices: Sequence[SliceVolume], voxel_um: tuple[float, float, float], interval_um: float
 ) -> SliceRegistration:
-    """Return a registration that trusts the motors."""
+    """Return a registration that trusts the motors, and the stage's height where plausible."""
+    measured = [volume for volume in slices if volume.place is None]
+    depths = dict(
+        zip(
+            (volume.slice_id for volume in measured),
+            expected_depths(measured, interval_um)[0].tolist(),
+            strict=True,
+        )
+    )
     return SliceRegistration(
         reference_id=slices[len(slices) // 2].slice_id,
         voxel_um=voxel_um,
@@ -243,13 +275,16 @@ def motor_registration(
         slices=[
             {
                 "slice_id": s.slice_id,
-                "offset_um": [0.0, 0.0, 0.0],
+                "offset_um": [
+                    depths[s.slice_id] - (s.slice_id - measured[0].slice_id) * interval_um,
+                    0.0,
+                    0.0,
+                ],
                 "rotation_deg": 0.0,
                 "n_pairs": 0,
                 "moved_um": list(s.moved_um),
             }
-            for s in slices
-            if s.place is None
+            for s in measured
         ],
         pairs=[],
     )
@@ -317,20 +352,23 @@ def _implausible(
 
 
 def _solve_depths(
-    n_slices: int,
+    slices: Sequence[SliceVolume],
+    interval_um: float,
     links: Sequence[tuple[int, int]],
     shifts: Sequence[PairShift],
     weight: np.ndarray,
-) -> np.ndarray:
-    """Return how much deeper each slice lies than its number says, relative to the first, um."""
+) -> DepthSolution:
+    """Return how deep each slice lies below the first one, um."""
     chosen = [n for n, s in enumerate(shifts) if s.z_measured and weight[n] >= _MIN_WEIGHT]
+    steps = np.array([shifts[n].moving_id - shifts[n].fixed_id for n in chosen])
     return solve_depths(
-        n_slices,
+        len(slices),
         [links[n] for n in chosen],
-        np.array([shifts[n].shift_um[0] for n in chosen]),
+        steps * interval_um + np.array([shifts[n].shift_um[0] for n in chosen]),
         np.array([shifts[n].confidence * shifts[n].agreement for n in chosen]),
+        accounts=expected_depths(slices, interval_um),
         min_pair_sigma=_MIN_PAIR_SIGMA_UM,
-        min_cut_sigma=_MIN_MOTOR_SIGMA_UM,
+        min_face_sigma=_MIN_MOTOR_SIGMA_UM,
     )
 
 

@@ -48,6 +48,9 @@ class SliceVolume:
         Of a slice that was interpolated; None for a measured one, which registration places.
     moved_um
         What of `corner_um` was added to the position that the slice itself tells, by a table.
+    stage_z_um, thickness_um
+        Height of the stage and thickness of the slice by its own metadata; None where they tell
+        none.
     """
 
     slice_id: int
@@ -57,6 +60,8 @@ class SliceVolume:
     read: Callable[[slice, Window], tuple[Array, Array | None]]
     place: GivenPlace | None = None
     moved_um: tuple[float, float] = (0.0, 0.0)
+    stage_z_um: float | None = None
+    thickness_um: float | None = None
 
     def moved(self, by_um: tuple[float, float]) -> SliceVolume:
         """Return the slice at another place: its own, to which a vector is added."""

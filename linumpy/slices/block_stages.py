@@ -101,6 +101,8 @@ class StitchedSource(Source):
                 "kind": "slice",
                 "slice_id": grid.slice_id,
                 "slice_interval_um": grid.slice_interval_um,
+                "slice_thickness_um": grid.slice_thickness_um,
+                "stage_z_mm": grid.stage_z_mm,
                 "interface_um": None,
                 "stage_to_array": grid.stage_to_array,
                 # Holes have no stage position of their own; the imaged tiles decide.

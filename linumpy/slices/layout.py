@@ -103,6 +103,8 @@ def third_party_attributes(slice_id: int) -> dict[str, Any]:
         "kind": "slice",
         "slice_id": slice_id,
         "slice_interval_um": None,
+        "slice_thickness_um": None,
+        "stage_z_mm": None,
         "interface_um": None,
         "stage_to_array": "+x,+y",
         "nominal_positions": True,

@@ -71,7 +71,8 @@ def test_the_interval_is_held_against_the_stage(
     acquisition: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Seen to fail without the error of `raw_slice.slice_interval_um`."""
-    acquisition.change_metadata(0, slice_thickness=0.25)
+    for slice_id in (0, 1):
+        acquisition.change_metadata(slice_id, slice_thickness=0.25)
     path = acquisition.root / "slice_z00/metadata.json"
     acquisition.assert_refused(
         str(path), "slice interval is 250 um", "moves by 200 um a slice",
@@ -84,8 +85,20 @@ def test_the_interval_is_held_against_the_stage(
 
 def test_gaps_in_the_ids_are_not_taken_for_thick_slices(acquisition: Any) -> None:
     acquisition.add_slice(5, [(0, 0)])
-    acquisition.change_metadata(0, slice_thickness=0.209)
+    for slice_id in (0, 1, 5):
+        acquisition.change_metadata(slice_id, slice_thickness=0.209)
     assert open_grid(acquisition.create()).info.slice_interval_um == pytest.approx(209)
+
+
+def test_uneven_slices_share_the_interval_of_most(acquisition: Any) -> None:
+    """Each keeps its own thickness, and the stage's height, for the depths to be solved."""
+    for slice_id, z_mm in ((2, 0.4), (3, 0.75), (4, 0.95)):
+        acquisition.add_slice(slice_id, [(0, 0)], stage_z_pos_mm=z_mm)
+    acquisition.change_metadata(3, slice_thickness=0.35)
+    acquisition.change_metadata(0, slice_thickness=0.35)
+    info = open_grid(acquisition.create()).info
+    assert (info.slice_interval_um, info.slice_thickness_um) == (200.0, 350.0)
+    assert info.stage_z_mm == 0.0
 
 
 # Bad input

@@ -89,6 +89,50 @@ def test_a_wrong_depth_is_measured(xp, rng, tissue, deeper):
     np.testing.assert_allclose(found.shift_um[1:], (10, 10), atol=1.0)
 
 
+def test_the_stage_leads_to_a_match_far_from_the_interval(xp, rng, tissue):
+    fixed = volume(xp, 1, cut(rng, tissue, 1))
+    moving = volume(xp, 2, cut(rng, tissue, 2, (1, 1), 13))
+    silent = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
+    assert silent.reason or not silent.z_measured
+    fixed, moving = replace(fixed, stage_z_um=-700.0), replace(moving, stage_z_um=-910.0)
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
+    assert not found.reason and found.z_measured
+    assert abs(found.shift_um[0] - 130) < 5
+    np.testing.assert_allclose(found.shift_um[1:], (10, 10), atol=1.0)
+
+
+def test_a_double_cut_is_found_whatever_the_stage_says(xp, rng, tissue):
+    """Beyond the drift that is sought, with a stage that tells nothing or a wrong thick cut."""
+    params = replace(PARAMS, drift_mm=0.03)
+    fixed = volume(xp, 1, cut(rng, tissue, 1))
+    moving = volume(xp, 2, cut(rng, tissue, 2, (1, 1), 8))
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, params)
+    assert not found.reason and found.z_measured and abs(found.shift_um[0] - 80) < 5
+    even = volume(xp, 2, cut(rng, tissue, 2, (1, 1)))
+    one, other = replace(fixed, stage_z_um=0.0), replace(even, stage_z_um=150.0)
+    found = register_pair(one, other, VOXEL_UM, INTERVAL_UM, params)
+    assert not found.reason and found.z_measured and abs(found.shift_um[0]) < 5
+
+
+@pytest.mark.parametrize("stage", [None, 1.0, -1.0])
+def test_uneven_cuts_are_solved_and_told(xp, rng, tissue, stage):
+    """Before slice 2 the cut is 5 planes too thick; the stage may tell it, of either sign."""
+    depth = np.array([0, 80, 210, 290.0])
+    slices = [volume(xp, k, cut(rng, tissue, k, (0, 0), 5 * (k >= 2))) for k in range(4)]
+    if stage is not None:
+        slices = [
+            replace(s, stage_z_um=5000 + stage * z) for s, z in zip(slices, depth, strict=True)
+        ]
+        moved = motor_registration(slices, VOXEL_UM, INTERVAL_UM).offsets_um()
+        np.testing.assert_allclose([moved[k][0] for k in range(4)], [0, 0, 50, 50])
+    model = register_slices(slices, VOXEL_UM, INTERVAL_UM, PARAMS)
+    offsets = model.offsets_um()
+    np.testing.assert_allclose([offsets[k][0] for k in range(4)], [0, 0, 50, 50], atol=4)
+    sigma = [s["depth_sigma_um"] for s in model.slices]
+    assert sigma[0] == 0 and 0.2 < max(sigma) < 8
+    assert model.depth_scale is not None and not model.depth_scale_kept
+
+
 def test_the_expected_depth_is_kept_where_it_is_trusted(xp, rng, tissue):
     fixed = volume(xp, 1, cut(rng, tissue, 1))
     moving = volume(xp, 2, cut(rng, tissue, 2, (1, 1), 1))
