@@ -9,12 +9,13 @@ reaches stays where the stage, corrected for scale and rotation, put it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace, to_host
 from linumpy.mosaic.neighbours import close_pairs
+from linumpy.mosaic.scan_mismatch import pair_mismatch, scan_anisotropy
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,
     CorrelationSurface,
@@ -85,7 +86,10 @@ class TilePair:
 
 @dataclass
 class PairResult:
-    """A pair's correlation and what became of it."""
+    """A pair's correlation and what became of it.
+
+    `mismatch_px` is what scan distortion adds to its displacement; `displacement_px` is without.
+    """
 
     pair: TilePair
     surface: CorrelationSurface
@@ -93,16 +97,19 @@ class PairResult:
     peak: Peak | None
     accepted: bool = False
     residual_px: tuple[float, float] | None = None
+    mismatch_px: tuple[float, float] = (0.0, 0.0)
 
     @property
     def displacement_px(self) -> np.ndarray:
         """Measured position of tile b from tile a."""
         assert self.peak is not None
-        return np.add(self.peak.displacement_px, self.origin_px)
+        measured = np.add(self.peak.displacement_px, self.origin_px)
+        return np.asarray(measured - self.mismatch_px)
 
     def look_again(self, expected_px: np.ndarray, within_px: float) -> Peak | None:
         """Search the same surface near where the other pairs expect the second tile."""
-        local = (expected_px[0] - self.origin_px[0], expected_px[1] - self.origin_px[1])
+        seen = np.add(expected_px, self.mismatch_px) - self.origin_px
+        local = (float(seen[0]), float(seen[1]))
         return find_peak(self.surface, expected_px=local, within_px=within_px)
 
 
@@ -120,6 +127,8 @@ class Solution:
         The stage's 2×2 correction, identity for a perfect stage.
     stage_sigma_px, pair_sigma_px
         Spread of the stage's errors and of the pairs', as the data show them.
+    scan_mismatch
+        What scan distortion adds to steps along the fast axis, as a share of the step.
     """
 
     position_px: np.ndarray
@@ -127,6 +136,7 @@ class Solution:
     linear: np.ndarray
     stage_sigma_px: float
     pair_sigma_px: float
+    scan_mismatch: float = 0.0
 
     @property
     def limit_px(self) -> float:
@@ -303,6 +313,21 @@ def solve_positions(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solu
     results
         One entry a pair, from `correlate_pair`; `accepted`, `peak` and `residual_px` are set.
     """
+    solution = _solve_all(stage_px, results)
+    sizes = np.bincount(solution.component + 1)
+    sizes[0] = 0
+    joined = solution.component + 1 == sizes.argmax()
+    mismatch = scan_anisotropy(stage_px[joined], solution.position_px[joined])
+    if not mismatch:
+        return solution
+    expected = np.array([r.pair.expected_px for r in results])
+    for result, away in zip(results, pair_mismatch(expected, mismatch).tolist(), strict=True):
+        result.mismatch_px, result.residual_px = (away[0], away[1]), None
+    return replace(_solve_all(stage_px, results), scan_mismatch=mismatch)
+
+
+def _solve_all(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
+    """Choose pairs and solve positions from them."""
     for result in results:
         result.accepted = result.peak is not None and result.peak.z_score >= ACCEPT_Z_SCORE
     solution = _reject_unconfirmed(stage_px, results)

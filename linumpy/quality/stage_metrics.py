@@ -124,6 +124,12 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
     )
     moves = [np.subtract(t["corner_um"], t["stage_corner_um"]) / pixel for t in model.tiles]
     found.add("stage_error_rms", _rms(moves), "pixel", "solved positions against the stage's")
+    found.add(
+        "scan_mismatch",
+        100 * model.scan_mismatch,
+        "%",
+        "steps along the fast axis, taken for scan distortion",
+    )
     ratios = [
         abs(np.log(p["overlap_mean_a"] / p["overlap_mean_b"]))
         for p in accepted
