@@ -22,8 +22,8 @@ _OF_STATUS = {"error": PROBLEM, "warning": ATTENTION}
 _TOLD_ELSEWHERE = frozenset({"held_by_stage_share", "accepted_share"})
 
 
-# Masked, and lost until the raw file is mended.
-_DAMAGED = frozenset({"garbled", "zeros"})
+# Masked or left out, and lost until the raw file is mended.
+_DAMAGED = frozenset({"garbled", "zeros", "contradicts"})
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,10 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
         found.append(Finding(ATTENTION, alone, text))
     damaged = _counted(slices, lambda s: sum(bool(_words(ws) & _DAMAGED) for _, ws in s.flags))
     if damaged:
-        text = "Tiles whose files are damaged (garbled, zeros): masked. Copy them anew."
+        words = sorted(set().union(*(_words(ws) for s in slices for _, ws in s.flags)) & _DAMAGED)
+        text = (
+            f"Tiles masked or left out for what they hold ({', '.join(words)}): see the raw files."
+        )
         found.append(Finding(PROBLEM, damaged, text))
     flagged = _counted(slices, lambda s: sum(bool(_words(ws) - _DAMAGED) for _, ws in s.flags))
     if flagged:

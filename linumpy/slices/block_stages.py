@@ -38,6 +38,7 @@ from linumpy.mosaic.stitch_3d_refined import (
 )
 from linumpy.slices.engine import Source, Stage, on_device
 from linumpy.slices.layout import SHARD_PX, SliceLayout
+from linumpy.slices.odd_tiles import contradicting_tiles
 from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Key, Tile
@@ -92,6 +93,14 @@ class StitchedSource(Source):
                 grid.slice_id,
                 ", ".join(f"({ix}, {iy})" for ix, iy in sorted(self._dim)),
             )
+        self._odd = contradicting_tiles(positions)
+        if self._odd:
+            logger.warning(
+                "slice z%02d: tiles %s contradict all of their neighbours and are left out",
+                grid.slice_id,
+                ", ".join(f"({ix}, {iy})" for ix, iy in sorted(self._odd)),
+            )
+        self._left_out = self._dim | self._odd
         corner_um = corner_px * lateral_um
         self.layout = SliceLayout(
             shape=(grid.tile_shape_px[0], *shape),
@@ -115,12 +124,14 @@ class StitchedSource(Source):
         )
 
     def _flags(self, grid: GridInfo) -> dict[str, list[str]]:
-        """Return the flags of odd tiles; those that are left out are dark."""
+        """Return the flags of odd tiles; those that are left out are dark or contradict others."""
         found = {}
         for tile in grid.tiles:
             flags = list(tile.flags)
             if (tile.ix, tile.iy) in self._dim and "dark" not in flags:
                 flags.append("dark")
+            if (tile.ix, tile.iy) in self._odd:
+                flags.append("contradicts")
             if flags:
                 found[f"{tile.ix},{tile.iy}"] = flags
         return found
@@ -142,7 +153,7 @@ class StitchedSource(Source):
         def placed() -> list[tuple[Array, Array | None, Sequence[float]]]:
             out = []
             for n in numbers:
-                if self._keys[n] in self._dim:
+                if self._keys[n] in self._left_out:
                     continue
                 tile = self._store.get(self._keys[n], where)
                 valid = None if tile.valid is None else to_device(tile.valid, device)

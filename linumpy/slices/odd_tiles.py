@@ -1,0 +1,54 @@
+"""Tiles that contradict all of their neighbours: of other tissue, transposed, or out of place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from linumpy.slices.tile import Key
+
+if TYPE_CHECKING:
+    from linumpy.slices.register_stage import TilePositions
+
+CLEAR = 0.5
+"""Confidence from which a match is believed (`linumpy.registration.correlation.confidence`)."""
+
+LEAST_NEIGHBOURS = 3
+"""Neighbours that must contradict a tile. Below that one wrong neighbour and one dim overlap would
+do; a tile at a straight border of the mosaic has three."""
+
+
+def contradicting_tiles(positions: TilePositions) -> set[Key]:
+    """Return the tiles that match no neighbour where all of them show what others match by.
+
+    A tile contradicts its neighbours when `LEAST_NEIGHBOURS` of them or more, which others hold,
+    show in the overlap with it at least the median brightness of the overlaps that matched, and
+    none of its pairs has a clear match. Tiles in agarose and at the brain's rim lack such
+    overlaps, and are not judged.
+    """
+    held = {(t["ix"], t["iy"]) for t in positions.tiles if t["component"] >= 0}
+    bright = [
+        p[side]
+        for p in positions.pairs
+        if p["accepted"]
+        for side in ("overlap_mean_a", "overlap_mean_b")
+        if p[side] is not None
+    ]
+    if not bright:
+        return set()
+    median = float(np.median(bright))
+    against: dict[Key, int] = {}
+    matched: set[Key] = set()
+    for pair in positions.pairs:
+        a, b = tuple(pair["a"]), tuple(pair["b"])
+        if pair["accepted"] or pair["confidence"] >= CLEAR:
+            matched |= {a, b}
+        for tile, other, side in ((a, b, "overlap_mean_b"), (b, a, "overlap_mean_a")):
+            if other in held and (pair[side] or 0.0) >= median:
+                against[tile] = against.get(tile, 0) + 1
+    return {
+        tile
+        for tile, count in against.items()
+        if count >= LEAST_NEIGHBOURS and tile not in matched and tile not in held
+    }

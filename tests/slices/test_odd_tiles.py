@@ -1,0 +1,88 @@
+"""Tiles that contradict all of their neighbours are left out and flagged; others are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linumpy.io.omezarr import open_image
+from linumpy.slices.learn_models import AcquisitionModels
+from linumpy.slices.odd_tiles import contradicting_tiles
+from linumpy.slices.reconstruct_slice import reconstruct_slice
+from linumpy.slices.register_stage import TilePositions
+from linumpy.stage_params.slices import SliceParams
+
+from .test_raw_source import Slice
+
+SIDE = 4
+
+
+def positions(odd: tuple[int, int], brightness: float = 100.0) -> TilePositions:
+    """Return 4 x 4 tiles that all match but for one, whose overlaps have a given brightness."""
+    keys = [(i, j) for i in range(SIDE) for j in range(SIDE)]
+    pairs: list[dict[str, Any]] = []
+    for i, j in keys:
+        for other in ((i + 1, j), (i, j + 1)):
+            if max(other) < SIDE:
+                bad = odd in ((i, j), other)
+                mean = brightness if bad else 100.0
+                pairs.append(
+                    {
+                        "a": [i, j], "b": list(other), "accepted": not bad,
+                        "confidence": 0.1 if bad else 0.8,
+                        "overlap_mean_a": mean, "overlap_mean_b": mean,
+                    }
+                )  # fmt: skip
+    tiles = [
+        {"ix": i, "iy": j, "corner_um": (0.0, 0.0), "component": -1 if (i, j) == odd else 0}
+        for i, j in keys
+    ]
+    return TilePositions(0, (10.0, 10.0, 10.0), (9, 9, 9), tiles, pairs, np.eye(2).tolist())
+
+
+@pytest.mark.parametrize("odd", [(1, 2), (0, 1)])
+def test_a_bright_tile_that_no_neighbour_bears_out_is_found(odd: tuple[int, int]) -> None:
+    assert contradicting_tiles(positions(odd)) == {odd}
+
+
+def test_tiles_that_may_be_right_stay() -> None:
+    """In agarose; at a corner, with two neighbours; with one match; with one clear peak."""
+    assert contradicting_tiles(positions((1, 2), brightness=60.0)) == set()
+    assert contradicting_tiles(positions((0, 0))) == set()
+    for change in ({"accepted": True}, {"confidence": 0.6}):
+        model = positions((1, 2))
+        next(p for p in model.pairs if p["confidence"] == 0.1).update(change)
+        assert contradicting_tiles(model) == set()
+    nothing = positions((1, 2))
+    for pair in nothing.pairs:
+        pair.update(accepted=False, confidence=0.1)
+    assert contradicting_tiles(nothing) == set()
+
+
+@pytest.mark.slow
+def test_a_transposed_tile_is_left_out_and_no_other(tiny, tmp_path):
+    """Seen to fail without `odd_tiles`: the tile was stitched as it is."""
+
+    def transpose(frames):
+        side = min(frames.shape[:2])
+        frames[:side, :side] = frames[:side, :side].transpose(1, 0, 2).copy()
+
+    def flags():
+        out = tmp_path / "slice.ome.zarr"
+        params = SliceParams.from_values({})
+        models = AcquisitionModels(None, None, None)
+        reconstruct_slice(one.open(), out, models, params, overwrite=True)
+        image = open_image(out)
+        return image.attributes["flags"], np.asarray(image.valid)
+
+    one = Slice(tiny / "raw", tmp_path / "raw")
+    clean, _ = flags()
+    assert clean == {}
+    one.change(1, 1, transpose)
+    told, valid = flags()
+    assert told == {"1,1": ["contradicts"]}
+    # Its middle is shown by nobody.
+    middle = valid[:, valid.shape[1] // 2, valid.shape[2] // 2]
+    assert not middle.any()
