@@ -1,0 +1,50 @@
+"""A run with a GPU and one without give the same brain."""
+
+import numpy as np
+import pytest
+
+from linumpy.io.omezarr import open_image
+
+from ..conftest import run_script
+from . import needs_gpu
+
+BOUND = 1e-4
+"""Of the 99.9th percentile: rounding of float32 over all steps."""
+
+
+def make_brain(raw, folder, *flags):
+    """Run the default steps by their scripts; return the slices' masks and the brain."""
+    grids, slices, models = folder / "grids", folder / "slices", folder / "models"
+    shifts, registration = folder / "shifts_xy.csv", folder / "register_slices.json"
+    run_script("estimate_xy_shift_from_metadata", raw, shifts)
+    names = [path.name[6:] for path in sorted(raw.glob("slice_z*"))]
+    for name in names:
+        grid = grids / f"mosaic_grid_3d_{name}.ome.zarr"
+        raw_of_one = ["--from_root_directory", raw, "-z", name[1:], "--resolution", -1]
+        run_script("create_mosaic_grid_3d", grid, *raw_of_one, *flags)
+    run_script("learn_models", *sorted(grids.iterdir()), "--output", models, *flags)
+    for name in names:
+        grid, out = grids / f"mosaic_grid_3d_{name}.ome.zarr", slices / f"slice_{name}.ome.zarr"
+        own = ["--models", models, "--output_models", folder / "own" / name]
+        run_script("reconstruct_slice", grid, out, *own, *flags)
+    run_script("register_slices", slices, shifts, registration, *flags)
+    brain = folder / "brain.ome.zarr"
+    run_script("stack_slices_motor", slices, shifts, brain, "--registration", registration, *flags)
+    masks = [np.asarray(open_image(path).valid) for path in sorted(slices.iterdir())]
+    return masks, np.asarray(open_image(brain).array)
+
+
+@needs_gpu
+@pytest.mark.slow
+def test_brains_of_both_devices_agree(tiny, tmp_path):
+    """But where a face lies within rounding of half a voxel: it is then cut a plane apart."""
+    masks, brain = make_brain(tiny / "raw", tmp_path / "cpu", "--no-use_gpu")
+    gpu_masks, gpu_brain = make_brain(tiny / "raw", tmp_path / "gpu", "--use_gpu")
+    n_apart = sum(int((a != b).any(axis=0).sum()) for a, b in zip(masks, gpu_masks, strict=True))
+    n_columns = brain.shape[1] * brain.shape[2]
+    assert n_apart <= 1e-3 * n_columns
+    assert brain.shape == gpu_brain.shape
+    scale = np.percentile(np.abs(brain), 99.9)
+    apart = (np.abs(brain - gpu_brain) > BOUND * scale).any(axis=0)
+    # A column of a moved slice takes from four of the slice.
+    assert apart.sum() <= 4 * n_apart
