@@ -5,43 +5,38 @@ memory; applied to every voxel by a gain that is interpolated between the bins.
 
 Power P = |A|² falls as exp(−2∫µ), so amplitudes are squared first and get the root of the
 correction. An estimate from amplitudes as they are would answer µ / 2. With an axial response that
-was taken off before (`intensity.compensate_psf`), ``klett`` at strength 1 leaves simulated tissue
-flat and comes nearest to the coefficients of grey and white matter: that is the default. ``li``
-and ``liu`` leave it as flat, with grey matter about a tenth too low. ``vermeer`` answers far too
-much near the lower end, which wants a strength of about 0.3.
+was corrected before (`intensity.compensate_psf`), ``klett`` at strength 1 leaves tissue flat: that is
+the default. ``vermeer`` answers far too much near the lower end, which wants a strength of about 0.3.
+
+µ depends on the model: each value carries its error, and each bin the weight that its voxels
+deserve when slices are blended.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from linumpy.device import Array, is_device_array, like, namespace, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.resample import apply_axis_weights
-from linumpy.intensity.compensate_attenuation_methods import (
-    KLETT_EXPONENT,
-    box_sums,
-    cut_at_noise,
-    depth_resolved,
-    gaussian,
-    tail_liu,
-    tail_smith,
-)
-from linumpy.intensity.quantiles import otsu_threshold
+from linumpy.intensity.attenuation_mu import estimate_mu, unlikeness
+from linumpy.intensity.attenuation_tissue import find_tissue
+from linumpy.intensity.compensate_attenuation_methods import box_sums, cut_at_noise
+from linumpy.intensity.quality_map import between_cells, encode_weights
 from linumpy.stage_params.intensity import AttenuationParams
 
 _BIN_UM = 40.0
-_TAIL_UM = 200.0
-_REGION_UM = 400.0
+_REGION_UM = 120.0
+"""Slopes are averaged over no more: cortical layers and fibre bundles are a few hundred µm wide."""
 _SMITH_SIGMA_PX = 3.0
-_MIN_CONTRAST = 2.0
-_TISSUE_CONTRAST = 1.5
-_MIN_SHARE = 0.005
-_MAX_SAMPLES = 4096
+_MAX_SNR = 1e6
+_SPECKLE = (4 / np.pi - 1) / 16
+"""Relative variance of a bin's mean amplitude by speckle: that of a Rayleigh distribution
+(Goodman, Speckle Phenomena in Optics, 2007), over the grains of about 10 µm that 40 µm hold."""
 _NOISE_PLANES = 5
 
 
@@ -66,6 +61,17 @@ class Attenuation:
         Median over all tissue.
     tissue_fraction
         Share of the valid voxels that is tissue.
+    exponent, exponent_error
+        Klett's k, found from the slice, with its standard error; 1 and 0 of other methods.
+    capped_fraction
+        Share of the tissue within one slicing interval of the face whose loss cannot be made up
+        for: it is beyond `min_bias`, or the signal lies below the noise.
+    mu_error_per_mm
+        float16, standard error of each value of `mu_per_mm`.
+    snr_db
+        float16, signal to noise of each bin before correction, power; at most 60.
+    quality
+        uint8, weight of each bin when slices are blended, coded by `intensity.quality_map`.
     """
 
     slice_id: int
@@ -79,6 +85,12 @@ class Attenuation:
     mu_by_plane: list[float]
     tissue_mu_per_mm: float
     tissue_fraction: float
+    exponent: float = 1.0
+    exponent_error: float = 0.0
+    capped_fraction: float = 0.0
+    mu_error_per_mm: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float16))
+    snr_db: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float16))
+    quality: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint8))
 
 
 def bin_size(voxel_um: float) -> int:
@@ -171,8 +183,9 @@ def estimate_attenuation(
     bin_px: int,
     noise_amplitude: Sequence[float] | None = None,
     agarose_mu_per_mm: float = 0.0,
+    interval_um: float | None = None,
 ) -> Attenuation:
-    """Estimate µ from the binned power of a slice.
+    """Estimate µ, and what can be made up for, from the binned power of a slice.
 
     Parameters
     ----------
@@ -182,6 +195,8 @@ def estimate_attenuation(
         Mean amplitude of the noise in each plane, where it is known.
     agarose_mu_per_mm
         µ of what is not tissue.
+    interval_um
+        Depth below the face of which the share of capped voxels is told; None for all.
     """
     xp = namespace(total)
     axial_mm = voxel_um[0] / 1000
@@ -193,26 +208,41 @@ def estimate_attenuation(
     own = 2 * number >= bin_px**2
     # Below a bin's first voxel; a neighbour's face may lie higher.
     imaged = known & (xp.cumsum(own, axis=0, dtype=np.int32) > 0)
-    tissue = imaged & _tissue(total, number, params.mask_sigma_px / bin_px)
-    noise = _noise_power(power, imaged & ~tissue, noise_amplitude, params.method)
-    noise_by_plane = like(noise, power)
-    power = xp.maximum(power - noise_by_plane[:, None, None], np.float32(0))
+    tissue = imaged & find_tissue(
+        total,
+        number,
+        params.mask_sigma_px / bin_px,
+        _noise_power(power, imaged, noise_amplitude, ""),
+        axial_mm,
+        agarose_mu_per_mm=agarose_mu_per_mm,
+        snr_threshold_db=params.snr_threshold_db,
+    )
+    noise = like(_noise_power(power, imaged & ~tissue, noise_amplitude, params.method), power)
+    power = xp.maximum(power - noise[:, None, None], np.float32(0))
+    snr = xp.where(
+        tissue,
+        xp.minimum(
+            power / xp.maximum(noise[:, None, None], np.float32(1e-6)), np.float32(_MAX_SNR)
+        ),
+        np.float32(_MAX_SNR),
+    )
+    usable = tissue
     if params.method in ("klett", "li"):
-        tissue = cut_at_noise(power, tissue, noise_by_plane, params.snr_threshold_db)
-    exponent = np.float32(KLETT_EXPONENT if params.method == "klett" else 1)
-    if exponent != 1:
-        power = power**exponent
-    tail: Array = xp.zeros(power.shape[1:], np.float32)
-    if params.method == "smith":
-        tail = tail_smith(power, tissue, params.tail_px, _SMITH_SIGMA_PX / bin_px)
-    elif params.method != "vermeer":
-        n_fit = max(5, round(_TAIL_UM / voxel_um[0]))
-        region = 2 * round(_REGION_UM / (2 * bin_px * voxel_um[1])) + 1
-        tail = tail_liu(power, tissue, n_fit, axial_mm, region)
-    mu = depth_resolved(power, tissue, tail, axial_mm) / exponent
+        usable = cut_at_noise(power, tissue, noise, params.snr_threshold_db)
+    region = 2 * round(_REGION_UM / (2 * bin_px * voxel_um[1])) + 1
+    unlike = unlikeness(total, number, noise, power, usable, width)
+    found = estimate_mu(power, usable, unlike, params, axial_mm, region, _SMITH_SIGMA_PX / bin_px)
+    # Where tissue drowns in noise it is taken for what lies above it.
+    deep = tissue & ~usable
+    mu = xp.where(deep, found.mu_end[None], found.mu)
     mu = xp.where(imaged & ~tissue, np.float32(agarose_mu_per_mm), mu)
+    model_error = xp.where(deep, found.mu_end[None], found.model_error)
+    own_error = xp.where(deep, np.float32(0), found.own_error)
     medians = median_by_plane(mu, tissue)
     n_tissue = int(tissue.sum())
+    capped, quality = _quality(mu, model_error, own_error, snr, imaged, params, axial_mm)
+    depth = xp.cumsum(imaged, axis=0, dtype=np.int32) * np.float32(voxel_um[0])
+    shown = tissue & (depth <= (interval_um or np.inf))
     return Attenuation(
         slice_id=slice_id,
         method=params.method,
@@ -225,7 +255,39 @@ def estimate_attenuation(
         mu_by_plane=medians,
         tissue_mu_per_mm=float(xp.median(mu[tissue])) if n_tissue else 0.0,
         tissue_fraction=n_tissue / max(int(imaged.sum()), 1),
+        exponent=found.exponent,
+        exponent_error=found.exponent_error,
+        capped_fraction=float((shown & capped).sum()) / max(int(shown.sum()), 1),
+        mu_error_per_mm=xp.sqrt(model_error**2 + own_error**2).astype(np.float16),
+        snr_db=(np.float32(10) * xp.log10(xp.maximum(snr, np.float32(1e-3)))).astype(np.float16),
+        quality=quality,
     )
+
+
+def _quality(
+    mu: Array,
+    model_error: Array,
+    own_error: Array,
+    snr: Array,
+    imaged: Array,
+    params: AttenuationParams,
+    axial_mm: float,
+) -> tuple[Array, Any]:
+    """Return which voxels cannot be made up for, and the coded weight of each.
+
+    The weight of a corrected amplitude is its inverse relative variance. A bin's mean has what
+    speckle leaves, and the error of its gain: that of the optical depth. Of the tissue's contrast
+    it shows the share S / (S + N), with the power S of the signal and N of the noise.
+    """
+    xp = namespace(mu)
+    step = np.float32(axial_mm * params.strength)
+    optical = xp.cumsum(mu * step, axis=0) - mu * step / 2
+    capped = (optical > -0.5 * np.log(params.min_bias)) | (snr < 1)
+    shown = snr / (1 + snr)
+    variance = xp.cumsum(model_error * step, axis=0) ** 2
+    variance = variance + xp.cumsum((own_error * step) ** 2, axis=0)
+    weight = shown**2 * np.float32(_SPECKLE) / (np.float32(_SPECKLE) + variance)
+    return capped, encode_weights(xp.where(imaged & ~capped, weight, np.float32(0)))
 
 
 def median_by_plane(values: Array, chosen: Array) -> list[float]:
@@ -262,53 +324,6 @@ def median_by_plane_at_once(values: Array, chosen: Array) -> list[float]:
     return [float(m) for m in np.where(to_host(count) > 0, means, np.float32(0))]
 
 
-def _tissue(total: Array, count: Array, sigma: float) -> Array:
-    """Tell tissue from agarose by amplitude; all of it where the two cannot be told apart.
-
-    The upper third of the A-lines says which are agarose and which show tissue. At each depth, what
-    is clearly brighter than agarose is tissue: a limit halfway would lose what lies deep, or in
-    tiles with less light.
-    """
-    xp = namespace(total)
-    sums, weight = (gaussian(part, (1, sigma, sigma)) for part in (total, count))
-    amplitude = xp.sqrt(sums / xp.maximum(weight, 1e-6))
-    known = count > 0
-    # Depths count from each A-line's first voxel: faces may be tilted.
-    depth = xp.cumsum(known, axis=0, dtype=np.int32) - 1
-    n_known = to_host(depth[-1]) + 1
-    everything = xp.ones(total.shape, bool)
-    if not n_known.any():
-        return everything
-    n_upper = max(1, int(np.median(n_known[n_known > 0])) // 3)
-    upper = known & (depth < n_upper)
-    lines = np.flatnonzero(n_known.ravel() >= n_upper)
-    level = to_host(xp.where(upper, amplitude, 0).sum(axis=0)).ravel()[lines] / n_upper
-    logarithm = np.log(np.maximum(level, 1e-12))
-    if np.ptp(logarithm) == 0:
-        return everything
-    dark = logarithm < otsu_threshold(logarithm)
-    if not _MIN_SHARE < dark.mean() < 1 - _MIN_SHARE:
-        return everything
-    if np.median(level[~dark]) < _MIN_CONTRAST * np.median(level[dark]):
-        return everything
-    limit = like(_TISSUE_CONTRAST * _profile(amplitude, known, lines[dark]), amplitude)
-    return known & (amplitude > limit[xp.maximum(depth, 0)])
-
-
-def _profile(amplitude: Array, known: Array, lines: np.ndarray) -> np.ndarray:
-    """Return the median of some A-lines by depth below their first voxels, held below the last."""
-    planes = len(amplitude)
-    lines = lines[:: max(1, len(lines) // _MAX_SAMPLES)]
-    there = like(lines, amplitude)
-    values, seen = (to_host(part.reshape(planes, -1)[:, there]) for part in (amplitude, known))
-    rows = np.minimum(seen.argmax(axis=0) + np.arange(planes)[:, None], planes - 1)
-    aligned = np.take_along_axis(values, rows, axis=0)
-    reached = np.arange(planes)[:, None] < seen.sum(axis=0)
-    enough = np.flatnonzero(2 * reached.sum(axis=1) >= len(lines))
-    median = [np.median(aligned[z, reached[z]]) for z in enough]
-    return np.interp(np.arange(planes), enough, median).astype(np.float32)
-
-
 def _noise_power(
     power: Array, agarose: Array, noise_amplitude: Sequence[float] | None, method: str
 ) -> np.ndarray:
@@ -326,15 +341,21 @@ def _noise_power(
 def attenuation_gain(model: Attenuation) -> Array:
     """Return what amplitudes are multiplied by, float32 over the bins, where `mu_per_mm` lies.
 
-    The light lost on the way to a voxel's centre: µ of all voxels above and half of its own.
+    The light lost on the way to a voxel's centre: µ of all voxels above and half of its own. In
+    tissue near the noise floor, the noise's share of the amplitude is taken off.
     """
     xp = namespace(model.mu_per_mm)
     step = model.mu_per_mm.astype(np.float32) * np.float32(model.voxel_um[0] / 1000)
     depth = xp.cumsum(step, axis=0, dtype=np.float32) - step / 2
     # The array comes first: for a NumPy number before it CuPy would load a good part of CuPyX.
-    return xp.minimum(
+    gain = xp.minimum(
         xp.exp(depth * np.float32(model.strength)), np.float32(1 / np.sqrt(model.min_bias))
     )
+    if model.snr_db.size:
+        # Noise adds power: of the mean amplitude, the signal's share is √(S / (S + N)).
+        snr = xp.exp(model.snr_db.astype(np.float32) * np.float32(np.log(10) / 10))
+        gain = xp.where(snr < 0.99 * _MAX_SNR, gain * xp.sqrt(snr / (1 + snr)), gain)
+    return gain
 
 
 def compensate_attenuation(
@@ -360,21 +381,8 @@ def compensate_attenuation(
         low = max(0, pixels.start // bin_px - 1)
         high = min(n_bins, -(-pixels.stop // bin_px) + 1)
         parts.append(slice(low, high))
-        matrices.append(_between_bins(pixels.start - low * bin_px, pixels.stop - pixels.start,
+        matrices.append(between_cells(pixels.start - low * bin_px, pixels.stop - pixels.start,
                                       high - low, bin_px))  # fmt: skip
     fine = apply_axis_weights(xp.ascontiguousarray(gain[tuple(parts)]), matrices)
     fine *= block
     return fine
-
-
-@functools.lru_cache(maxsize=64)
-def _between_bins(first: int, n_pixels: int, n_bins: int, bin_px: int) -> np.ndarray:
-    """Return the matrix (pixels, bins) that interpolates; constant beyond the outer bins."""
-    place = np.clip((first + np.arange(n_pixels) + 0.5) / bin_px - 0.5, 0, n_bins - 1)
-    low = np.minimum(place.astype(int), max(n_bins - 2, 0))
-    weights = np.zeros((n_pixels, n_bins))
-    rows = np.arange(n_pixels)
-    weights[rows, np.minimum(low + 1, n_bins - 1)] = place - low
-    weights[rows, low] += 1 - (place - low)
-    weights.setflags(write=False)
-    return weights

@@ -16,14 +16,12 @@ They differ in C, the light that comes back from below the last sample:
 - ``li`` (Li et al., Biomed. Opt. Express 11, 672, 2020): the same, after the noise floor was taken
   off and the tissue was cut where it comes near it.
 - ``klett``: ``li`` on I^k, with µ/k as the answer (Klett, Appl. Opt. 20, 211, 1981). The share that
-  is scattered back need not be fixed: µ goes with the k-th power of what comes back. With k = 1
-  grey matter above white looks half transparent, as most of the light is owed to what lies below.
-  White matter is two to three times as bright as grey (in power), and attenuates one and a half
-  times as much: k lies well below 1.
+  is scattered back need not be fixed: µ goes with the k-th power of what comes back. k is found
+  from the slice (`attenuation_exponent`).
 
 One A-line's slope is as much anatomy as attenuation: where tissue grows brighter downwards there is
-none. So µ_E is averaged over a wide neighbourhood, and believed to within a factor of two of the
-slice's median.
+none. So µ_E is averaged over neighbours, and believed to within a factor of two of the slice's
+median: a factor that parts grey from white matter (Wang et al., NeuroImage 165, 56, 2018).
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ from linumpy.geometry.resample import apply_axis_weights
 from linumpy.geometry.smoothing import box_matrix, gaussian_matrix
 
 MAX_MU_PER_MM = 50.0
-KLETT_EXPONENT = 0.6
 _SMITH_AXIAL_SIGMA = 5.0
 _INNER_SHARE = 0.97
 _SLOPE_BOUND = 2.0
@@ -116,10 +113,10 @@ def tail_smith(power: Array, tissue: Array, n_end: int, lateral_sigma: float) ->
     return xp.where(count > 0, tail, np.float32(0))
 
 
-def tail_liu(
+def fit_end(
     power: Array, tissue: Array, n_fit: int, axial_mm: float, lateral_width: int = 1
-) -> Array:
-    """Return C of ``liu``.
+) -> tuple[Array, Array]:
+    """Fit a straight line through ln I over the lowest part of the tissue.
 
     Parameters
     ----------
@@ -129,6 +126,11 @@ def tail_liu(
         Voxels above the lower end of the tissue that the straight line goes through.
     lateral_width
         Side of the box that the slopes are averaged over, an odd number.
+
+    Returns
+    -------
+    µ_E in 1/mm and the line's power at the last voxel, over axis 1 and axis 2; 0 where there is no
+    tissue, or no line anywhere.
     """
     xp = namespace(power)
     used = tissue & (_rank_from_below(tissue) < n_fit) & (power > 0)
@@ -143,11 +145,12 @@ def tail_liu(
     slope = (away * logarithm).sum(axis=0) / xp.maximum(square, 1e-6)
     mu = -slope / np.float32(2 * axial_mm)
     fitted = count >= _MIN_SAMPLES
+    nothing = xp.zeros(power.shape[1:], np.float32)
     if not bool(fitted.any()):
-        return xp.zeros(power.shape[1:], np.float32)
+        return nothing, nothing
     typical = xp.median(mu[fitted])
     if not typical > 0:
-        return xp.zeros(power.shape[1:], np.float32)
+        return nothing, nothing
     if lateral_width > 1:
         weight = xp.where(fitted, count, np.float32(0))
         near, share = (_box_means(part[None], lateral_width)[0] for part in (mu * weight, weight))
@@ -156,8 +159,26 @@ def tail_liu(
     # The line at the last voxel, not its power: that is one sample of speckle.
     last_plane = xp.where(used, planes, np.float32(0)).max(axis=0)
     last = xp.exp(level - 2 * axial_mm * mu * (last_plane - centre))
-    tail = last / xp.expm1(2 * axial_mm * mu)
-    return xp.where(count > 0, tail, 0).astype(np.float32)
+    there = count > 0
+    return (
+        xp.where(there, mu, 0).astype(np.float32),
+        xp.where(there, last, 0).astype(np.float32),
+    )
+
+
+def tail_of(mu_end: Array, last: Array, axial_mm: float) -> Array:
+    """Return C of ``liu`` from what `fit_end` returns."""
+    xp = namespace(last)
+    known = mu_end > 0
+    below = xp.expm1(np.float32(2 * axial_mm) * xp.where(known, mu_end, np.float32(1)))
+    return xp.where(known, last / below, np.float32(0)).astype(np.float32)
+
+
+def tail_liu(
+    power: Array, tissue: Array, n_fit: int, axial_mm: float, lateral_width: int = 1
+) -> Array:
+    """Return C of ``liu``; see `fit_end`."""
+    return tail_of(*fit_end(power, tissue, n_fit, axial_mm, lateral_width), axial_mm)
 
 
 def cut_at_noise(power: Array, tissue: Array, noise: Array, snr_threshold_db: float) -> Array:

@@ -196,6 +196,18 @@ def compensate_attenuation(model: Any, found: StageMetrics) -> None:
     )
     found.add("tissue_mu", model.tissue_mu_per_mm, "1/mm", "median attenuation of the tissue")
     found.add("strength", model.strength, "", "share of it that was taken off")
+    found.add(
+        "capped_share",
+        model.capped_fraction,
+        "",
+        "tissue down to the next cut whose lost light cannot be made up for",
+        "capped_share",
+    )
+    if model.mu_error_per_mm.size:
+        mu, error = (np.asarray(a, float) for a in (model.mu_per_mm, model.mu_error_per_mm))
+        told = (mu > 0) & (error > 0)
+        share = float(np.median(error[told] / mu[told])) if told.any() else 0.0
+        found.add("mu_error", share, "", "median standard error of the attenuation, relatively")
 
 
 def normalize_intensities_per_slice(model: Any, found: StageMetrics) -> None:

@@ -58,6 +58,8 @@ LIMITS = {
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),
     "mask_coverage": Limits(0.05, 0.01, higher_is_better=True),
     "agarose_coverage": Limits(0.05, 0.01, higher_is_better=True),
+    # Tissue whose lost light cannot be made up for.
+    "capped_share": Limits(0.1, 0.3),
     "empty_fraction": Limits(0.5, 0.8),
     "seam": Limits(0.12, 0.25),
     "profile_quality": Limits(0.5, 0.3, higher_is_better=True),

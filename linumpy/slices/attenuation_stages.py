@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from linumpy.device import Array, like, namespace
@@ -13,6 +15,7 @@ from linumpy.intensity.compensate_attenuation import (
     compensate_attenuation,
     estimate_attenuation,
 )
+from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, encode_map
 from linumpy.slices.engine import Stage
 from linumpy.slices.layout import SliceLayout
 from linumpy.slices.psf_stages import AGAROSE_ATTRIBUTE, NOISE_ATTRIBUTE
@@ -69,6 +72,7 @@ class CompensateAttenuation(Stage):
             bin_px=self._bin,
             noise_amplitude=self._noise(),
             agarose_mu_per_mm=float(self._layout.attributes.get(AGAROSE_ATTRIBUTE, 0.0)),
+            interval_um=self._layout.attributes.get("slice_interval_um"),
         )
         self._gain = attenuation_gain(model)
         return model
@@ -81,6 +85,12 @@ class CompensateAttenuation(Stage):
         first = round(self._layout.corner_um[0] / self._layout.voxel_um[0])
         planes = np.arange(first, first + self._layout.shape[0]).clip(0, len(noise) - 1)
         return [float(noise[plane]) for plane in planes]
+
+    def layout(self, layout: SliceLayout) -> SliceLayout:
+        """Let the slice carry the weights that its voxels deserve in the brain."""
+        assert self.model is not None
+        weights = encode_map(self.model.quality, self.model.bin_px, layout.shape)
+        return replace(layout, attributes={**layout.attributes, QUALITY_ATTRIBUTE: weights})
 
     def apply(self, tile: Tile) -> Tile:
         """Brighten a block."""

@@ -68,5 +68,7 @@ class StackParams(FaceParams):
     """Parameters of stacking."""
 
     blend: bool = param(
-        True, "stack_blend_enabled", "pass over from slice to slice by a Hann window"
+        True,
+        "stack_blend_enabled",
+        "pass over from slice to slice by signal to noise and a Hann window",
     )

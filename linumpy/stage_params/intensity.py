@@ -51,9 +51,12 @@ class AttenuationParams:
         maximum=2,
     )
     radius_px: int = param(
-        10, "compensate_attenuation_k", "lateral radius that power is averaged over, pixels",
+        4,
+        "compensate_attenuation_k",
+        "lateral radius that power is averaged over, pixels: speckle against the width of fibre "
+        "bundles",
         minimum=0,
-    )  # fmt: skip
+    )
     tail_px: int = param(
         3,
         "compensate_attenuation_zshift",
@@ -61,7 +64,7 @@ class AttenuationParams:
         minimum=1,
     )
     min_bias: float = param(
-        0.05,
+        0.001,
         "compensate_attenuation_min_power",
         "least share of the power that is made up for",
         minimum=1e-4,

@@ -7,6 +7,7 @@ import pytest
 from scipy.ndimage import map_coordinates
 
 from linumpy.device import to_host
+from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT
 from linumpy.intensity.compensate_attenuation import (
     attenuation_gain,
     bin_power,
@@ -203,7 +204,8 @@ def test_tissue_is_told_from_agarose_and_noise_is_taken_off(xp, rng, method):
     assert abs(np.median(mu[:40, :, 9:]) / 2 - 1) < 0.06
     # Two bins of the mixture between them are left out.
     np.testing.assert_array_equal(mu[:, :, :4], np.float16(0.5))
-    assert abs(model.tissue_fraction - is_tissue.mean()) < 0.05
+    # One bin of 16 at most is taken for what it is not.
+    assert abs(model.tissue_fraction - is_tissue.mean()) <= 1 / 16
     assert abs(model.tissue_mu_per_mm / 2 - 1) < 0.06
     assert len(model.mu_by_plane) == 60
 
@@ -211,11 +213,11 @@ def test_tissue_is_told_from_agarose_and_noise_is_taken_off(xp, rng, method):
 def test_klett_tells_what_lies_above_brighter_tissue(xp):
     """Grey above white matter: a fixed share scattered back makes the upper layer too clear.
 
-    Where µ goes with the power k = 0.6 of the power scattered back, ``klett`` is exact.
+    Where µ goes with the power k of the power scattered back, ``klett`` is exact.
     """
     z = np.arange(60)
     mu = np.where(z < 30, 1.6, 2.4)
-    level = 200 * (mu / 1.6) ** (1 / 1.2)
+    level = 200 * (mu / 1.6) ** (0.5 / PRIOR_EXPONENT)
     amplitude = (medium(mu[:, None, None]) / 200) * level[:, None, None]
     found = {
         method: to_host(
@@ -224,7 +226,7 @@ def test_klett_tells_what_lies_above_brighter_tissue(xp):
         for method in ("klett", "li")
     }
     np.testing.assert_allclose(found["klett"], mu, rtol=0.02)
-    assert np.median(found["li"][:30]) < 0.9 * 1.6
+    assert np.median(found["li"][:30]) < 0.95 * 1.6
 
 
 def test_a_slice_of_one_medium_is_all_tissue(xp, rng):

@@ -1,0 +1,139 @@
+"""µ of tissue well above noise, and how well it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.device import Array, namespace
+from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, find_exponent
+from linumpy.intensity.compensate_attenuation_methods import (
+    box_sums,
+    depth_resolved,
+    fit_end,
+    tail_of,
+    tail_smith,
+)
+from linumpy.stage_params.intensity import AttenuationParams
+
+_TAIL_UM = 200.0
+
+
+@dataclass(frozen=True)
+class MuEstimate:
+    """µ of what is well above noise, in 1/mm, with its errors.
+
+    Attributes
+    ----------
+    mu, model_error, own_error
+        (z, bins, bins): what Klett's exponent and the light from below leave open, the same all
+        down an A-line; and what is a voxel's own, of speckle and texture.
+    mu_end
+        Of the line at the lower end, over the bins.
+    exponent, exponent_error
+        Klett's k; 1 and 0 of methods that hold it.
+    """
+
+    mu: Array
+    model_error: Array
+    own_error: Array
+    mu_end: Array
+    exponent: float
+    exponent_error: float
+
+
+def estimate_mu(
+    power: Array,
+    usable: Array,
+    unlike: Array,
+    params: AttenuationParams,
+    axial_mm: float,
+    region: int,
+    smith_sigma: float,
+) -> MuEstimate:
+    """Estimate µ where power is well above noise.
+
+    Parameters
+    ----------
+    power
+        Power without noise, float32 (z, bins, bins), NumPy or CuPy.
+    usable
+        Boolean of the same shape.
+    unlike
+        Of the same shape: by how much bins differ from the mean that `power` is, relatively.
+    region
+        Bins a side that slopes are averaged over.
+    smith_sigma
+        Smoothing of the map of C of ``smith``, bins.
+    """
+    xp = namespace(power)
+    n_fit = max(5, round(_TAIL_UM / 1000 / axial_mm))
+    # The slope of ln P: the same whatever the exponent.
+    mu_end, last = fit_end(power, usable, n_fit, axial_mm, region)
+    own_slope = fit_end(power, usable, n_fit, axial_mm)[0] if region > 1 else mu_end
+
+    def solve(exponent: float, slope: Array) -> Array:
+        k = np.float32(exponent)
+        scaled = power if exponent == 1 else power**k
+        tail: Array = xp.zeros(power.shape[1:], np.float32)
+        if params.method == "smith":
+            tail = tail_smith(scaled, usable, params.tail_px, smith_sigma)
+        elif params.method != "vermeer":
+            tail = tail_of(k * slope, last**k, axial_mm)
+        return depth_resolved(scaled, usable, tail, axial_mm) / k
+
+    exponent, exponent_error = 1.0, 0.0
+    if params.method == "klett":
+        optical = xp.cumsum(solve(PRIOR_EXPONENT, mu_end), axis=0) * np.float32(axial_mm)
+        exponent, exponent_error = find_exponent(power, usable, optical, axial_mm)
+    mu = solve(exponent, mu_end)
+    ends = [solve(exponent, mu_end * np.float32(by)) for by in _slope_spread(own_slope, mu_end)]
+    variance = (ends[0] - ends[1]) ** 2 / 4
+    if exponent_error:
+        other = [solve(max(0.1, exponent + sign * exponent_error), mu_end) for sign in (-1, 1)]
+        variance = variance + (other[0] - other[1]) ** 2 / 4
+    grain = np.float32(_grain(power, usable))
+    own = mu * np.float32(exponent) * xp.sqrt(grain**2 + unlike**2)
+    return MuEstimate(mu, xp.sqrt(variance), own, mu_end, float(exponent), float(exponent_error))
+
+
+def unlikeness(
+    total: Array, number: Array, noise: Array, power: Array, usable: Array, width: int
+) -> Array:
+    """Return the RMS of ln(power of a bin / mean power around it) over that neighbourhood."""
+    xp = namespace(power)
+    if width == 1:
+        return xp.zeros_like(power)
+    own = total / xp.maximum(number, 1) - noise[:, None, None]
+    used = usable & (number > 0) & (own > 0) & (power > 0)
+    ratio = xp.log(xp.where(used, own, 1) / xp.where(used, power, 1)).astype(np.float32)
+    share = box_sums(used.astype(np.float32), width)
+    # Filters that sum as they go leave less than 0 where there is nothing.
+    squares = xp.maximum(box_sums(ratio * ratio, width), np.float32(0))
+    return xp.sqrt(squares / xp.maximum(share, np.float32(1)))
+
+
+def _slope_spread(own: Array, region: Array) -> tuple[float, float]:
+    """Return factors, one standard error either way, by which slopes of bins and regions differ."""
+    xp = namespace(own)
+    known = (own > 0) & (region > 0)
+    if not bool(known.any()):
+        return 1.0, 1.0
+    ratio = xp.abs(xp.log(own[known] / region[known]))
+    # Half a normal distribution lies within 0.6745 standard deviations.
+    spread = min(float(xp.median(ratio)) / 0.6745, np.log(2.0))
+    return float(np.exp(-spread)), float(np.exp(spread))
+
+
+def _grain(power: Array, usable: Array) -> float:
+    """Return the relative standard deviation of power from plane to plane: speckle and texture."""
+    xp = namespace(power)
+    used = usable & (power > 0)
+    pairs = used[1:] & used[:-1]
+    if not bool(pairs.any()):
+        return 0.0
+    logarithm = xp.log(xp.maximum(power, np.float32(1e-30)))
+    step = (logarithm[1:] - logarithm[:-1])[pairs]
+    step = xp.abs(step - xp.median(step))
+    return float(xp.median(step)) / 0.6745 / float(np.sqrt(2))

@@ -1,0 +1,220 @@
+"""Strong attenuation: a forward model of A-lines whose µ, backscatter and noise are known."""
+
+import numpy as np
+import pytest
+
+from linumpy.device import to_host
+from linumpy.intensity.attenuation_exponent import PRIOR_ERROR, PRIOR_EXPONENT, find_exponent
+from linumpy.intensity.attenuation_tissue import find_tissue
+from linumpy.intensity.compensate_attenuation import (
+    attenuation_gain,
+    bin_power,
+    compensate_attenuation,
+    estimate_attenuation,
+)
+from linumpy.intensity.quality_map import (
+    NOTHING,
+    QUALITY_ATTRIBUTE,
+    decode_map,
+    decode_weights,
+    encode_map,
+    encode_weights,
+    moved_map,
+    weights_at,
+)
+from linumpy.stage_params.intensity import AttenuationParams
+
+STEP_MM = 0.01
+VOXEL_UM = (10.0, 10.0, 10.0)
+AGAROSE, NOISE = 30.0, 8.0
+
+
+def forward(rng, mu, amplitude, noise=NOISE):
+    """Amplitudes of fully developed speckle under attenuation, with circular Gaussian noise.
+
+    `amplitude` is RMS without attenuation and noise; `mu` in 1/mm; both (z, axis 1, axis 2).
+    """
+    loss = np.exp(-(np.cumsum(mu, axis=0) - mu / 2) * STEP_MM)
+    field = rng.normal(size=(2, *mu.shape)) * (amplitude * loss) / np.sqrt(2)
+    field += rng.normal(size=field.shape) * noise / np.sqrt(2)
+    return np.sqrt((field**2).sum(axis=0)).astype(np.float32)
+
+
+def bands(values, n=50, side=96):
+    """Return a volume of equal bands along axis 2, one for each of the values."""
+    line = np.repeat(values, side // len(values))
+    return np.broadcast_to(np.asarray(line, float), (n, side, side)).copy()
+
+
+def estimate(xp, volume, noise=NOISE, **params):
+    sums = bin_power(xp.asarray(volume), None, 4)
+    return estimate_attenuation(
+        *sums,
+        AttenuationParams(**params),
+        slice_id=0,
+        voxel_um=VOXEL_UM,
+        bin_px=4,
+        # RMS: bins are not averaged here, as those of a slice are.
+        noise_amplitude=[noise] * len(volume),
+        agarose_mu_per_mm=0.5,
+        interval_um=200.0,
+    )
+
+
+@pytest.fixture
+def steep(rng):
+    """Agarose, grey of 5/mm and white of 10/mm with backscatter in proportion to µ."""
+    mu = bands([0.5, 5.0, 10.0])
+    amplitude = bands([AGAROSE, 200.0, 200.0 * np.sqrt(2)])
+    return forward(rng, mu, amplitude), mu, amplitude
+
+
+def test_tissue_stays_tissue_where_it_is_dimmer_than_agarose(xp, steep):
+    """White of 10/mm is dimmer than agarose from 230 um on: seen to fail with a fixed limit."""
+    volume, mu, _ = steep
+    total, count = bin_power(xp.asarray(volume), None, 4)
+    noise = np.full(len(volume), NOISE**2)
+    found = to_host(
+        find_tissue(total, count.astype(np.float32), 0.5, noise, STEP_MM, agarose_mu_per_mm=0.5)
+    )
+    truth = mu[:, ::4, ::4] > 1
+    # The bins beside a border are mixtures.
+    assert not found[:, :, :7].any() and found[:, :, 9:].all()
+    assert truth[:, :, 9:].all()
+    dim = volume[30:, :, 64:].mean() / volume[30:, :, :32].mean()
+    assert dim < 0.7
+
+
+def test_agarose_below_tissue_is_agarose(xp, rng):
+    mu, amplitude = bands([0.5, 4.0]), bands([AGAROSE, 200.0])
+    mu[20:, :, 48:], amplitude[20:, :, 48:] = 0.5, AGAROSE
+    total, count = bin_power(xp.asarray(forward(rng, mu, amplitude, 1.0)), None, 4)
+    found = to_host(
+        find_tissue(
+            total, count.astype(np.float32), 0.5, np.full(50, 1.0), STEP_MM, agarose_mu_per_mm=0.5
+        )
+    )
+    assert found[:19, :, 13:].all()
+    assert found[23:, :, 13:].mean() < 0.02
+
+
+def test_white_stays_brighter_than_grey_at_depth(xp, steep):
+    """Within 10 % of the true ratio down to where the noise begins, and µ within its error."""
+    volume, mu, amplitude = steep
+    model = estimate(xp, volume)
+    out = to_host(
+        compensate_attenuation(
+            xp.asarray(volume), attenuation_gain(model), (slice(0, 96), slice(0, 96)), 4
+        )
+    )
+    grey, white = out[:, :, 36:60], out[:, :, 68:92]
+    ratio = white.mean(axis=(1, 2)) / grey.mean(axis=(1, 2))
+    np.testing.assert_allclose(ratio[:25], np.sqrt(2), rtol=0.1)
+    found, error = (to_host(a).astype(float) for a in (model.mu_per_mm, model.mu_error_per_mm))
+    truth = mu[:, ::4, ::4]
+    for bins in (slice(9, 15), slice(17, 23)):
+        here = (slice(0, 25), slice(1, -1), bins)
+        assert abs(np.median(found[here]) / np.median(truth[here]) - 1) < 0.1
+        assert (np.abs(found - truth) <= 2 * error)[here].mean() > 0.9
+
+
+def test_noise_is_taken_off_the_mean_amplitude(xp, rng):
+    """At 0 dB a plain gain would leave an amplitude 40 % too bright."""
+    mu, amplitude = bands([0.5, 6.0]), bands([AGAROSE, 200.0])
+    volume = forward(rng, mu, amplitude, 40.0)
+    model = estimate(xp, volume, noise=40.0)
+    out = to_host(
+        compensate_attenuation(
+            xp.asarray(volume), attenuation_gain(model), (slice(0, 96), slice(0, 96)), 4
+        )
+    )
+    seen = out[:, :, 56:].mean(axis=(1, 2)) / (200 * np.sqrt(np.pi) / 2)
+    # The signal equals the noise at 270 um.
+    np.testing.assert_allclose(seen[:27], 1, atol=0.15)
+
+
+def test_what_cannot_be_made_up_for_is_counted_and_weighs_nothing(xp, steep, rng):
+    volume, mu, _ = steep
+    model = estimate(xp, volume, min_bias=0.05)
+    # 13 dB are lost at 150 um of white and at 300 um of grey: a quarter of half the tissue.
+    assert 0.08 < model.capped_fraction < 0.2
+    quality = to_host(model.quality)
+    assert (quality[20:, 2:-2, 18:22] == NOTHING).all() and (quality[:10, :, 18:22] < 40).all()
+    weights = decode_weights(quality)
+    # Deeper is worse, in white faster than in grey.
+    assert weights[2, 2:-2, 18:22].mean() > 1.25 * weights[12, 2:-2, 18:22].mean()
+    assert weights[12, 2:-2, 10:14].mean() > weights[12, 2:-2, 18:22].mean()
+    mild = estimate(xp, forward(rng, mu / 5, bands([AGAROSE, 200.0, 280.0])))
+    assert mild.capped_fraction == 0
+
+
+@pytest.mark.parametrize("true", [0.6, 1.0])
+def test_the_exponent_comes_from_the_data(xp, rng, true):
+    """Half of the way from the prior at least, within two of its errors of the truth."""
+    level = rng.uniform(-0.5, 0.5, (1, 40, 40)) + np.zeros((40, 1, 1))
+    power = 1e4 * np.exp(level)
+    mu = 2.5 * np.exp(true * level)
+    optical = np.cumsum(mu, axis=0) * STEP_MM
+    seen = power * np.exp(-2 * optical) * rng.gamma(50, 1 / 50, power.shape)
+    arrays = (xp.asarray(a.astype(np.float32)) for a in (seen, optical))
+    shown, depth = arrays
+    k, error = find_exponent(shown, shown > 0, depth, STEP_MM)
+    assert abs(k - true) <= 0.55 * abs(PRIOR_EXPONENT - true) + 0.02
+    assert abs(k - true) < 2 * error < 2 * PRIOR_ERROR
+    few = find_exponent(shown[:, :10, :10], shown[:, :10, :10] > 0, depth[:, :10, :10], STEP_MM)
+    assert few == (PRIOR_EXPONENT, PRIOR_ERROR)
+
+
+def test_weights_survive_their_code(xp, rng):
+    weights = np.exp(-rng.uniform(0, 20, (4, 5, 6))).astype(np.float32)
+    weights[0] = 0
+    found = decode_weights(to_host(encode_weights(xp.asarray(weights))))
+    np.testing.assert_allclose(found, weights, rtol=0.05)
+    assert (found[0] == 0).all()
+
+
+def smooth_map(shape=(20, 64, 80), size=4):
+    bins = [shape[0], *(-(-n // size) for n in shape[1:])]
+    z, i, j = np.meshgrid(*(np.arange(n) for n in bins), indexing="ij")
+    weights = np.exp(-z / 8 - i / 20 - j / 30).astype(np.float32)
+    return {QUALITY_ATTRIBUTE: encode_map(encode_weights(weights), size, shape)}, weights
+
+
+def test_a_box_of_weights_is_a_part_of_the_whole(xp):
+    attributes, weights = smooth_map()
+    cells, size = decode_map(attributes, (20, 64, 80))
+    whole = to_host(weights_at(xp.asarray(cells), size, (slice(0, 20), slice(0, 64), slice(0, 80))))
+    fine = weights.repeat(4, axis=1).repeat(4, axis=2)
+    inner = (slice(2, -2), slice(8, -8), slice(8, -8))
+    np.testing.assert_allclose(whole[inner], fine[inner], rtol=0.25)
+    box = (slice(3, 17), slice(13, 55), slice(8, 61))
+    part = to_host(weights_at(xp.asarray(cells), size, box))
+    np.testing.assert_allclose(part, whole[box], rtol=1e-6)
+
+
+def test_a_map_moves_with_its_slice():
+    attributes, _ = smooth_map()
+    moved = moved_map(attributes, (20, 64, 80), (96, 96), lambda pixels: pixels - [16, 8])
+    cells, size = decode_map({QUALITY_ATTRIBUTE: moved}, (20, 96, 96))
+    before, _ = decode_map(attributes, (20, 64, 80))
+    assert size == (2, 8, 8)
+    np.testing.assert_array_equal(cells[:, 2:10, 1:11], before)
+    assert not cells[:, :2].any() and not cells[:, :, 11:].any()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"codes": "!"},
+        {"codes": "AAAA"},
+        {"cells": [1, 1, 1]},
+        {"voxels_a_cell": [0, 8, 8]},
+        {"shape": [20, 64, 81]},
+        {"cells": None},
+    ],
+)
+def test_a_broken_map_is_no_map(change):
+    attributes, _ = smooth_map()
+    assert decode_map(attributes, (20, 64, 80)) is not None
+    broken = {QUALITY_ATTRIBUTE: {**attributes[QUALITY_ATTRIBUTE], **change}}
+    assert decode_map(broken, (20, 64, 80)) is None
