@@ -65,13 +65,32 @@ __device__ bool all_valid(const u8* valid, i64 at, const Samples& s) {
   return valid[at] && valid[at - s.left] && valid[at - s.up] && valid[at - s.up - s.left];
 }
 
+// One pixel of a plane that begins at `data`, between its four samples.
+__device__ float sample(const float* data, i64 at, const Samples& s, int turned) {
+  if (turned) {
+    float below = mixed(s.before2, data[at - 1], s.here2, data[at]);
+    float above = mixed(s.before2, data[at - s.up - 1], s.here2, data[at - s.up]);
+    return mixed(s.before1, above, s.here1, below);
+  }
+  float value = data[at];
+  float aside = data[at - s.left];
+  if (s.up) {
+    value = mixed(s.here1, value, s.before1, data[at - s.up]);
+    aside = mixed(s.here1, aside, s.before1, data[at - s.up - s.left]);
+  }
+  if (s.left) value = mixed(s.here2, value, s.before2, aside);
+  return value;
+}
+
 // Each thread makes one pixel of every gridDim.z-th plane. Strides count elements. With `faces`,
-// a pixel's weight is that of its column's face, below 0 for a plane that is not used.
+// a pixel's weight is that of its column's face, below 0 for a plane that is not used. With
+// `quality` (like `data`) the weight is a taper: times quality, it is weighed against the sum of the
+// weights that were laid before, `kept` (like `out`).
 extern "C" __global__ void lay_slice(float* out, u8* mask, i64 out_plane, i64 out_row,
                                      const float* data, const u8* valid, i64 data_plane,
                                      i64 data_row, Reach reach, const float* weights,
-                                     const short* faces, int n_faces, int depth, int rows,
-                                     int columns) {
+                                     const short* faces, int n_faces, const float* quality,
+                                     float* kept, int depth, int rows, int columns) {
   int column = blockIdx.x * blockDim.x + threadIdx.x;
   int row = blockIdx.y * blockDim.y + threadIdx.y;
   if (column >= columns || row >= rows) return;
@@ -84,19 +103,12 @@ extern "C" __global__ void lay_slice(float* out, u8* mask, i64 out_plane, i64 ou
     i64 at = z * data_plane + s.at;
     if (valid && !all_valid(valid, at, s)) continue;
     i64 to = z * out_plane + row * out_row + column;
-    float value;
-    if (reach.turned) {
-      float below = mixed(s.before2, data[at - 1], s.here2, data[at]);
-      float above = mixed(s.before2, data[at - s.up - 1], s.here2, data[at - s.up]);
-      value = mixed(s.before1, above, s.here1, below);
-    } else {
-      value = data[at];
-      float aside = data[at - s.left];
-      if (s.up) {
-        value = mixed(s.here1, value, s.before1, data[at - s.up]);
-        aside = mixed(s.here1, aside, s.before1, data[at - s.up - s.left]);
-      }
-      if (s.left) value = mixed(s.here2, value, s.before2, aside);
+    float value = sample(data, at, s, reach.turned);
+    if (quality) {
+      float weight = __fmul_rn(share, sample(quality, at, s, reach.turned));
+      float total = __fadd_rn(weight, mask[to] ? kept[to] : 0.0f);
+      share = total > 0 ? __fdiv_rn(weight, total) : 0.0f;
+      kept[to] = total;
     }
     if (!mask[to]) share = 1.0f;
     out[to] = mixed(1.0f - share, out[to], share, value);

@@ -71,6 +71,8 @@ def lay_slice(
     placement: Placement,
     weights: np.ndarray,
     faces: Array | None = None,
+    quality: Array | None = None,
+    kept: Array | None = None,
 ) -> None:
     """Interpolate planes of a slice and blend them into a block in one launch.
 
@@ -81,6 +83,11 @@ def lay_slice(
     here = (slice(None), *placement.inner)
     out, mask = out[here], mask[here]
     data = cupy.ascontiguousarray(data, cupy.float32)
+    if quality is not None and kept is not None:
+        # Of the shapes of `data` and `out`, and so of their strides.
+        quality, kept = cupy.ascontiguousarray(quality, cupy.float32), kept[here]
+    else:
+        quality = kept = None
     if valid is not None:
         valid = cupy.ascontiguousarray(valid, cupy.uint8)
     depth, rows, columns = out.shape
@@ -95,6 +102,7 @@ def lay_slice(
         cupy.asarray(np.ascontiguousarray(weights, np.float32)),
         np.uint64(0) if faces is None else faces,
         np.int32(1 if faces is None else weights.shape[1]),
+        *(np.uint64(0) if array is None else array for array in (quality, kept)),
         *(np.int32(n) for n in out.shape),
     )
     _kernel("lay_slice")(_grid(rows, columns, depth), _THREADS, arguments)

@@ -10,9 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from linumpy.cli import logger, progress
 from linumpy.device import CPU, Array, Device, default_workers, to_host
 from linumpy.errors import InputError
+from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, moved_map
 from linumpy.io.atomic import together, write_text
 from linumpy.io.grid import parse_stage_to_array
 from linumpy.io.models import load_model, save_model
@@ -32,7 +35,10 @@ from linumpy.mosaic.stack_slices_motor import (
 )
 from linumpy.mosaic.stacking import BLOCK_PX, cuts
 from linumpy.params import build
-from linumpy.registration.align_mosaics_3d_from_shifts import align_mosaics_3d_from_shifts
+from linumpy.registration.align_mosaics_3d_from_shifts import (
+    Canvas,
+    align_mosaics_3d_from_shifts,
+)
 from linumpy.registration.register_slices import (
     SliceRegistration,
     motor_registration,
@@ -279,7 +285,10 @@ def align_slice(
         (volume.shape[0], *canvas.shape),
         voxel_um,
         (top_um, *canvas.corner_um),
-        {k: v for k, v in attributes.items() if k != "version"},
+        {
+            **{k: v for k, v in attributes.items() if k not in ("version", QUALITY_ATTRIBUTE)},
+            **_quality_on_canvas(volume, attributes, canvas),
+        },
     )
     windows = [
         (i, j)
@@ -307,6 +316,19 @@ def align_slice(
         done = stream(windows, align, lambda _, found: found, write)
         for _ in progress(done, len(windows), "align"):
             pass
+
+
+def _quality_on_canvas(
+    volume: SliceVolume, attributes: Mapping[str, Any], canvas: Canvas
+) -> dict[str, Any]:
+    """Return the attribute that holds a slice's quality once it lies on the canvas."""
+    turn, origin = canvas.turns.get(volume.slice_id), canvas.origin_px[volume.slice_id]
+
+    def in_slice(pixels: np.ndarray) -> np.ndarray:
+        return turn.at(pixels) if turn is not None else pixels - np.asarray(origin)
+
+    record = moved_map(attributes, volume.shape, canvas.shape, in_slice)
+    return {} if record is None else {QUALITY_ATTRIBUTE: record}
 
 
 @together()

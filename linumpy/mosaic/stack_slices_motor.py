@@ -11,13 +11,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linumpy.cli import logger, progress
-from linumpy.device import CPU, Array, Device, default_workers, is_device_array, namespace
+from linumpy.device import (
+    CPU,
+    Array,
+    Device,
+    default_workers,
+    is_device_array,
+    namespace,
+    to_device,
+)
 from linumpy.errors import InputError
+from linumpy.intensity.quality_map import decode_map, weights_at
 from linumpy.io.omezarr import Image, ImageWriter, Shape, create_image, open_image
 from linumpy.io.reading import reading
 from linumpy.mosaic.pyramid import Part, Pyramid, write_parts
 from linumpy.mosaic.stacking import (
     BLOCK_PX,
+    FEATHER_UM,
     StackedSlice,
     StackStep,
     add_faces,
@@ -122,6 +132,7 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
         place=_given_place(image),
         stage_z_um=_number(attributes.get("stage_z_mm"), 1e3),
         thickness_um=_number(attributes.get("slice_thickness_um"), 1.0),
+        quality=_quality_reader(image, device),
     )
 
 
@@ -129,6 +140,20 @@ def _number(value: Any, factor: float) -> float | None:
     """Return a finite number times a factor, None for anything else."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return value * factor if number and np.isfinite(value) else None
+
+
+def _quality_reader(
+    image: Image, device: Device
+) -> Callable[[slice, tuple[slice, slice]], Array] | None:
+    found = decode_map(image.attributes, tuple(image.array.shape))
+    if found is None:
+        return None
+    cells, size = found
+
+    def quality(planes: slice, window: tuple[slice, slice]) -> Array:
+        return weights_at(to_device(cells, device), size, (planes, *window))
+
+    return quality
 
 
 def _given_place(image: Image) -> GivenPlace | None:
@@ -296,6 +321,7 @@ class Planes(NamedTuple):
     data: Array
     valid: Array | None
     lead: int
+    quality: Array | None = None
 
 
 @dataclass
@@ -323,6 +349,9 @@ class _Brain:
         self._slices = {volume.slice_id: volume for volume in slices}
         self._canvas = canvas
         self._blend = params.blend
+        # Only what was corrected for attenuation knows how good its voxels are.
+        self._by_quality = params.blend and any(s.quality is not None for s in slices)
+        self._feather = max(1, round(FEATHER_UM / image.spec.voxel_um[0]))
         # On the CPU threads share small pieces, which stay in the cache; a GPU takes all at once.
         self._each: Callable[..., Iterable[Any]] = map if device.is_gpu else pool.map
         self._planes_at_once = SHARD_PX if device.is_gpu else 1
@@ -331,7 +360,7 @@ class _Brain:
             cell = (SHARD_PX, BLOCK_PX, BLOCK_PX)
         self._pyramid = Pyramid(image, resolutions_um, cell, device=device, each=self._each)
         self.tissue = TissueLabel(image)
-        self._open: dict[int, tuple[Array, Array]] = {}
+        self._open: dict[int, tuple[Array, Array, Array | None]] = {}
         self._faces: dict[tuple[int, int, int], _Faces] = {}
         self._shown: set[int] = set()
 
@@ -358,7 +387,20 @@ class _Brain:
         if placement.turn is not None and not is_device_array(data):
             # Here, where there is time, and not by every thread that lays a plane.
             _ = placement.samples
-        return Planes(placement, data, valid, lead)
+        quality = None
+        if self._by_quality:
+            quality = self._quality(volume, step.planes, placement, data)
+        return Planes(placement, data, valid, lead, quality)
+
+    def _quality(
+        self, volume: SliceVolume, planes: slice, placement: Placement, like_array: Array
+    ) -> Array:
+        """Return the weights of what a step lays; a slice that tells none has 1 everywhere."""
+        if volume.quality is not None:
+            return volume.quality(planes, placement.source)
+        xp = namespace(like_array)
+        sides = (part.stop - part.start for part in placement.source)
+        return xp.ones((planes.stop - planes.start, *sides), xp.float32)
 
     def lay(self, step: StackStep, planes: Planes | None) -> list[Part]:
         """Lay a slice's planes over the open shards, and return what is finished with them."""
@@ -368,7 +410,7 @@ class _Brain:
                 self._lay(step, step.place, planes)
             for layer in step.finished:
                 window = (layer, *step.window)
-                data, mask = self._open.pop(layer.start, (None, None))
+                data, mask, _ = self._open.pop(layer.start, (None, None, None))
                 if data is not None and mask is not None:
                     parts.append(Part(self._image.array, window, data))
                     parts.append(Part(self._image.valid, window, mask))
@@ -407,18 +449,29 @@ class _Brain:
 
         def lay(z: slice) -> None:
             layer = z.start - z.start % SHARD_PX
-            out, mask = (array[z.start - layer : z.stop - layer] for array in self._open[layer])
+            out, mask, kept = (
+                None if array is None else array[z.start - layer : z.stop - layer]
+                for array in self._open[layer]
+            )
+            assert out is not None and mask is not None
             first = place.z_start_px + step.planes.start
             part = slice(z.start - first, z.stop - first)
             planes = slice(z.start - place.z_start_px, z.stop - place.z_start_px)
+            by_face = faces is not None
+            if read.quality is None:
+                weights = place.weights(planes, blend=self._blend, by_face=by_face)
+            else:
+                weights = place.tapers(planes, self._feather, by_face=by_face)
             lay_slice(
                 out,
                 mask,
                 data[part],
                 None if valid is None else valid[part],
                 read.placement,
-                place.weights(planes, blend=self._blend, by_face=faces is not None),
+                weights,
                 faces,
+                None if read.quality is None else read.quality[part],
+                kept,
             )
 
         z = slice(place.z_start_px + step.planes.start, place.z_start_px + step.planes.stop)
@@ -458,7 +511,8 @@ class _Brain:
             xp = namespace(like_array)
             n_planes = min(SHARD_PX, self._image.spec.shape[0] - z)
             shape = (n_planes, *(part.stop - part.start for part in window))
-            self._open[z] = (xp.zeros(shape, xp.float32), xp.zeros(shape, xp.uint8))
+            kept = xp.zeros(shape, xp.float32) if self._by_quality else None
+            self._open[z] = (xp.zeros(shape, xp.float32), xp.zeros(shape, xp.uint8), kept)
 
 
 def z_matches(places: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -24,6 +24,10 @@ BLOCK_PX = 2 * SHARD_PX
 """Lateral side of what is put together at a time: the wider, the fewer chunks of slices that two
 blocks share are decoded for both."""
 
+FEATHER_UM = 50.0
+"""Depth over which a slice fades in below its face and out above its end: some axial resolutions of
+OCT, so that a step of brightness shows no edge."""
+
 SLAB_PX = 4 * SHARD_PX
 """Planes that are finished for all blocks before the next are begun: memory follows the coarse
 shards that wait between two slabs, not the number of slices."""
@@ -69,6 +73,15 @@ class StackedSlice:
         """Whether it matters at which plane each of its columns begins."""
         return self.first_plane_px > 0 or self.overlap_px > 0
 
+    def tapers(self, planes: slice, feather: int, *, by_face: bool = False) -> np.ndarray:
+        """Return what the quality of planes of the slice is multiplied by, float32.
+
+        It rises by `hann_weights` over the first `feather` planes and falls over the last. An
+        interpolated slice has 0. `by_face` is that of `weights`.
+        """
+        table = _taper_table(self.first_plane_px, self.n_planes, feather, self.interpolated)[planes]
+        return table if by_face else table[:, 0]
+
     def weights(self, planes: slice, *, blend: bool, by_face: bool = False) -> np.ndarray:
         """Return the weight of planes of the slice over what lies above it, float32.
 
@@ -101,6 +114,20 @@ def _weight_table(
         elif blend and overlap > face:
             table[begin : begin + left, face] = hann_weights(overlap - face)[:left]
     return table
+
+
+@functools.lru_cache(maxsize=16)
+def _taper_table(first_plane: int, n_planes: int, feather: int, interpolated: bool) -> np.ndarray:
+    table = np.ones((n_planes, n_planes + 1), np.float32)
+    rise = hann_weights(feather)
+    below = np.arange(n_planes)[::-1]
+    fall = np.append(rise, np.float32(1))[np.minimum(below, feather)]
+    for face in range(n_planes + 1):
+        begin = min(first_plane + face, n_planes)
+        depth = np.minimum(np.arange(n_planes - begin), feather)
+        table[begin:, face] = np.append(rise, np.float32(1))[depth] * fall[begin:]
+        table[:begin, face] = -1
+    return np.where(table > 0, np.float32(0), table) if interpolated else table
 
 
 @dataclass(frozen=True)
@@ -282,8 +309,13 @@ def lay_slice(
     placement: Placement,
     weights: np.ndarray,
     faces: Array | None = None,
+    quality: Array | None = None,
+    kept: Array | None = None,
 ) -> None:
     """Lay planes of a slice over what a block of the brain holds, in place.
+
+    Without `quality`, the weights are the slice's share. With it, a voxel is the mean of all slices
+    laid there, weighted by taper times quality, whatever their order.
 
     Parameters
     ----------
@@ -299,21 +331,52 @@ def lay_slice(
         (planes, n): that of columns by their faces, below 0 where the plane is not used.
     faces
         From `add_faces`: at which plane of the slice each column begins.
+    quality
+        Weights of the slice's voxels, like `data`; `weights` are then its tapers.
+    kept
+        Sum of the weights that the block holds already, like `out`; goes with `quality`.
     """
     if is_device_array(out):
         from linumpy.gpu import stack_kernels
 
-        stack_kernels.lay_slice(out, mask, data, valid, placement, weights, faces)
+        stack_kernels.lay_slice(out, mask, data, valid, placement, weights, faces, quality, kept)
         return
     moved, known = interpolate(data, valid, placement)
     planes, good = to_host(moved), None if known is None else to_host(known)
     here = (slice(None), *placement.inner)
+    if quality is not None and kept is not None:
+        moved_quality = to_host(interpolate(quality, None, placement)[0])
+        taper = weights[:, None, None]
+        if faces is not None:
+            taper = np.take(weights, to_host(faces), axis=1, mode="clip")
+        used = np.broadcast_to(taper >= 0, planes.shape)
+        if good is not None:
+            used = used & good
+        _lay_by_quality(out[here], mask[here], kept[here], planes, used, taper * moved_quality)
+        return
     if faces is None:
         _lay_over(out[here], mask[here], planes, good, weights[:, None, None])
         return
     share = np.take(weights, to_host(faces), axis=1, mode="clip")
     used = share >= 0
     _lay_over(out[here], mask[here], planes, used if good is None else good & used, share)
+
+
+def _lay_by_quality(
+    out: np.ndarray,
+    mask: np.ndarray,
+    kept: np.ndarray,
+    data: np.ndarray,
+    used: np.ndarray,
+    weight: np.ndarray,
+) -> None:
+    total = weight + np.where(mask > 0, kept, np.float32(0))
+    share = np.where(total > 0, weight / np.where(total > 0, total, np.float32(1)), np.float32(0))
+    share = np.where(mask > 0, share, np.float32(1))
+    mixed = (1 - share) * out + share * data
+    np.copyto(out, mixed, where=used)
+    np.copyto(kept, total, where=used)
+    mask |= used
 
 
 def _lay_over(

@@ -46,6 +46,8 @@ class SliceVolume:
         Reads planes ``start … stop − 1`` within a lateral window, as amplitudes and mask.
     place
         Of a slice that was interpolated; None for a measured one, which registration places.
+    quality
+        Weights of voxels when slices are blended, float32; None where nothing is known of them.
     moved_um
         What of `corner_um` was added to the position that the slice itself tells, by a table.
     stage_z_um, thickness_um
@@ -62,6 +64,7 @@ class SliceVolume:
     moved_um: tuple[float, float] = (0.0, 0.0)
     stage_z_um: float | None = None
     thickness_um: float | None = None
+    quality: Callable[[slice, Window], Array] | None = None
 
     def moved(self, by_um: tuple[float, float]) -> SliceVolume:
         """Return the slice at another place: its own, to which a vector is added."""

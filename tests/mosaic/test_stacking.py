@@ -18,7 +18,11 @@ from linumpy.mosaic.stacking import (
     place_slices,
     stack_steps,
 )
-from linumpy.registration.align_mosaics_3d_from_shifts import common_canvas, place_block
+from linumpy.registration.align_mosaics_3d_from_shifts import (
+    common_canvas,
+    interpolate,
+    place_block,
+)
 from linumpy.slices.layout import CHUNK_PX, SHARD_PX
 
 from ..conftest import HAS_GPU
@@ -331,3 +335,82 @@ def test_overlap_is_found_where_planes_agree(rng, use_gpu, shift):
 def test_slices_that_cannot_meet_share_nothing(rng):
     one = rng.random((10, 8, 8), dtype=np.float32)
     assert find_z_overlap(one, one, 200.0, 10.0, 20.0, id_step=2)[0] == 0
+
+
+def test_by_quality_a_voxel_is_the_weighted_mean_of_all_slices(xp, rng):
+    """Whatever the order in which they are laid, and however they are moved."""
+    shape = (4, 30, 34)
+    slices = [
+        (rng.uniform(1, 2, shape).astype("f4"), rng.uniform(0.1, 1, shape).astype("f4"), origin)
+        for origin in ((0.0, 0.0), (0.25, 3.5), (2.0, 1.75))
+    ]
+    tapers = rng.uniform(0.1, 1, (3, 4)).astype("f4")
+    window = (slice(0, 32), slice(0, 38))
+    found = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        out, kept = (xp.zeros((4, 32, 38), xp.float32) for _ in range(2))
+        mask = xp.zeros((4, 32, 38), xp.uint8)
+        for n in order:
+            data, quality, origin = slices[n]
+            placement = place_block(shape[1:], origin, window)
+            part = (slice(None), *placement.source)
+            lay_slice(
+                out,
+                mask,
+                xp.asarray(data[part]),
+                None,
+                placement,
+                tapers[n],
+                None,
+                xp.asarray(quality[part]),
+                kept,
+            )
+        found.append((to_host(out), to_host(mask)))
+    total, weight = np.zeros((2, 4, 32, 38))
+    for n, (data, quality, origin) in enumerate(slices):
+        placement = place_block(shape[1:], origin, window)
+        part, here = (slice(None), *placement.source), (slice(None), *placement.inner)
+        w = tapers[n][:, None, None] * interpolate(quality[part], None, placement)[0]
+        total[here] += w * interpolate(data[part], None, placement)[0]
+        weight[here] += w
+    np.testing.assert_allclose(found[0][0], total / np.maximum(weight, 1e-9), rtol=1e-5)
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
+    np.testing.assert_array_equal(found[0][1], weight > 0)
+
+
+def test_what_weighs_nothing_fills_and_yields(xp):
+    """A capped voxel is shown where there is no other, and nowhere else."""
+    window, shape = (slice(0, 8), slice(0, 8)), (1, 8, 8)
+    placement = place_block((8, 8), (0.0, 0.0), window)
+    out, kept = (xp.zeros(shape, xp.float32) for _ in range(2))
+    mask, ones = xp.zeros(shape, xp.uint8), np.ones(1, "f4")
+    nothing = xp.zeros(shape, xp.float32)
+    for value, quality in ((3.0, nothing), (5.0, nothing + 0.5), (7.0, nothing)):
+        lay_slice(
+            out, mask, nothing + value, None, placement, ones, None, quality.astype("f4"), kept
+        )
+        if value == 3.0:
+            assert (to_host(out) == 3).all()
+    assert (to_host(out) == 5).all() and (to_host(mask) == 1).all()
+
+
+@given(st.integers(4, 20), st.integers(4, 12))
+def test_tapers_of_an_overlap_pass_over_smoothly(overlap, feather):
+    """Equal qualities: from the upper slice to the lower, without a step."""
+    upper = StackedSlice(0, 0, 0, 40, 0).tapers(slice(40 - overlap, 40), feather)
+    lower = StackedSlice(1, 40 - overlap, 0, 40, overlap).tapers(slice(0, overlap), feather)
+    share = np.concatenate([[0], lower / (lower + upper), [1]])
+    assert (np.diff(share) >= -1e-6).all() and np.diff(share).max() < 0.5
+    np.testing.assert_allclose(share + share[::-1], 1, atol=1e-6)
+
+
+def test_tapers_begin_at_each_columns_face():
+    place = StackedSlice(1, 20, 2, 30, 10)
+    table = place.tapers(slice(0, 30), 5, by_face=True)
+    for face in (0, 3):
+        assert (table[: 2 + face, face] < 0).all()
+        np.testing.assert_allclose(table[2 + face : 7 + face, face], hann_weights(5))
+    np.testing.assert_allclose(table[-5:, 0], hann_weights(5)[::-1])
+    assert (table[7:25, 0] == 1).all()
+    made = StackedSlice(1, 20, 0, 30, 10, interpolated=True).tapers(slice(0, 30), 5)
+    assert (made == 0).all()
