@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.quality.correlation import block_frame
 from linumpy.quality.figure import Figure, make_figure, not_measured
 from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
+from linumpy.quality.truth_grid import block_frame
 from linumpy.registration.turned import rotation_matrix
 
 TARGET_VOXEL = 2.0

@@ -10,44 +10,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from linumpy.errors import InputError
+from linumpy.quality.bound import Bound
+from linumpy.quality.correlation_table import BOUND_TARGET, MIN_VOXELS, CorrelationTable, pearson
 from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
-from linumpy.quality.positions import plane_z_um, slice_z_errors, stacked_z_errors
-from linumpy.quality.resample import average_volume, overlap_weights
-from linumpy.quality.rotation import BlockFrame, lateral_frame, turn_volume
+from linumpy.quality.positions import slice_z_errors
+from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
+from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab, block_frame, on_truth_grid, slice_frame
 
 TARGET = 0.95
 EROSION_VOXELS = 2
-MIN_VOXELS = 50
-MIN_SHARE = 0.5
-
-
-@dataclass(frozen=True)
-class TruthSlab:
-    """The part of the truth that one slice is judged on.
-
-    Attributes
-    ----------
-    start, stop
-        Planes of the truth volume.
-    clean
-        Noise-free amplitude.
-    tissue
-        Tissue of which `EROSION_VOXELS` layers have been taken off.
-    """
-
-    slice_id: int
-    start: int
-    stop: int
-    clean: np.ndarray
-    tissue: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -58,15 +37,6 @@ class SliceScore:
     sharpness: float
     coverage: float
     n_voxels: int
-
-
-def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the Pearson correlation of two flat arrays, NaN when one of them is constant."""
-    if a.size == 0 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return float("nan")
-    a = np.asarray(a, dtype=float) - np.mean(a, dtype=float)
-    b = np.asarray(b, dtype=float) - np.mean(b, dtype=float)
-    return float(np.dot(a, b) / np.sqrt(np.dot(a, a) * np.dot(b, b)))
 
 
 def sharpness(volume: np.ndarray, mask: np.ndarray) -> float:
@@ -155,94 +125,18 @@ def truth_slabs(truth: Truth) -> tuple[list[TruthSlab], Any]:
                 stop,
                 np.asarray(clean.array[start:stop]),
                 core[start - low : stop - low],
+                np.asarray(classes.array[start:stop]),
             )
         )
     return slabs, clean
 
 
-def block_frame(run: Run, truth: Truth) -> BlockFrame:
-    """Find the one turn and translation between brain and block from the reference slice.
-
-    Raises
-    ------
-    InputError
-        When the run lacks the models of its reference slice.
-    """
-    registration = run.slice_registration
-    if registration is None:
-        raise InputError(f"{run.models / 'register_slices.json'}: no such file")
-    reference = registration.reference_id
-    lateral, z = lateral_frame(run, truth), slice_z_errors(run, truth)
-    if lateral is None or reference not in z:
-        raise InputError(
-            f"{run.models}: expected register_tiles.json and "
-            f"crop_3d_mosaic_below_interface.json of reference slice z{reference:02d}"
-        )
-    # Stacking places whole planes: take where the reference slice really went.
-    depth = -stacked_z_errors(run, truth).get(reference, z[reference])
-    return replace(lateral, shift_um=(depth, *lateral.shift_um[1:]))
-
-
-def on_truth_grid(
-    image: Any, frame: BlockFrame, clean: Any, start: int, stop: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Average planes of a run's volume over voxels of the truth's grid, and turn them onto it.
-
-    Parameters
-    ----------
-    image, clean
-        Opened OME-Zarr of the run and of the truth.
-    start, stop
-        Planes of the truth.
-
-    Returns
-    -------
-    Averages and covered shares of shape (stop - start, n1, n2).
-    """
-    corner = [
-        t - v / 2 + s
-        for t, v, s in zip(image.translation_um, image.voxel_um, frame.shift_um, strict=True)
-    ]
-    out_corner = [t - v / 2 for t, v in zip(clean.translation_um, clean.voxel_um, strict=True)]
-    shape = image.array.shape
-    low = out_corner[0] + start * clean.voxel_um[0] - corner[0]
-    high = out_corner[0] + stop * clean.voxel_um[0] - corner[0]
-    first = int(np.clip(np.floor(low / image.voxel_um[0]), 0, shape[0]))
-    last = int(np.clip(np.ceil(high / image.voxel_um[0]), first, shape[0]))
-    weights = [
-        overlap_weights(
-            last - first,
-            image.voxel_um[0],
-            corner[0] + first * image.voxel_um[0],
-            stop - start,
-            clean.voxel_um[0],
-            out_corner[0] + start * clean.voxel_um[0],
-        ),
-        *(
-            overlap_weights(
-                shape[axis],
-                image.voxel_um[axis],
-                corner[axis],
-                clean.array.shape[axis],
-                clean.voxel_um[axis],
-                out_corner[axis],
-            )
-            for axis in (1, 2)
-        ),
-    ]
-    valid = None if image.valid is None else image.valid[first:last]
-    found = average_volume(image.array[first:last], valid, weights)
-    # What the frame turns about lies, once shifted, at this pixel of the grid.
-    pivot = np.add(frame.pivot_um, frame.shift_um[1:])
-    pivot_px = (pivot - out_corner[1:]) / clean.voxel_um[1:] - 0.5
-    return turn_volume(*found, frame.rotation_deg, pivot_px)
-
-
 def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, Figure]:
-    """Return ``correlation`` and, beside it, ``sharpness`` and ``overlap_ncc``.
+    """Return ``correlation`` and what stands beside it.
 
     `correlation` is the median over slices of the run's Pearson correlation with the truth over
-    the ideal run's; the other two are the run's value over the ideal run's.
+    the ideal run's, as are ``sharpness`` and ``overlap_ncc``. ``correlation_absolute`` is the
+    run's correlation as it is, and ``correlation_of_bound`` the same over that of `bound`.
     """
     from linumpy.io.omezarr import open_image
 
@@ -255,6 +149,8 @@ def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, Figure]:
     ratios: dict[int, float] = {}
     sharp: list[float] = []
     scores: dict[int, tuple[SliceScore, SliceScore]] = {}
+    table = CorrelationTable(clean.voxel_um[0])
+    bound = Bound(ideal, truth, frames[1], clean)
     for slab in slabs:
         ours, best = (
             on_truth_grid(image, frame, clean, slab.start, slab.stop)
@@ -268,6 +164,7 @@ def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, Figure]:
             # Too little contrast for even the ideal run to be like the truth: nothing to rate.
             continue
         scores[slab.slice_id] = pair
+        table.add(slab, mask, {"run": ours, "ideal": best, "bound": bound.planes(slab)})
         ratios[slab.slice_id] = pair[0].pearson / pair[1].pearson
         sharp.append(pair[0].sharpness / pair[1].sharpness)
     if not ratios:
@@ -288,6 +185,7 @@ def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, Figure]:
             coverage=float(np.median([s[0].coverage for s in scores.values()])),
             slices=ratios,
         ),
+        **table.figures(),
         "sharpness": make_figure(
             float(np.median(sharp)), "of ideal", len(sharp), comparison=AT_LEAST
         ),
@@ -352,23 +250,14 @@ def slice_overlap_ncc(run: Run, truth: Truth, frame: BlockFrame, clean: Any) -> 
     return found
 
 
-def slice_frame(run: Run, truth: Truth, slice_id: int, image: Any, frame: BlockFrame) -> BlockFrame:
-    """Return the frame of one slice volume: its own corner to the block, by the registration.
-
-    A slice volume's lateral translation is in stage um; its depth counts from its first plane.
-    """
-    registration = run.slice_registration
-    assert registration is not None
-    top = image.translation_um[0] - image.voxel_um[0] / 2
-    depth = plane_z_um(run, truth, slice_id) - top + frame.shift_um[0]
-    lateral = frame.of_slice(registration, slice_id)
-    return replace(lateral, shift_um=(depth, *lateral.shift_um[1:]))
-
-
 def unmeasured(reason: str) -> dict[str, Figure]:
     """Return the figures of `compare_runs` when there is nothing to compare."""
     return {
         "correlation": not_measured(reason, "of ideal", target=TARGET, comparison=AT_LEAST),
+        "correlation_absolute": not_measured(reason, "", comparison=AT_LEAST),
+        "correlation_of_bound": not_measured(
+            reason, "of bound", target=BOUND_TARGET, comparison=AT_LEAST
+        ),
         "sharpness": not_measured(reason, "of ideal", comparison=AT_LEAST),
         "overlap_ncc": not_measured(reason, "of ideal", comparison=AT_LEAST),
     }

@@ -46,6 +46,8 @@ ORDER = (
     "axial_flatness_percent",
     "seams",
     "correlation",
+    "correlation_absolute",
+    "correlation_of_bound",
     "sharpness",
     "overlap_ncc",
     "rehoming_f1",

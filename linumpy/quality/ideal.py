@@ -1,8 +1,8 @@
 """The ideal run: what the pipeline makes of the same tiles when it is told the truth.
 
 Its models have the run's formats but hold the true focal surface, flat field, tile positions,
-interfaces and slice offsets. Resampling, blending, normalisation and stacking are the
-pipeline's own.
+interfaces and slice offsets. Axial response, resampling, blending, normalisation and stacking are
+the pipeline's own.
 """
 
 from __future__ import annotations
@@ -102,12 +102,14 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
         Parameters under their pipeline names; the resolution is taken from the run's models.
     """
     from linumpy.geometry.detect_focal_curvature import FocalCurvature
+    from linumpy.intensity.compensate_psf import AxialResponse
     from linumpy.intensity.fix_illumination_3d import FlatField
     from linumpy.io.models import load_model, save_model
     from linumpy.mosaic.stack_slices_motor import open_slices, stack_slices_motor
     from linumpy.params import build
     from linumpy.registration.register_slices import SliceRegistration
     from linumpy.slices.learn_models import AcquisitionModels
+    from linumpy.slices.psf_stages import CompensatePsf
     from linumpy.slices.reconstruct_slice import reconstruct_slice
     from linumpy.slices.register_stage import TilePositions
     from linumpy.stage_params.brain import StackParams
@@ -124,6 +126,8 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
         acquisition = AcquisitionModels(
             loaded(models, "detect_focal_curvature", FocalCurvature),
             loaded(models, "fix_illumination_3d", FlatField),
+            # It has no error of position: the run's own serves both.
+            loaded(run.models, CompensatePsf.name, AxialResponse) if params.psf.enabled else None,
         )
         folder = models / f"z{slice_id:02d}"
         positions = load_model(folder, "register_tiles", TilePositions)

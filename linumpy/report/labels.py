@@ -23,6 +23,8 @@ LABELS = {
     "flat_field_percent": ("Flat field, RMS", "pixels"),
     "seams": ("Seams between tiles, median |ln ratio|", "pairs"),
     "correlation": ("Correlation with the truth", "slices"),
+    "correlation_absolute": ("Correlation with the truth as it is", "slices"),
+    "correlation_of_bound": ("Correlation with the truth over its bound", "slices"),
     "sharpness": ("Sharpness", "slices"),
     "overlap_ncc": ("Agreement of overlapping slices", "overlaps"),
     "prior_only_tiles_px": ("Tiles held by the stage alone, RMS an axis", "tiles"),

@@ -26,7 +26,7 @@ def aligned(synthetic, tmp_path):
     (truth_path / "atlas.json").write_text(json.dumps(record))
     # Where the brain has four points of the block tells the map between the two.
     truth = load_truth(truth_path)
-    from linumpy.quality.correlation import block_frame
+    from linumpy.quality.truth_grid import block_frame
 
     corners = np.array([[0, 0, 0], [1e3, 0, 0], [0, 1e3, 0], [0, 0, 1e3]], dtype=float)
     brain = in_brain_um(block_frame(Run(run_path), truth), corners)

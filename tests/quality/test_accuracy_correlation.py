@@ -101,6 +101,30 @@ def test_missing_tissue_costs_correlation(runs: tuple[Path, Path, Path]) -> None
     assert compare(runs)["correlation"].value == 0
 
 
+def test_correlations_stand_by_depth_and_class(runs: tuple[Path, Path, Path]) -> None:
+    """Noise in the deeper half of each slab alone costs correlation there alone."""
+    truth = load_truth(runs[2])
+    slabs, _ = truth_slabs(truth)
+
+    def noisy(brain: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(5)
+        # Voxels of 12.5 um; slabs of 8 voxels of 25 um, the first at the brain's top.
+        deep = (np.arange(len(brain)) // 2) % 8 >= 4
+        return brain + np.where(deep[:, None, None], 400 * rng.normal(size=brain.shape), 0)
+
+    before = compare(runs)["correlation_absolute"]
+    assert before.value == pytest.approx(1, abs=1e-6)
+    change_brain(runs, noisy)
+    found = compare(runs)["correlation_absolute"]
+    rows = found.details["by_depth"]
+    assert [row["depth_um"] for row in rows] == [12.5 + 25 * n for n in range(8)]
+    top, bottom = (np.mean([r["run"] for r in part]) for part in (rows[:3], rows[5:]))
+    assert top > 0.95 and bottom < top - 0.2
+    assert all(row["ratio"] == pytest.approx(row["run"]) for row in rows)
+    assert set(found.details["by_class"]) == {"grey", "white"}
+    assert {slab.classes.max() for slab in slabs} <= {2, 3}
+
+
 def test_absent_brain_is_not_measured(runs: tuple[Path, Path, Path]) -> None:
     import shutil
 

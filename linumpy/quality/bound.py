@@ -1,0 +1,122 @@
+"""The bound on correlation: what the same tiles give when all but speckle and noise is known.
+
+The slices of the ideal run lie where the truth says. Their normalisation and gain are undone; the
+true attenuation is compensated instead, and slices are averaged with the weights that their true
+signal to noise deserves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from linumpy.intensity.compensate_attenuation import Attenuation, attenuation_gain
+from linumpy.intensity.compensate_attenuation import compensate_attenuation as multiply
+from linumpy.io.models import load_model, read_json
+from linumpy.quality.positions import slice_z_errors
+from linumpy.quality.rotation import BlockFrame
+from linumpy.quality.run import Run
+from linumpy.quality.slice_truth import tissue_of
+from linumpy.quality.truth import Truth
+from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab, on_truth_grid, slice_frame
+
+_ATTENUATION, _NORMALIZATION = "compensate_attenuation", "normalize_intensities_per_slice"
+
+
+@dataclass(frozen=True)
+class PlainVolume:
+    """A slice volume in memory with the geometry of its image; see `linumpy.io.omezarr.Image`."""
+
+    array: np.ndarray
+    valid: np.ndarray | None
+    voxel_um: tuple[float, float, float]
+    translation_um: tuple[float, float, float]
+
+
+class TrueSignal:
+    """Optical depth and signal to noise of the phantom's tissue, on the truth's grid."""
+
+    def __init__(self, truth: Truth, clean: Any) -> None:
+        record = read_json(truth.path / "truth.json")
+        tissue = tissue_of(truth)
+        axial = record.get("axial", {})
+        self.known = tissue is not None and "noise_rms" in record and "focus_um" in axial
+        if not self.known or tissue is None:
+            return
+        from scipy.ndimage import uniform_filter
+
+        self._noise = float(record["noise_rms"])
+        self._focus, self._rayleigh = float(axial["focus_um"]), float(axial["rayleigh_um"])
+        self._clean = np.asarray(clean.array, np.float32)
+        self._voxel_mm = clean.voxel_um[0] / 1000
+        # Speckle-free texture is no attenuation: as of `truth_block`.
+        self._mu = tissue.mu(np.asarray(uniform_filter(self._clean, 3))) * (self._clean > 0)
+        self._depth_um = clean.translation_um[0] + np.arange(len(self._clean)) * clean.voxel_um[0]
+
+    def gain_and_snr(
+        self, face_um: float, gap_um: float, planes: slice
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return exp(∫µ) from a face to planes of the truth, and the signal to noise in power."""
+        # A voxel that the face crosses counts in proportion.
+        edge = (self._depth_um - face_um) / (1000 * self._voxel_mm) + 0.5
+        share = np.clip(edge, 0, 1)[:, None, None]
+        step = self._mu * share * self._voxel_mm
+        optical = (np.cumsum(step, axis=0) - step / 2)[planes]
+        place = self._depth_um[planes] - face_um + gap_um - self._focus
+        response = 1 / (1 + (place / self._rayleigh) ** 2)
+        signal = self._clean[planes] ** 2 * np.exp(-2 * optical) * response[:, None, None]
+        return np.exp(optical), signal / self._noise**2
+
+
+def uncorrected(run: Run, slice_id: int, image: Any) -> PlainVolume | None:
+    """Return a slice's amplitudes before attenuation was compensated; None without its models."""
+    normal = run.slice_models(_NORMALIZATION).get(slice_id)
+    if normal is None:
+        return None
+    data = np.asarray(image.array, np.float32) * np.float32(normal["scale"])
+    data += np.asarray(normal["floor"], np.float32)[:, None, None]
+    folder = run.models / f"z{slice_id:02d}"
+    if (folder / f"{_ATTENUATION}.json").exists():
+        model = load_model(folder, _ATTENUATION, Attenuation)
+        gain = np.maximum(np.asarray(attenuation_gain(model)), np.float32(1e-3))
+        ones = np.ones_like(data)
+        window = (slice(0, data.shape[1]), slice(0, data.shape[2]))
+        data /= np.asarray(multiply(ones, gain, window, model.bin_px))
+    valid = None if image.valid is None else np.asarray(image.valid)
+    return PlainVolume(data, valid, image.voxel_um, image.translation_um)
+
+
+class Bound:
+    """Planes of the bound's brain: true places, true gain, weights by true signal to noise."""
+
+    def __init__(self, ideal: Run, truth: Truth, frame: BlockFrame, clean: Any) -> None:
+        from linumpy.io.omezarr import open_image
+
+        self._truth, self._clean, self._signal = truth, clean, TrueSignal(truth, clean)
+        self._slices = []
+        if not self._signal.known or ideal.slice_registration is None:
+            return
+        placed = slice_z_errors(ideal, truth)
+        for slice_id, path in ideal.slice_paths.items():
+            image = open_image(path)
+            volume = uncorrected(ideal, slice_id, image) if slice_id in placed else None
+            if volume is not None:
+                own = slice_frame(ideal, truth, slice_id, image, frame)
+                self._slices.append((slice_id, volume, own))
+
+    def planes(self, slab: TruthSlab) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return averages and covered shares on the slab's planes, as `on_truth_grid` does."""
+        total, weights, covered = (np.zeros(slab.clean.shape) for _ in range(3))
+        planes = slice(slab.start, slab.stop)
+        for slice_id, volume, frame in self._slices:
+            data, share = on_truth_grid(volume, frame, self._clean, slab.start, slab.stop)
+            known = self._truth.slices[slice_id]
+            gain, snr = self._signal.gain_and_snr(known.face_um, known.gap_um, planes)
+            shown = snr / (1 + snr)
+            weight = np.where(share >= MIN_SHARE, shown**2, 0)
+            total += weight * data * gain * np.sqrt(shown)
+            weights += weight
+            covered = np.maximum(covered, share)
+        return None if not self._slices else (total / np.maximum(weights, 1e-30), covered)

@@ -1,0 +1,104 @@
+"""Correlations with the truth as they are: by depth below the face and by class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
+from linumpy.quality.slice_truth import CLASS_NAMES
+from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab
+
+BOUND_TARGET = 0.9
+MIN_VOXELS = 50
+
+
+def pearson(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the Pearson correlation of two flat arrays, NaN when one of them is constant."""
+    if a.size == 0 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
+    a = np.asarray(a, dtype=float) - np.mean(a, dtype=float)
+    b = np.asarray(b, dtype=float) - np.mean(b, dtype=float)
+    return float(np.dot(a, b) / np.sqrt(np.dot(a, a) * np.dot(b, b)))
+
+
+class CorrelationTable:
+    """Voxels of run, ideal run and bound, for correlations by depth and class over all slices."""
+
+    def __init__(self, voxel_um: float) -> None:
+        self._voxel_um = voxel_um
+        self._parts: list[dict[str, np.ndarray]] = []
+
+    def add(
+        self,
+        slab: TruthSlab,
+        mask: np.ndarray,
+        volumes: Mapping[str, tuple[np.ndarray, np.ndarray] | None],
+    ) -> None:
+        """Keep the voxels of a slab; what a volume left empty counts as its mean."""
+        part = {
+            "truth": slab.clean[mask],
+            "depth": np.nonzero(mask)[0],
+            "class": slab.classes[mask],
+        }
+        for name, found in volumes.items():
+            if found is None:
+                continue
+            there = (found[1] >= MIN_SHARE) & mask
+            fill = found[0][there].mean() if there.any() else 0.0
+            part[name] = np.where(found[1] >= MIN_SHARE, found[0], fill)[mask]
+        self._parts.append(part)
+
+    def _of(self, name: str, key: str | None = None, value: int = 0) -> float | None:
+        """Return the median over slices of a correlation, of all voxels or of some."""
+        found = []
+        for part in self._parts:
+            if name not in part:
+                return None
+            chosen = slice(None) if key is None else part[key] == value
+            pair = part[name][chosen], part["truth"][chosen]
+            if pair[0].size >= MIN_VOXELS and np.isfinite(r := pearson(*pair)):
+                found.append(r)
+        return float(np.median(found)) if found else None
+
+    def _row(self, key: str | None = None, value: int = 0) -> dict[str, float | None]:
+        row = {name: self._of(name, key, value) for name in ("run", "ideal", "bound")}
+        ours, best = row["run"], row["ideal"]
+        return {**row, "ratio": None if ours is None or not best else ours / best}
+
+    def figures(self) -> dict[str, Figure]:
+        """Return the correlation as it is, and over the bound."""
+        depths = sorted({int(d) for part in self._parts for d in part["depth"]})
+        by_depth = [
+            {"depth_um": (d + 0.5) * self._voxel_um, **self._row("depth", d)} for d in depths
+        ]
+        by_class = {name: self._row("class", n) for n, name in CLASS_NAMES.items()}
+        ours, bound = self._of("run"), self._of("bound")
+        return {
+            "correlation_absolute": make_figure(
+                ours,
+                "",
+                len(self._parts),
+                comparison=AT_LEAST,
+                bound=bound,
+                ideal=self._of("ideal"),
+                by_depth=by_depth,
+                by_class=by_class,
+            ),
+            "correlation_of_bound": not_measured(
+                "the truth does not know its attenuation and noise",
+                "of bound",
+                target=BOUND_TARGET,
+                comparison=AT_LEAST,
+            )
+            if ours is None or not bound
+            else make_figure(
+                ours / bound,
+                "of bound",
+                len(self._parts),
+                target=BOUND_TARGET,
+                comparison=AT_LEAST,
+                bound=bound,
+            ),
+        }

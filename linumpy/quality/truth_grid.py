@@ -1,0 +1,133 @@
+"""A run's volumes on the grid of the truth, and the slabs of it that slices are judged on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from linumpy.errors import InputError
+from linumpy.quality.positions import plane_z_um, slice_z_errors, stacked_z_errors
+from linumpy.quality.resample import average_volume, overlap_weights
+from linumpy.quality.rotation import BlockFrame, lateral_frame, turn_volume
+from linumpy.quality.run import Run
+from linumpy.quality.truth import Truth
+
+MIN_SHARE = 0.5
+"""Least covered share of a voxel of the truth that counts as shown."""
+
+
+@dataclass(frozen=True)
+class TruthSlab:
+    """The part of the truth that one slice is judged on.
+
+    Attributes
+    ----------
+    start, stop
+        Planes of the truth volume.
+    clean
+        Noise-free amplitude.
+    tissue
+        Tissue of which `EROSION_VOXELS` layers have been taken off.
+    classes
+        Labels of all voxels.
+    """
+
+    slice_id: int
+    start: int
+    stop: int
+    clean: np.ndarray
+    tissue: np.ndarray
+    classes: np.ndarray
+
+
+def block_frame(run: Run, truth: Truth) -> BlockFrame:
+    """Find the one turn and translation between brain and block from the reference slice.
+
+    Raises
+    ------
+    InputError
+        When the run lacks the models of its reference slice.
+    """
+    registration = run.slice_registration
+    if registration is None:
+        raise InputError(f"{run.models / 'register_slices.json'}: no such file")
+    reference = registration.reference_id
+    lateral, z = lateral_frame(run, truth), slice_z_errors(run, truth)
+    if lateral is None or reference not in z:
+        raise InputError(
+            f"{run.models}: expected register_tiles.json and "
+            f"crop_3d_mosaic_below_interface.json of reference slice z{reference:02d}"
+        )
+    # Stacking places whole planes: take where the reference slice really went.
+    depth = -stacked_z_errors(run, truth).get(reference, z[reference])
+    return replace(lateral, shift_um=(depth, *lateral.shift_um[1:]))
+
+
+def on_truth_grid(
+    image: Any, frame: BlockFrame, clean: Any, start: int, stop: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Average planes of a run's volume over voxels of the truth's grid, and turn them onto it.
+
+    Parameters
+    ----------
+    image, clean
+        Opened OME-Zarr of the run and of the truth.
+    start, stop
+        Planes of the truth.
+
+    Returns
+    -------
+    Averages and covered shares of shape (stop - start, n1, n2).
+    """
+    corner = [
+        t - v / 2 + s
+        for t, v, s in zip(image.translation_um, image.voxel_um, frame.shift_um, strict=True)
+    ]
+    out_corner = [t - v / 2 for t, v in zip(clean.translation_um, clean.voxel_um, strict=True)]
+    shape = image.array.shape
+    low = out_corner[0] + start * clean.voxel_um[0] - corner[0]
+    high = out_corner[0] + stop * clean.voxel_um[0] - corner[0]
+    first = int(np.clip(np.floor(low / image.voxel_um[0]), 0, shape[0]))
+    last = int(np.clip(np.ceil(high / image.voxel_um[0]), first, shape[0]))
+    weights = [
+        overlap_weights(
+            last - first,
+            image.voxel_um[0],
+            corner[0] + first * image.voxel_um[0],
+            stop - start,
+            clean.voxel_um[0],
+            out_corner[0] + start * clean.voxel_um[0],
+        ),
+        *(
+            overlap_weights(
+                shape[axis],
+                image.voxel_um[axis],
+                corner[axis],
+                clean.array.shape[axis],
+                clean.voxel_um[axis],
+                out_corner[axis],
+            )
+            for axis in (1, 2)
+        ),
+    ]
+    valid = None if image.valid is None else image.valid[first:last]
+    found = average_volume(image.array[first:last], valid, weights)
+    # What the frame turns about lies, once shifted, at this pixel of the grid.
+    pivot = np.add(frame.pivot_um, frame.shift_um[1:])
+    pivot_px = (pivot - out_corner[1:]) / clean.voxel_um[1:] - 0.5
+    return turn_volume(*found, frame.rotation_deg, pivot_px)
+
+
+def slice_frame(run: Run, truth: Truth, slice_id: int, image: Any, frame: BlockFrame) -> BlockFrame:
+    """Return the frame of one slice volume: its own corner to the block, by the registration.
+
+    A slice volume's lateral translation is in stage um; its depth counts from its first plane.
+    """
+    registration = run.slice_registration
+    assert registration is not None
+    top = image.translation_um[0] - image.voxel_um[0] / 2
+    depth = plane_z_um(run, truth, slice_id) - top + frame.shift_um[0]
+    lateral = frame.of_slice(registration, slice_id)
+    return replace(lateral, shift_um=(depth, *lateral.shift_um[1:]))

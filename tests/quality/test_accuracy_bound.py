@@ -1,0 +1,72 @@
+"""The bound on correlation: true gain, and weights by true signal to noise."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from linumpy.intensity.compensate_attenuation import Attenuation, attenuation_gain
+from linumpy.intensity.compensate_attenuation import compensate_attenuation as multiply
+from linumpy.io.models import save_model
+from linumpy.quality.bound import TrueSignal, uncorrected
+from linumpy.quality.run import Run
+
+TISSUE = {
+    "water": {"amplitude": 0.0, "mu_per_mm": 0.0},
+    "agarose": {"amplitude": 30.0, "mu_per_mm": 0.5},
+    "grey": {"amplitude": 200.0, "mu_per_mm": 5.0},
+    "white": {"amplitude": 300.0, "mu_per_mm": 10.0},
+}
+
+
+@pytest.fixture
+def truth(tmp_path):
+    record = {
+        "tissue": TISSUE, "noise_rms": 10.0, "params": {"texture_rms": 0.0},
+        "axial": {"focus_um": 250.0, "rayleigh_um": 400.0},
+    }  # fmt: skip
+    (tmp_path / "truth.json").write_text(json.dumps(record))
+    return SimpleNamespace(path=tmp_path)
+
+
+def test_gain_and_signal_are_those_of_the_forward_model(truth):
+    clean = SimpleNamespace(
+        array=np.full((20, 6, 6), 200.0, np.float32),
+        voxel_um=(25.0,) * 3,
+        translation_um=(12.5,) * 3,
+    )
+    signal = TrueSignal(truth, clean)
+    gain, snr = signal.gain_and_snr(100.0, 130.0, slice(4, 12))
+    depth_mm = (np.arange(8) + 0.5) * 0.025
+    np.testing.assert_allclose(gain[:, 3, 3], np.exp(5 * depth_mm), rtol=1e-4)
+    response = 1 / (1 + ((1000 * depth_mm + 130 - 250) / 400) ** 2)
+    np.testing.assert_allclose(
+        snr[:, 3, 3], 400 * np.exp(-10 * depth_mm) * response, rtol=1e-3
+    )  # fmt: skip
+    # The face halves the first voxel: half of it is water.
+    half = signal.gain_and_snr(112.5, 130.0, slice(5, 6))[0]
+    np.testing.assert_allclose(half[0, 3, 3], np.exp(5 * 0.025), rtol=1e-4)
+
+
+def test_amplitudes_come_back_from_a_corrected_slice(tmp_path, rng):
+    amplitude = rng.uniform(50, 300, (6, 16, 16)).astype(np.float32)
+    mu = rng.uniform(1, 8, (6, 4, 4)).astype(np.float16)
+    model = Attenuation(
+        3, "klett", 1.0, 1e-3, (20.0,) * 3, 4, mu, np.full((4, 4), 6, "u2"), [4.0] * 6, 4.0, 1.0
+    )
+    folder = tmp_path / "run/models/z03"
+    save_model(folder, "compensate_attenuation", model)
+    floor, scale = np.linspace(1, 9, 6), 270.0
+    record = {"slice_id": 3, "floor": floor.tolist(), "cap": [900.0] * 6, "scale": scale}
+    (folder / "normalize_intensities_per_slice.json").write_text(json.dumps(record))
+    bright = multiply(amplitude, attenuation_gain(model), (slice(0, 16), slice(0, 16)), 4)
+    image = SimpleNamespace(
+        array=(bright - floor[:, None, None]) / scale,
+        valid=None,
+        voxel_um=(20.0,) * 3,
+        translation_um=(0.0,) * 3,
+    )
+    found = uncorrected(Run(tmp_path / "run"), 3, image)
+    np.testing.assert_allclose(found.array, amplitude, rtol=1e-5)
+    assert uncorrected(Run(tmp_path / "run"), 4, image) is None
