@@ -5,8 +5,9 @@ memory; applied to every voxel by a gain that is interpolated between the bins.
 
 Power P = |A|² falls as exp(−2∫µ), so amplitudes are squared first and get the root of the
 correction. An estimate from amplitudes as they are would answer µ / 2. With an axial response that
-was corrected before (`intensity.compensate_psf`), ``klett`` at strength 1 leaves tissue flat: that is
-the default. ``vermeer`` answers far too much near the lower end, which wants a strength of about 0.3.
+was corrected before (`intensity.compensate_psf`), ``klett`` at strength 1 leaves tissue flat: that
+is the default. ``vermeer`` answers far too much near the lower end, which wants a strength of about
+0.3.
 
 µ depends on the model: each value carries its error, and each bin the weight that its voxels
 deserve when slices are blended.
