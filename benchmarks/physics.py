@@ -45,16 +45,12 @@ LARGE = {"n_slices": 2, "tiles_x": 2, "tiles_y": 2, "nx": 400, "ny": 400, "nz": 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def reconstruct(raw: Path, folder: Path, interval_um: float, gpu: bool) -> None:
-    """Reconstruct an acquisition as the pipeline does by default, into the layout of a run.
-
-    The interval of the cuts is told, as a user must where the stage's z contradicts metadata.
-    """
+def reconstruct(raw: Path, folder: Path, gpu: bool) -> None:
+    """Reconstruct an acquisition as the pipeline does by default, into the layout of a run."""
     from linumpy.device import resolve
     from linumpy.io.tables import write_shifts
     from linumpy.mosaic.brain import register_folder, stack_folder
     from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
-    from linumpy.mosaic.grid_options import GridOptions
     from linumpy.mosaic.shifts import estimate_xy_shift_from_metadata, read_extents
     from linumpy.params import build
     from linumpy.slices.learn_models import learn_models
@@ -69,11 +65,10 @@ def reconstruct(raw: Path, folder: Path, interval_um: float, gpu: bool) -> None:
         folder / "shifts_xy.csv", estimate_xy_shift_from_metadata(read_extents(raw, "+x,+y"))
     )
     grids = {}
-    options = GridOptions(slicing_interval_um=interval_um)
     for source in raw_inputs(raw):
         name = f"mosaic_grid_3d_z{source.slice_id:02d}.ome.zarr"
         grids[source.slice_id] = folder / "mosaic_grids" / name
-        create_mosaic_grid_3d(raw, source.slice_id, grids[source.slice_id], options)
+        create_mosaic_grid_3d(raw, source.slice_id, grids[source.slice_id])
     learned = learn_models(
         list(grids.values()),
         resample=params.resample,
@@ -164,8 +159,7 @@ def one_physics(task: Mapping[str, Any]) -> dict[str, Any]:
         simulated = time.perf_counter()
         result["simulated_s"] = round(simulated - started, 1)
         try:
-            gpu = task["device"] == "gpu"
-            reconstruct(folder / "raw", folder / "run", params.slice_interval_um, gpu)
+            reconstruct(folder / "raw", folder / "run", task["device"] == "gpu")
             result["reconstructed_s"] = round(time.perf_counter() - simulated, 1)
             result |= measure(folder / "run", folder / "truth")
         except Exception as error:
@@ -229,9 +223,7 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
         return {**header, "device": args.device}
     from linumpy.phantom.physics import EFFECTS
 
-    count = args.count
-    drawn = random.SystemRandom()
-    seeds = args.seeds or [drawn.randrange(1, 10**6) for _ in range(count)]
+    seeds = _seeds(args)
     if args.each:
         names = list(EFFECTS)
         only: list[list[str] | None] = [[names[i % len(names)]] for i in range(len(seeds))]
@@ -246,6 +238,10 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
         "device": args.device,
         "version": _version(),
     }
+
+
+def _seeds(args: argparse.Namespace) -> list[int]:
+    return args.seeds or [random.SystemRandom().randrange(1, 10**6) for _ in range(args.count)]
 
 
 def _version() -> str:
@@ -311,8 +307,7 @@ def run_whole(args: argparse.Namespace) -> None:
     if record.exists():
         header, done = read_record(record)
     else:
-        drawn = random.SystemRandom()
-        seeds = args.seeds or [drawn.randrange(1, 10**6) for _ in range(args.count)]
+        seeds = _seeds(args)
         header, done = {"seeds": seeds, "only": [None] * len(seeds), "version": _version()}, []
         append(record, header)
     print(f"seeds: {' '.join(map(str, header['seeds']))}", flush=True)
@@ -322,14 +317,17 @@ def run_whole(args: argparse.Namespace) -> None:
         folder = args.folder / f"seed-{seed}"
         started = time.perf_counter()
         _command("linum_phantom.py", folder, "--preset", "foreign", "--seed", seed, "--overwrite")
-        _command(
-            "linum_nextflow.py", "run", ROOT / "main.nf", "--input", folder / "raw",
-            "--output", folder / "output", "--truth", folder / "truth",
-            "--subject_name", "foreign", *args.nextflow,
-        )  # fmt: skip
-        found = next(folder.rglob("accuracy.json"))
-        figures = json.loads(found.read_text(encoding="utf-8"))
-        result = {"seed": seed, "only": None, "figures": figures}
+        result: dict[str, Any] = {"seed": seed, "only": None}
+        try:
+            _command(
+                "linum_nextflow.py", "run", ROOT / "main.nf", "--input", folder / "raw",
+                "--output", folder / "output", "--truth", folder / "truth",
+                "--subject_name", "foreign", *args.nextflow,
+            )  # fmt: skip
+            found = next((folder / "output").rglob("accuracy.json"))
+            result["figures"] = json.loads(found.read_text(encoding="utf-8"))
+        except (subprocess.CalledProcessError, StopIteration) as error:
+            result["error"] = f"the pipeline failed ({error!r})"
         append(record, {**result, "wall_s": round(time.perf_counter() - started, 1)})
     print(physics_table.show(*read_record(record)))
 

@@ -74,10 +74,14 @@ def _rolloff(rng: Random) -> dict[str, Any]:
 
 
 def _cuts(rng: Random) -> dict[str, Any]:
+    spread = rng.uniform(0, 25)
+    stage_z = rng.choice(STAGE_Z)
+    thickness = rng.choice(("interval", "cut"))
     return {
-        "cut_spread_rms_um": _uniform(0, 25)(rng),
-        "stage_z": rng.choice(STAGE_Z),
-        "thickness_in_metadata": rng.choice(("interval", "cut")),
+        "cut_spread_rms_um": spread,
+        "stage_z": stage_z,
+        # A stage that tells nominal heights beside true thicknesses would contradict itself.
+        "thickness_in_metadata": "interval" if stage_z.endswith("nominal") else thickness,
     }
 
 

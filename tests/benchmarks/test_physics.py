@@ -127,6 +127,44 @@ def test_comparison_takes_what_both_records_measured(module):
     assert text.endswith("failed: 0 → 1")
 
 
+def test_step_that_is_off_and_says_nothing_is_counted(module):
+    table = module("physics_table")
+    off = result(1, 0.5)
+    off["figures"]["flat_field_percent"] = figure(9.0)
+    (metric,) = (m for m in table.METRICS if m.name == "steps off without a flag")
+    assert metric.read(off) is None
+    for flags, silent in (
+        ([], 2),
+        (["fix_illumination_3d.n_tiles"], 2),
+        (["fix_illumination_3d.residual"], 1),
+        (["register_tiles.accepted_share", "fix_illumination_3d.residual"], 0),
+    ):
+        assert metric.read({**off, "flags": flags}) == silent
+
+
+def test_whole_runs_go_on_where_they_were_and_keep_failures(physics, monkeypatch, tmp_path):
+    folder, calls = tmp_path / "runs", []
+
+    def command(script, *arguments):
+        calls.append(script)
+        if script == "linum_phantom.py":
+            return
+        output = physics.Path(arguments[arguments.index("--output") + 1])
+        if output.parent.name == "seed-8":
+            raise physics.subprocess.CalledProcessError(1, "nextflow")
+        (output / "brain").mkdir(parents=True)
+        found = result(7, 0.1)["figures"]
+        (output / "brain" / "accuracy.json").write_text(json.dumps(found))
+
+    monkeypatch.setattr(physics, "_command", command)
+    physics.main(["whole", str(folder), "--seeds", "7", "8"])
+    _, results = physics.read_record(folder / "whole.jsonl")
+    assert [("figures" in r, "error" in r) for r in results] == [(True, False), (False, True)]
+    assert calls == ["linum_phantom.py", "linum_nextflow.py"] * 2
+    physics.main(["whole", str(folder)])
+    assert len(calls) == 4
+
+
 @pytest.mark.slow
 def test_physics_is_simulated_reconstructed_and_rated(module, monkeypatch, tmp_path):
     physics = module("physics")
