@@ -2,7 +2,9 @@
 
 Neighbouring slices image some of the same tissue. Planes that show it are compared for every
 pair: their structure (SSIM), their edges, and how strongly their detail varies. A pair with a bad
-slice in it looks worse than the brain's other pairs; a slice whose pairs mostly do is bad.
+slice in it looks worse than the brain's other pairs; a slice whose pairs mostly do is bad. Across
+a cut thicker than the metadata tell, pairs look worse as well: of those that do, the depth at which
+they match is searched.
 """
 
 from __future__ import annotations
@@ -10,20 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, namespace
-from linumpy.mosaic.stacking import BLOCK_PX, cuts
-from linumpy.quality.similarity import bin_planes, compare_planes, detail_variance
-from linumpy.registration.slice_planes import SliceVolume, expected_plane
+from linumpy.quality.similarity import detail_variance
+from linumpy.quality.slice_comparison import SliceComparison, middle, slabs, spread_depths
+from linumpy.registration.expected_depths import expected_depths
+from linumpy.registration.slice_planes import SliceVolume
 from linumpy.stage_params.quality import QualityParams
 
 WORKING_UM = 10.0
-REACH_UM = 2000.0
-SLAB_PLANES = 3
 WEIGHTS = {"ssim": 0.5, "edges": 0.3, "variance": 0.2}
 
 LOW_QUALITY = "low_quality"
@@ -34,6 +34,8 @@ CALIBRATION = "calibration_slice"
 
 _MAX_ID_STEP = 2
 _MANY_PAIRS = 3
+_WORSE = 0.7
+"""Share of good pairs' similarity below which a pair may have been compared at a wrong depth."""
 _TYPICAL_QUANTILE = 0.75
 _LEAST_TYPICAL = 0.1
 _CALIBRATION_SLICES = 3
@@ -113,6 +115,9 @@ def assess_slice_quality(
     """
     factor = max(1, round(WORKING_UM / voxel_um[1]))
     pairs = neighbours(slices)
+    place = {volume.slice_id: n for n, volume in enumerate(slices)}
+    expected = expected_depths(slices, interval_um)[0]
+    depths = expected.copy()
     with ThreadPoolExecutor(workers) as pool:
         details = dict(
             zip(
@@ -127,12 +132,33 @@ def assess_slice_quality(
             fixed, moving = pair
             found = None
             if not constant & {fixed.slice_id, moving.slice_id}:
-                found = _compare(fixed, moving, voxel_um, interval_um, params, factor)
+                deeper = float(depths[place[moving.slice_id]] - depths[place[fixed.slice_id]])
+                found = SliceComparison(fixed, moving, voxel_um, params, factor).at(deeper)
             ratio = _variance_ratio(details[fixed.slice_id], details[moving.slice_id])
             ssim, edges = found or (None, None)
             return PairSimilarity(fixed.slice_id, moving.slice_id, ssim, edges, ratio)
 
+        def search(number: int) -> tuple[float, tuple[float, float]] | None:
+            return SliceComparison(*pairs[number], voxel_um, params, factor).where_they_match()
+
         compared = list(pool.map(compare, pairs))
+        doubtful = _doubtful(compared, place)
+        for number, match in zip(doubtful, pool.map(search, doubtful), strict=True):
+            known = compared[number]
+            if match is None or match[1][0] <= (known.ssim or 0.0):
+                continue
+            compared[number] = replace(known, ssim=match[1][0], edges=match[1][1])
+            below = place[known.moving_id]
+            # A thicker cut moves all later slices.
+            depths[below:] += match[0] - (depths[below] - depths[below - 1])
+        moved = [
+            n
+            for n, pair in enumerate(compared)
+            if place[pair.moving_id] - place[pair.fixed_id] > 1
+            and abs(_distance(depths - expected, place, pair)) >= voxel_um[0]
+        ]
+        for n, pair in zip(moved, pool.map(compare, [pairs[n] for n in moved]), strict=True):
+            compared[n] = pair
     first = {s.slice_id for s in slices[: params.exclude_first]}
     calibration = _calibration_slices(slices) if params.detect_calibration else set()
     brightness = _brightness(amplitude or {})
@@ -160,6 +186,22 @@ def assess_slice_quality(
         slices=records,
         pairs=[asdict(p) for p in compared],
     )
+
+
+def _doubtful(compared: Sequence[PairSimilarity], place: Mapping[int, int]) -> list[int]:
+    """Return which pairs of slices that follow each other look worse than good pairs."""
+    usual = max(_typical(compared, "ssim").values(), default=0.0)
+    return [
+        n
+        for n, pair in enumerate(compared)
+        if place[pair.moving_id] - place[pair.fixed_id] == 1
+        and pair.ssim is not None
+        and pair.ssim < _WORSE * usual
+    ]
+
+
+def _distance(depths: np.ndarray, place: Mapping[int, int], pair: PairSimilarity) -> float:
+    return float(depths[place[pair.moving_id]] - depths[place[pair.fixed_id]])
 
 
 def _brightness(amplitude: Mapping[int, float]) -> dict[int, float]:
@@ -253,10 +295,10 @@ def _calibration_slices(slices: Sequence[SliceVolume]) -> set[int]:
 
 def _details(volume: SliceVolume, params: QualityParams, factor: int) -> np.ndarray | None:
     """Return ln of the detail's variance at each sampled depth; None for a constant slice."""
-    rows, columns = (_middle(0, n, params.roi_size_px) for n in volume.shape[1:])
+    rows, columns = (middle(0, n, params.roi_size_px) for n in volume.shape[1:])
     top = min(params.first_plane, volume.shape[0] - 1)
-    starts = [top + z for z in _depths(volume.shape[0] - top, params.sample_depth)]
-    data, valid = _slabs(volume, starts, (rows, columns), factor)
+    starts = [top + z for z in spread_depths(volume.shape[0] - top, params.sample_depth)]
+    data, valid = slabs(volume, starts, (rows, columns), factor)
     if float(data.max()) <= float(data.min()):
         return None
     with np.errstate(divide="ignore"):
@@ -270,84 +312,6 @@ def _variance_ratio(first: np.ndarray | None, second: np.ndarray | None) -> floa
     distance = np.abs(first[:n] - second[:n])
     known = np.isfinite(distance)
     return float(np.exp(-distance[known].mean())) if known.any() else None
-
-
-def _compare(
-    fixed: SliceVolume,
-    moving: SliceVolume,
-    voxel_um: tuple[float, float, float],
-    interval_um: float,
-    params: QualityParams,
-    factor: int,
-) -> tuple[float, float] | None:
-    """Compare two slices where they show the same tissue.
-
-    Slices that share none are compared where they come closest, if they follow each other.
-    """
-    top = min(params.first_plane, moving.shape[0] - 1)
-    start = expected_plane(moving.slice_id - fixed.slice_id, interval_um, voxel_um[0], top)
-    start = min(start, max(0, fixed.shape[0] - SLAB_PLANES))
-    shift_px = np.rint(
-        np.subtract(moving.corner_um, fixed.corner_um) / np.asarray(voxel_um[1:])
-    ).astype(int)
-    here, there = [], []
-    for shift, n_fixed, n_moving in zip(
-        shift_px.tolist(), fixed.shape[1:], moving.shape[1:], strict=True
-    ):
-        shared = _middle(max(0, shift), min(n_fixed, n_moving + shift), params.roi_size_px)
-        if shared.stop - shared.start < factor:
-            return None
-        here.append(shared)
-        there.append(slice(shared.start - shift, shared.stop - shift))
-    depth = min(fixed.shape[0] - start, moving.shape[0] - top)
-    offsets = _depths(depth, params.sample_depth)
-    first, valid = _slabs(fixed, [start + z for z in offsets], (here[0], here[1]), factor)
-    second, other = _slabs(moving, [top + z for z in offsets], (there[0], there[1]), factor)
-    reach = max(1, round(REACH_UM / (factor * voxel_um[1])))
-    # Slices that follow each other share enough to tell a bad one; others may share a few deep
-    # planes, and say something only where they match.
-    apart = moving.slice_id - fixed.slice_id > 1
-    return compare_planes(first, second, reach, (valid, other), must_match=apart)
-
-
-def _middle(low: int, high: int, size: int) -> slice:
-    """Return the middle of a range, at most so long."""
-    size = max(0, min(size, high - low))
-    start = low + (high - low - size) // 2
-    return slice(start, start + size)
-
-
-def _depths(n_planes: int, count: int) -> list[int]:
-    """Return where slabs begin, evenly spread over some planes; fewer where they would repeat."""
-    last = max(0, n_planes - SLAB_PLANES)
-    return sorted({round(float(z)) for z in np.linspace(0, last, count)})
-
-
-def _slabs(
-    volume: SliceVolume,
-    starts: Sequence[int],
-    window: tuple[slice, slice],
-    factor: int,
-) -> tuple[Array, Array | None]:
-    """Return means of some planes from each start on, and where all of them have data.
-
-    A mean over planes quietens speckle. A few rows are read at a time, of all depths together:
-    chunks reach through most of a slice, and would be decoded anew for every depth.
-    """
-    stop = min(starts[-1] + SLAB_PLANES, volume.shape[0])
-    strips, known = [], []
-    for rows in cuts(window[0], BLOCK_PX):
-        data, valid = volume.read(slice(starts[0], stop), (rows, window[1]))
-        xp = namespace(data)
-        parts = [slice(z - starts[0], z - starts[0] + SLAB_PLANES) for z in starts]
-        strips.append(xp.stack([data[p].mean(axis=0, dtype=xp.float32) for p in parts]))
-        if valid is not None:
-            known.append(xp.stack([valid[p].min(axis=0) for p in parts]))
-    xp = namespace(strips[0])
-    slabs = bin_planes(xp.concatenate(strips, axis=1), factor)
-    if not known:
-        return slabs, None
-    return slabs, bin_planes(xp.concatenate(known, axis=1).astype(xp.float32), factor) == 1
 
 
 def excluded(model: SliceQuality) -> dict[int, str]:

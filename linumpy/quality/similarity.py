@@ -14,6 +14,7 @@ import numpy as np
 from linumpy.device import Array, is_device_array, namespace, ndimage_of
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,
+    Peak,
     correlation_surface,
     fetch_surfaces,
     find_peak,
@@ -198,20 +199,32 @@ def compare_planes(
 
 
 def _whole_shift(first: Array, second: Array, reach_px: int) -> tuple[int, int] | None:
-    """Find where the second lies on the first as a whole; None when it is not clear.
+    """Find where the second lies on the first as a whole; None when it is not clear."""
+    peak = match_peak(first, second, reach_px)
+    if peak is None or peak.z_score < ACCEPT_Z_SCORE:
+        return None
+    row, column = (round(COARSE_FACTOR * d) for d in peak.displacement_px)
+    return (row, column)
+
+
+def match_peak(first: Array, second: Array, reach_px: int) -> Peak | None:
+    """Return the best match of planes as a whole, in pixels `COARSE_FACTOR` times as large.
 
     Coarse pixels forgive a turn by some degrees, and patches find what is left.
+
+    Parameters
+    ----------
+    first, second
+        Same shape (planes, axis 1, axis 2).
+    reach_px
+        How far the second may be off.
     """
     a, b = (bin_planes(x, COARSE_FACTOR) for x in (first, second))
     reach = -(-reach_px // COARSE_FACTOR)
     surface = correlation_surface(
         flatten(a), flatten(b), (0, 0), (reach, reach), min_overlap_share=_LEAST_OVERLAP_SHARE
     )
-    peak = find_peak(surface)
-    if peak is None or peak.z_score < ACCEPT_Z_SCORE:
-        return None
-    row, column = (round(COARSE_FACTOR * d) for d in peak.displacement_px)
-    return (row, column)
+    return find_peak(surface)
 
 
 def _shared(

@@ -1,6 +1,7 @@
 """Scores of slices: bad ones rank below good ones, whoever their neighbours are."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,9 +44,9 @@ def block(seed):
     return np.exp(0.35 * fine + 0.3 * broad) * disk
 
 
-def cut(tissue, slice_id, rng, hidden=(0, 0)):
-    """What a slice shows, off by `hidden` px, with noise of its own."""
-    top = 8 * slice_id
+def cut(tissue, slice_id, rng, hidden=(0, 0), deeper=0):
+    """What a slice shows, off by `hidden` px and `deeper` planes, with noise of its own."""
+    top = 8 * slice_id + deeper
     i, j = 20 + hidden[0], 20 + hidden[1]
     part = tissue[top : top + SHAPE[0], i : i + SHAPE[1], j : j + SHAPE[2]]
     return (part * np.exp(0.15 * rng.normal(size=part.shape))).astype(np.float32)
@@ -84,6 +85,29 @@ def test_bad_slices_score_below_all_good_ones(xp, seed):
         assert bad < 0.3, kind
         assert min(found.values()) > 0.5, kind
         assert model.pairs
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_good_slice_after_a_double_cut_is_not_bad(xp, told):
+    """Whether or not the stage tells that slices 2 to 4 lie deeper by an interval."""
+    rng = np.random.default_rng(7)
+    tissue = block(7)
+    deeper = [0, 0, 8, 8, 8]
+    data = {k: cut(tissue, k, rng, rng.integers(-9, 10, 2), deeper[k]) for k in range(5)}
+
+    def found(data):
+        slices = [volume(xp, k, d) for k, d in data.items()]
+        if told:
+            slices = [
+                replace(s, stage_z_um=-10.0 * (8 * s.slice_id + deeper[s.slice_id])) for s in slices
+            ]
+        return scores(assess_slice_quality(slices, VOXEL_UM, INTERVAL_UM, PARAMS))
+
+    assert min(found(data).values()) > 0.7
+    for where, kind in ((2, "noisy"), (4, "blurred"), (1, "dark"), (2, "empty")):
+        rest = found({**data, where: SPOIL[kind](rng, data[where])})
+        assert rest.pop(where) < 0.3, kind
+        assert min(rest.values()) > 0.45, kind
 
 
 def test_neighbours_of_two_bad_slices_are_still_good(xp, rng):

@@ -1,0 +1,148 @@
+"""Similarity of two slices that show some of the same tissue, at one depth or where they match."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from linumpy.device import Array, namespace
+from linumpy.mosaic.stacking import BLOCK_PX, cuts
+from linumpy.quality.similarity import bin_planes, compare_planes, match_peak
+from linumpy.registration.correlation import ACCEPT_Z_SCORE
+from linumpy.registration.slice_planes import SliceVolume, Window, expected_plane
+from linumpy.stage_params.quality import QualityParams
+
+REACH_UM = 2000.0
+SLAB_PLANES = 3
+
+
+class SliceComparison:
+    """Two slices that are compared at one depth or another."""
+
+    def __init__(
+        self,
+        fixed: SliceVolume,
+        moving: SliceVolume,
+        voxel_um: tuple[float, float, float],
+        params: QualityParams,
+        factor: int,
+    ) -> None:
+        self._fixed, self._moving = fixed, moving
+        self._axial_um, self._params, self._factor = voxel_um[0], params, factor
+        self._top = min(params.first_plane, moving.shape[0] - 1)
+        self._reach = max(1, round(REACH_UM / (factor * voxel_um[1])))
+        # Slices that follow each other share enough to tell a bad one; others may share a few deep
+        # planes, and say something only where they match.
+        self._apart = moving.slice_id - fixed.slice_id > 1
+        self._windows = self._shared_windows(voxel_um)
+
+    def _shared_windows(self, voxel_um: tuple[float, float, float]) -> tuple[Window, Window] | None:
+        """Return windows of both that show the same, None where they share too little."""
+        shift_px = np.rint(
+            np.subtract(self._moving.corner_um, self._fixed.corner_um) / np.asarray(voxel_um[1:])
+        ).astype(int)
+        here, there = [], []
+        for shift, n_fixed, n_moving in zip(
+            shift_px.tolist(), self._fixed.shape[1:], self._moving.shape[1:], strict=True
+        ):
+            size = self._params.roi_size_px
+            shared = middle(max(0, shift), min(n_fixed, n_moving + shift), size)
+            if shared.stop - shared.start < self._factor:
+                return None
+            here.append(shared)
+            there.append(slice(shared.start - shift, shared.stop - shift))
+        return (here[0], here[1]), (there[0], there[1])
+
+    def at(self, distance_um: float) -> tuple[float, float] | None:
+        """Compare the slices with their faces so far apart.
+
+        Slices that share nothing are compared where they come closest, if they follow each other.
+        """
+        start = expected_plane(1, distance_um, self._axial_um, self._top)
+        last = max(0, self._fixed.shape[0] - SLAB_PLANES)
+        if start > last and self._apart:
+            return None
+        return self._from(min(max(0, start), last))
+
+    def where_they_match(self) -> tuple[float, tuple[float, float]] | None:
+        """Compare the slices at the depth where they match best; None where they do not.
+
+        Returns
+        -------
+        Distance of the faces there, um, and what `at` returns.
+        """
+        starts = list(range(self._fixed.shape[0] - SLAB_PLANES + 1))
+        if self._windows is None or not starts:
+            return None
+        first, valid = slabs(self._fixed, starts, self._windows[0], self._factor)
+        second, other = slabs(self._moving, [self._top], self._windows[1], self._factor)
+        if other is not None:
+            second = second * other
+        best, correlation = -1, 0.0
+        # Planes that lie two apart still look alike.
+        for n in starts[::2]:
+            planes = first[n : n + 1] if valid is None else first[n : n + 1] * valid[n : n + 1]
+            peak = match_peak(planes, second, self._reach)
+            if peak and peak.z_score >= ACCEPT_Z_SCORE and peak.correlation > correlation:
+                best, correlation = n, peak.correlation
+        if best < 0:
+            return None
+        near = [(n, self._from(n)) for n in (best - 1, best, best + 1) if n in starts]
+        known = [(found, n) for n, found in near if found is not None]
+        if not known:
+            return None
+        found, n = max(known)
+        return (n - self._top) * self._axial_um, found
+
+    def _from(self, start: int) -> tuple[float, float] | None:
+        """Compare the slices from one plane of the fixed slice on."""
+        if self._windows is None:
+            return None
+        top = self._top
+        depth = min(self._fixed.shape[0] - start, self._moving.shape[0] - top)
+        offsets = spread_depths(depth, self._params.sample_depth)
+        here, there = self._windows
+        first, valid = slabs(self._fixed, [start + z for z in offsets], here, self._factor)
+        second, other = slabs(self._moving, [top + z for z in offsets], there, self._factor)
+        return compare_planes(first, second, self._reach, (valid, other), must_match=self._apart)
+
+
+def middle(low: int, high: int, size: int) -> slice:
+    """Return the middle of a range, at most so long."""
+    size = max(0, min(size, high - low))
+    start = low + (high - low - size) // 2
+    return slice(start, start + size)
+
+
+def spread_depths(n_planes: int, count: int) -> list[int]:
+    """Return where slabs begin, evenly spread over some planes; fewer where they would repeat."""
+    last = max(0, n_planes - SLAB_PLANES)
+    return sorted({round(float(z)) for z in np.linspace(0, last, count)})
+
+
+def slabs(
+    volume: SliceVolume,
+    starts: Sequence[int],
+    window: tuple[slice, slice],
+    factor: int,
+) -> tuple[Array, Array | None]:
+    """Return means of some planes from each start on, and where all of them have data.
+
+    A mean over planes quietens speckle. A few rows are read at a time, of all depths together:
+    chunks reach through most of a slice, and would be decoded anew for every depth.
+    """
+    stop = min(starts[-1] + SLAB_PLANES, volume.shape[0])
+    strips, known = [], []
+    for rows in cuts(window[0], BLOCK_PX):
+        data, valid = volume.read(slice(starts[0], stop), (rows, window[1]))
+        xp = namespace(data)
+        parts = [slice(z - starts[0], z - starts[0] + SLAB_PLANES) for z in starts]
+        strips.append(xp.stack([data[p].mean(axis=0, dtype=xp.float32) for p in parts]))
+        if valid is not None:
+            known.append(xp.stack([valid[p].min(axis=0) for p in parts]))
+    xp = namespace(strips[0])
+    slabs = bin_planes(xp.concatenate(strips, axis=1), factor)
+    if not known:
+        return slabs, None
+    return slabs, bin_planes(xp.concatenate(known, axis=1).astype(xp.float32), factor) == 1
