@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.quality.depth_metrics import depth_metrics
 from linumpy.quality.metrics import StageMetrics
 
 Reader = Callable[[Any, StageMetrics], None]
@@ -338,6 +339,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
             "range of depth steps between slices, from the interval",
             "z_offset_range",
         )
+    depth_metrics(model, found)
     if alone and len(model.slices) > 1:
         found.warnings.append(
             f"slices {_names(alone)} match no other slice and stay where the motors put them"

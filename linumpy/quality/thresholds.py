@@ -68,6 +68,12 @@ LIMITS = {
     "orientation_margin": Limits(0.02, 0.0, higher_is_better=True),
     # Of depth. One voxel is what depths are to be known to (docs/accuracy.md).
     "depth_residual": Limits(1, 3),
+    "depth_sigma": Limits(1, 3),
+    # What tissue's refractive indices differ by (1.33 to 1.47) is the most that an axial voxel is
+    # likely to be off; a depth of 100 slices is known to one of them at 1 %.
+    "depth_scale": Limits(0.01, 0.05),
+    # Of an interval. A double cut is 1.
+    "uneven_cut": Limits(0.1, 0.75),
     "z_offset_std": Limits(10, 25),
     "z_offset_range": Limits(15, 30),
     # Of what was learned.

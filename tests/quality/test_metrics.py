@@ -229,6 +229,53 @@ def test_slices() -> None:
     assert measured.metrics["translation_max"].status == "warning"
 
 
+def _registered(depths: list[float], **changes: Any) -> StageMetrics:
+    """Metrics of slices 100 um apart but for `depths`, with a pair that measured one."""
+    slices = [
+        {"slice_id": k, "offset_um": (z, 0.0, 0.0), "n_pairs": 1, "depth_sigma_um": 1.5 * k}
+        for k, z in enumerate(depths)
+    ]
+    pairs = [slice_pair(True, (0.0, 0.0, 0.0)) | {"z_measured": changes.pop("z_measured", True)}]
+    found = StageMetrics("register_slices")
+    READERS["register_slices"](
+        SliceRegistration(1, (10.0, 10.0, 10.0), 100.0, slices, pairs, **changes), found
+    )
+    return found
+
+
+def test_uneven_cuts_are_named() -> None:
+    even = _registered([0, 8, 3, -4, 15])
+    assert even.metrics["uneven_cut"].status == "ok" and not even.warnings
+    uneven = _registered([0, 0, 50, 45, 145])
+    assert uneven.metrics["uneven_cut"].value == pytest.approx(0.9)
+    assert uneven.metrics["uneven_cut"].status == "error"
+    assert uneven.warnings == [
+        "cuts are uneven before slices z02 (150 um, expected 100), z04 (200 um, expected 100)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scale", "sigma", "status"),
+    [(0.03, 0.002, "warning"), (-0.03, 0.002, "warning"), (0.09, 0.002, "error"),
+     (0.03, 0.02, "ok"), (0.004, 0.0001, "ok")],
+)  # fmt: skip
+def test_steps_that_are_all_off_are_a_finding(scale: float, sigma: float, status: str) -> None:
+    found = _registered([0, 0, 0], depth_scale=scale, depth_scale_sigma=sigma)
+    assert found.metrics["depth_scale"].status == status
+    said = [text for text in found.warnings if "axial resolution or slicing interval" in text]
+    assert len(said) == (status != "ok")
+    if said:
+        assert f"{100 * scale:.1f} ± {100 * sigma:.1f} %" in said[0]
+        assert "where the stage says" in said[0]
+
+
+def test_depths_that_are_not_known_are_said() -> None:
+    assert _registered([0, 0, 0]).metrics["depth_sigma"].value == pytest.approx(0.3)
+    assert _registered([0] * 9).metrics["depth_sigma"].status == "warning"
+    found = _registered([0, 0, 0], z_measured=False)
+    assert any("no pair measured a depth" in text for text in found.warnings)
+
+
 def test_depth() -> None:
     assert values("crop_3d_mosaic_below_interface")["interface_planes"] == pytest.approx(3)
     assert values("crop_3d_mosaic_below_interface")["tilt"] == pytest.approx(50)

@@ -1,0 +1,74 @@
+"""Metrics of the slices' depths: uncertainty, uneven cuts, and a common factor of all steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from linumpy.quality.metrics import StageMetrics
+from linumpy.quality.thresholds import LIMITS, OK
+
+
+def depth_metrics(model: Any, found: StageMetrics) -> None:
+    """Say how sure depths are, how even the cuts, and whether pairs doubt the axial voxel."""
+    axial_um, interval_um = float(model.voxel_um[0]), float(model.slice_interval_um)
+    sigmas = [s.get("depth_sigma_um") for s in model.slices]
+    known = [sigma / axial_um for sigma in sigmas if sigma is not None]
+    # The first slice is where depths begin.
+    found.add(
+        "depth_sigma",
+        max(known) if len(known) == len(sigmas) > 1 else None,
+        "voxel",
+        "largest standard error of a slice's depth below the first one",
+        "depth_sigma",
+    )
+    accepted = [pair for pair in model.pairs if pair["accepted"]]
+    # Images of 2.5D mode have no depth.
+    volumes = interval_um > axial_um
+    if volumes and accepted and not any(pair.get("z_measured") for pair in accepted):
+        found.warnings.append(
+            "no pair measured a depth: slices lie where stage and interval put them, and how deep "
+            "that truly is is not known"
+        )
+    if model.depth_scale is not None:
+        scale, sigma = model.depth_scale, model.depth_scale_sigma
+        certain = float(np.sign(scale)) * max(0.0, abs(scale) - 3 * sigma)
+        found.add(
+            "depth_scale",
+            certain,
+            "",
+            "how much longer pairs measure all steps than expected, less 3 standard errors",
+            "depth_scale",
+        )
+        if found.metrics["depth_scale"].status != OK:
+            kept = "as far apart as measured" if model.depth_scale_kept else "where the stage says"
+            found.warnings.append(
+                f"all steps between slices are measured {100 * scale:.1f} ± {100 * sigma:.1f} % "
+                "thicker than stage and interval tell: axial resolution or slicing interval is "
+                f"off; slices lie {kept}"
+            )
+    depth = [(s["slice_id"], float(s["offset_um"][0])) for s in model.slices]
+    steps = [
+        (below, (below - above) * interval_um, z1 - z0)
+        for (above, z0), (below, z1) in zip(depth, depth[1:], strict=False)
+    ]
+    if not steps or interval_um <= 0:
+        return
+    limit = LIMITS["uneven_cut"]
+    # A cut is not known to less than a voxel.
+    off = [max(0.0, abs(error) - axial_um) / interval_um for _, _, error in steps]
+    found.add(
+        "uneven_cut",
+        max(off),
+        "",
+        "largest error of a cut's thickness beyond a voxel, over the interval",
+        "uneven_cut",
+    )
+    uneven = [
+        f"z{slice_id:02d} ({expected + error:.0f} um, expected {expected:g})"
+        for (slice_id, expected, error), share in zip(steps, off, strict=True)
+        if limit.status(share) != OK
+    ]
+    if uneven:
+        found.warnings.append(f"cuts are uneven before slices {', '.join(uneven)}")
