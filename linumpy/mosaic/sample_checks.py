@@ -131,9 +131,12 @@ def _zero_lines(volume: Array) -> Array | None:
     lines = volume[len(volume) // 2] == 0
     if not bool(lines.any()):
         return None
-    lines[lines] = ~(volume[:, lines] != 0).any(axis=0)
-    if not bool(lines.any()) or bool(lines.all()):
-        return lines if bool(lines.any()) else None
+    places = xp.nonzero(lines)
+    lines[places] = ~(volume[:, places[0], places[1]] != 0).any(axis=0)
+    if not bool(lines.any()):
+        return None
+    if bool(lines.all()):
+        return lines
     n_zero = volume.shape[0] - xp.count_nonzero(volume, axis=0)
     usual = xp.median(n_zero[~lines])
     near = lines.copy()
