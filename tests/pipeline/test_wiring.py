@@ -263,9 +263,14 @@ def test_a_run_that_the_disk_cannot_hold_is_refused_before_it_starts(
 ) -> None:
     launcher = make_launcher("space", fake_scripts)
     raw = make_raw(launcher.folder / "raw", [0])
-    huge = next(raw.rglob("image_*.bin"))
-    with huge.open("r+b") as file:
-        file.truncate(4 << 40)
+    # Samples of four bytes: 1024 x 16384 x 65536 are 4 TiB a tile, of which the disk holds none.
+    for header in raw.rglob("info.txt"):
+        text = header.read_text(encoding="utf-8").replace("nx: 2", "nx: 16384")
+        text = text.replace("ny: 1", "ny: 65536").replace("bottom_z: 0", "bottom_z: 1023")
+        header.write_text(text, encoding="utf-8")
+    for huge in raw.rglob("image_*.bin"):
+        with huge.open("r+b") as file:
+            file.truncate(4 << 40)
     launch = launcher.run("--input", raw, "--output", launcher.folder / "out")
     assert launch.status == 1
     assert "GB will be written" in launch.text and "GB are free" in launch.text
