@@ -68,6 +68,8 @@ def compensate_psf(model: Any, found: StageMetrics) -> None:
     found.add("response_min", float(np.min(model.response)), "", "least of the response")
     found.add("focus", model.focus_um, "um", "depth of the focus")
     found.add("rayleigh", model.rayleigh_um, "um", "Rayleigh length")
+    found.add("rolloff", model.rolloff_6db_um, "um", "depth of 6 dB of roll-off, where seen")
+    found.add("response_error", model.error_percent, "%", "standard error of the response")
     if model.medium != "agarose":
         found.warnings.append(
             f"the axial response was learned from {model.medium}: too little agarose was seen, so "

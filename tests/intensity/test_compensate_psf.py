@@ -20,12 +20,26 @@ NOISE = 8.0
 AGAROSE_MU = 0.5
 
 
+def true_response(focus, rayleigh, rolloff_um=np.inf):
+    depth = (np.arange(N_PLANES) + 0.5) * VOXEL_UM[0]
+    return confocal_response(depth, focus, rayleigh) * 4 ** -((depth / rolloff_um) ** 2)
+
+
 def simulated(
-    rng, focus=260.0, rayleigh=400.0, *, n_tiles=10, agarose=0.6, tilt_px=0.0, light=1.0, top=120.0
+    rng,
+    focus=260.0,
+    rayleigh=400.0,
+    *,
+    n_tiles=10,
+    agarose=0.6,
+    tilt_px=0.0,
+    light=1.0,
+    top=120.0,
+    rolloff_um=np.inf,
 ):
     """Return tiles of agarose with tissue at one side, from speckle and noise."""
     depth = (np.arange(N_PLANES) + 0.5) * VOXEL_UM[0]
-    h = confocal_response(depth, focus, rayleigh)[:, None, None]
+    h = true_response(focus, rayleigh, rolloff_um)[:, None, None]
     side = 96
     across = np.arange(side) / side
     tiles = []
@@ -90,6 +104,47 @@ def test_the_model_is_found(rng, focus, rayleigh, tilt_px):
         (h := confocal_response((np.arange(N_PLANES) + 0.5) * 10, focus, rayleigh)) / h.max(),
         rtol=0.15,
     )
+
+
+def error_percent(model, true):
+    """RMS error of ln response where the profile was seen, without its level."""
+    seen = model.profile > 0
+    error = np.log(model.response / true)[seen]
+    return 100 * float(np.std(error))
+
+
+@pytest.mark.parametrize(
+    ("rolloff_um", "tilt_px", "within_percent"),
+    [
+        (800, 9, 1.0),
+        pytest.param(500, 9, 1.5, marks=pytest.mark.slow),
+        pytest.param(1500, 9, 1.0, marks=pytest.mark.slow),
+        # Of a flat cut the attenuation of agarose is known by its prior alone.
+        pytest.param(800, 0, 12, marks=pytest.mark.slow),
+    ],
+)
+def test_rolloff_is_told_from_focus_and_attenuation(rng, rolloff_um, tilt_px, within_percent):
+    tiles = simulated(rng, tilt_px=tilt_px, rolloff_um=rolloff_um)
+    model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
+    assert model.rolloff_6db_um == pytest.approx(rolloff_um, rel=0.1 if tilt_px else 0.2)
+    error = error_percent(model, true_response(260.0, 400.0, rolloff_um))
+    assert error < within_percent
+    assert 0.1 < model.error_percent < within_percent
+    assert error < 3 * model.error_percent
+
+
+@pytest.mark.parametrize(
+    ("tilt_px", "agarose"), [(0, 0.6), (9, 0.6), pytest.param(0, 0.0, marks=pytest.mark.slow)]
+)
+def test_without_rolloff_none_is_found(rng, tilt_px, agarose):
+    """Nor is the profile of tissue believed, whose anatomy is curved, too."""
+    rolloff_um = np.inf if agarose else 600
+    tiles = simulated(rng, tilt_px=tilt_px, agarose=agarose, rolloff_um=rolloff_um)
+    model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
+    assert model.rolloff_6db_um is None
+    assert (model.medium == "agarose") == (agarose > 0)
+    if agarose:
+        assert error_percent(model, true_response(260.0, 400.0)) < 3 * model.error_percent
 
 
 def test_where_curvature_is_weak_the_sum_is_still_right(rng):
