@@ -70,8 +70,8 @@ LIMITS = {
     "depth_residual": Limits(1, 3),
     "depth_sigma": Limits(1, 3),
     # What tissue's refractive indices differ by (1.33 to 1.47) is the most that an axial voxel is
-    # likely to be off; a depth of 100 slices is known to one of them at 1 %.
-    "depth_scale": Limits(0.01, 0.05),
+    # likely to be off. Half a percent adds up to half an interval over 100 slices.
+    "depth_scale": Limits(0.005, 0.05),
     # Of an interval. A double cut is 1.
     "uneven_cut": Limits(0.1, 0.75),
     "z_offset_std": Limits(10, 25),

@@ -239,8 +239,7 @@ class _Model:
         self._n = n_slices
         # Row: slice; column: the cut before slice 1, 2, …
         self._below = np.tri(n_slices, n_slices - 1, -1)
-        self._spanned = self._differences(self._below)
-        self._measured = np.asarray(self._spanned.any(axis=0))
+        self._measured = np.asarray(self._differences(self._below).any(axis=0))
         self.slope = expected - expected[0]
         self._jump = _FREE * max(robust_spread(errors), 1.0)
         self._face_weight = np.ones(n_slices)
@@ -251,8 +250,9 @@ class _Model:
         known = values > _LEAST_VALUE * values.max()
         self._told = values[known, None] * right[known]
         self._tells = left[:, known].T @ (errors / np.sqrt(variance))
-        walked = self._told @ self._below
-        self._of_faces, self._of_cuts = self._told @ self._told.T, walked @ walked.T
+        self._walked = self._told @ self._below
+        self._of_faces = self._told @ self._told.T
+        self._of_cuts = self._walked @ self._walked.T
         self._n_left = len(pairs) - int(known.sum())
         self._left = float((errors**2 / variance).sum() - (self._tells**2).sum())
 
@@ -276,22 +276,26 @@ class _Model:
         out = self._differences(self._differences(covariance).T)
         return out + np.diag(factor**2 * self.variance)
 
+    def _told_covariance(self, spreads: _Spreads) -> np.ndarray:
+        """Return the covariance of the combinations of depths that pairs tell."""
+        covariance = spreads.face**2 * self._of_faces + spreads.cut**2 * self._of_cuts
+        if spreads.scaled:
+            slope = SCALE_LIMIT * (self._told @ self.slope)
+            covariance += np.outer(slope, slope)
+        steps = self._jump * self._walked[:, [jump - 1 for jump in spreads.jumps]]
+        covariance += steps @ steps.T
+        covariance.flat[:: len(covariance) + 1] += spreads.pair**2
+        return covariance
+
     def _log_likelihood(self, spreads: _Spreads) -> float:
         """Return the logarithm of the pairs' likelihood, but for a constant.
 
         What pairs say of depths, and what they say against each other, are independent.
         """
-        factor = spreads.pair**2
-        covariance = spreads.face**2 * self._of_faces + spreads.cut**2 * self._of_cuts
-        if spreads.scaled:
-            slope = SCALE_LIMIT * (self._told @ self.slope)
-            covariance += np.outer(slope, slope)
-        steps = self._jump * (self._told @ self._below[:, [j - 1 for j in spreads.jumps]])
-        covariance += steps @ steps.T
-        covariance.flat[:: len(covariance) + 1] += factor
-        lower = np.linalg.cholesky(covariance)
+        lower = np.linalg.cholesky(self._told_covariance(spreads))
         white = np.linalg.solve(lower, self._tells)
         depths = 2 * np.log(lower.diagonal()).sum() + white @ white
+        factor = spreads.pair**2
         return -0.5 * float(depths + self._n_left * np.log(factor) + self._left / factor)
 
     def fit(self, spreads: _Spreads, min_face: float) -> _Spreads:
@@ -332,9 +336,9 @@ class _Model:
         """Return the cut that the rest of the model explains least, if that is clear."""
         from scipy.special import ndtri
 
-        covariance = self._of_pairs(self._covariance(spreads), spreads.pair)
-        steps = self._spanned
-        solved = np.linalg.solve(covariance, np.column_stack([self.errors, steps]))
+        steps = self._walked
+        both = np.column_stack([self._tells, steps])
+        solved = np.linalg.solve(self._told_covariance(spreads), both)
         pull, size = steps.T @ solved[:, 0], np.einsum("ij,ij->j", steps, solved[:, 1:])
         score = np.where(self._measured, pull**2 / np.maximum(size, 1e-30), 0.0)
         score[[jump - 1 for jump in spreads.jumps]] = 0
@@ -346,28 +350,31 @@ class _Model:
     def solve(self, spreads: _Spreads) -> DepthSolution:
         """Return the best linear prediction; slices and cuts that are off lose their pull."""
         for _ in range(_ROUNDS):
-            covariance = self._covariance(spreads)
-            cross = self._differences(covariance)
-            inverse = _solve(
-                self._of_pairs(covariance, spreads.pair), np.column_stack([self.errors, cross])
-            )
+            of_pairs = self._of_pairs(self._covariance(spreads), spreads.pair)
+            pull = _solve(of_pairs, self.errors)
             back = np.zeros(self._n)
-            np.add.at(back, self._second, inverse[:, 0])
-            np.subtract.at(back, self._first, inverse[:, 0])
+            np.add.at(back, self._second, pull)
+            np.subtract.at(back, self._first, pull)
             face = back[:, None] * spreads.face**2 / self._face_weight[:, None]
             self._face_weight = cauchy_weights(face, spreads.face)
             if spreads.cut:
                 cut = (self._below.T @ back)[:, None] * spreads.cut**2
                 cut /= self._cut_weight[:, None]
                 self._cut_weight = cauchy_weights(cut, spreads.cut)
+        covariance = self._covariance(spreads)
+        cross = self._differences(covariance)
+        slope = self._differences(self.slope)
+        inverse = _solve(
+            self._of_pairs(covariance, spreads.pair),
+            np.column_stack([self.errors, slope, cross]),
+        )
         deviation = cross.T @ inverse[:, 0]
-        left = covariance - cross.T @ inverse[:, 1:]
+        left = covariance - cross.T @ inverse[:, 2:]
         spread = left.diagonal() + left[0, 0] - left[0] - left[:, 0]
         scale, scale_sigma = 0.0, float("inf")
         if spreads.scaled:
-            slope = self._differences(self.slope)
             scale = SCALE_LIMIT**2 * float(slope @ inverse[:, 0])
-            told = float(slope @ _solve(self._of_pairs(covariance, spreads.pair), slope))
+            told = float(slope @ inverse[:, 1])
             scale_sigma = SCALE_LIMIT * float(np.sqrt(max(0.0, 1 - SCALE_LIMIT**2 * told)))
         return DepthSolution(
             deviation - deviation[0],
