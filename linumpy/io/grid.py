@@ -97,8 +97,9 @@ class GridInfo:
     @property
     def stage_z_mm(self) -> float | None:
         """Height of the stage by most imaged tiles, None when none tells a finite one."""
-        known = [t.stage_z_mm for t in self.tiles if t.present and t.stage_z_mm is not None]
-        known = [z for z in known if math.isfinite(z)]
+        heights = [t.stage_z_mm for t in self.tiles if t.present]
+        # It is read from files, and nothing else depends on it.
+        known = [z for z in heights if isinstance(z, int | float) and math.isfinite(z)]
         return statistics.median(known) if known else None
 
     @property

@@ -304,7 +304,8 @@ class _Pair:
             return fit
         depth = self._search_depth(fit)
         deeper = guess.deeper if depth is None else round(depth)
-        deeper = min(deeper, self.fixed.volume.shape[0] - self.count - self.start)
+        # A match beyond what is sought may be seen, but not as many planes of it.
+        deeper = min(deeper, self.fixed.high - self.count - self.start)
         if self.start + deeper != fit.plane:
             edge_deg = float(np.rad2deg(2 / half_diagonal_px(fit.turned.shape)))
             again = self._fit(
@@ -312,7 +313,7 @@ class _Pair:
                     fit.rotation_deg,
                     fit.displacement_px,
                     fit.centre_px,
-                    max(deeper, -self.start),
+                    max(deeper, self.fixed.low - self.start),
                     edge_deg,
                     2.0,
                 )

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -275,11 +276,26 @@ def test_a_large_tile_is_one_shard_of_many_chunks(tmp_path, rng):
 def test_all_metadata_comes_back(tmp_path):
     path = tmp_path / "mosaic_grid_3d_z03.ome.zarr"
     info = grid_info(
-        stage_to_array="-y,+x", slice_interval_um=200.0, galvo_shift_px=7, galvo_confidence=0.75
-    )
+        stage_to_array="-y,+x", slice_interval_um=200.0, galvo_shift_px=7, galvo_confidence=0.75,
+        slice_thickness_um=150.0,
+    )  # fmt: skip
     with create_grid(path, info, overwrite=False):
         pass
     assert open_grid(path).info == info
+    # Grids of earlier versions do not tell.
+    attributes = info.to_attributes()
+    del attributes["slice_thickness_um"]
+    assert GridInfo.from_attributes(attributes, path).slice_thickness_um is None
+
+
+def test_the_height_of_a_slice_is_that_of_most_tiles():
+    def height(*heights, present=True):
+        tiles = [GridTile(n, 0, n, 0, z, present) for n, z in enumerate(heights)]
+        return replace(grid_info(), tiles=tuple(tiles)).stage_z_mm
+
+    assert height(1.5, 1.5, -7.0) == 1.5
+    assert height(None, 2.5, float("nan"), "3") == 2.5
+    assert height(None, None) is None and height(1.0, present=False) is None
 
 
 def test_a_tile_without_a_mask_is_all_valid_in_a_grid_with_masks(tmp_path):

@@ -89,7 +89,10 @@ def test_bad_slices_score_below_all_good_ones(xp, seed):
 
 @pytest.mark.parametrize("told", [False, True])
 def test_a_good_slice_after_a_double_cut_is_not_bad(xp, told):
-    """Whether or not the stage tells that slices 2 to 4 lie deeper by an interval."""
+    """Whether or not the stage tells that slices 2 to 4 lie deeper by an interval.
+
+    Seen to fail without the search over depths.
+    """
     rng = np.random.default_rng(7)
     tissue = block(7)
     deeper = [0, 0, 8, 8, 8]

@@ -244,6 +244,7 @@ def _registered(depths: list[float], **changes: Any) -> StageMetrics:
 
 
 def test_uneven_cuts_are_named() -> None:
+    """Seen to fail without the warning."""
     even = _registered([0, 8, 3, -4, 15])
     assert even.metrics["uneven_cut"].status == "ok" and not even.warnings
     uneven = _registered([0, 0, 50, 45, 145])
@@ -260,6 +261,7 @@ def test_uneven_cuts_are_named() -> None:
      (0.03, 0.02, "ok"), (0.004, 0.0001, "ok")],
 )  # fmt: skip
 def test_steps_that_are_all_off_are_a_finding(scale: float, sigma: float, status: str) -> None:
+    """Seen to fail where the figure is 0."""
     found = _registered([0, 0, 0], depth_scale=scale, depth_scale_sigma=sigma)
     assert found.metrics["depth_scale"].status == status
     said = [text for text in found.warnings if "axial resolution or slicing interval" in text]

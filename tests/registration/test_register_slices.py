@@ -101,9 +101,10 @@ def test_the_stage_leads_to_a_match_far_from_the_interval(xp, rng, tissue):
     np.testing.assert_allclose(found.shift_um[1:], (10, 10), atol=1.0)
 
 
-def test_a_double_cut_is_found_whatever_the_stage_says(xp, rng, tissue):
+@pytest.mark.parametrize("drift_mm", [0.03, 0.05, 0.07])
+def test_a_double_cut_is_found_whatever_the_stage_says(xp, rng, tissue, drift_mm):
     """Beyond the drift that is sought, with a stage that tells nothing or a wrong thick cut."""
-    params = replace(PARAMS, drift_mm=0.03)
+    params = replace(PARAMS, drift_mm=drift_mm)
     fixed = volume(xp, 1, cut(rng, tissue, 1))
     moving = volume(xp, 2, cut(rng, tissue, 2, (1, 1), 8))
     found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, params)

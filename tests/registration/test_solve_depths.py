@@ -52,9 +52,22 @@ def test_one_thick_cut_moves_all_later_slices(thicker, seed):
     assert found.jumps == ((30,) if thicker else ())
 
 
+def test_a_small_lasting_step_is_found(rng):
+    """Within the scatter of single steps, but all later slices share it."""
+    cuts = np.full(39, INTERVAL_UM)
+    cuts[19] += 12
+    face = faces(cuts) + rng.normal(0, 1, 40)
+    found = solve(40, *measure(rng, face, noise=0.7))
+    assert found.jumps == (20,)
+    assert worst(found, face) < 4
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_uneven_cuts_that_the_stage_does_not_tell(seed):
-    """Cuts of 100, 100, 150, 100 and 200 um at an interval of 100."""
+    """Cuts of 100, 100, 150, 100 and 200 um at an interval of 100.
+
+    Seen to fail where pairs do not count.
+    """
     rng = np.random.default_rng(seed)
     face = faces([100, 100, 150, 100, 200.0])
     assert worst(solve(6, *measure(rng, face)), face) < 5
@@ -90,7 +103,10 @@ def test_the_stage_places_slices_that_pairs_do_not_join(rng):
 
 
 def test_the_account_that_pairs_bear_out_counts(rng):
-    """A stage that tells the cuts, and one whose heights mean nothing."""
+    """A stage that tells the cuts, and one whose heights mean nothing.
+
+    Seen to fail where the interval always counts.
+    """
     face = faces([100, 100, 150, 100, 200, 60, 140.0])
     pairs, distances = measure(rng, face, noise=0.5)
     lost = [k for k, (a, b) in enumerate(pairs) if not a <= 4 < b]
@@ -104,6 +120,7 @@ def test_the_account_that_pairs_bear_out_counts(rng):
 
 
 def test_axial_voxels_that_are_off_are_told_from_cuts(rng):
+    """Seen to fail where slices keep the distances that pairs measure."""
     face = faces(np.full(19, INTERVAL_UM)) + rng.normal(0, 1, 20)
     found = solve(20, *measure(rng, face, scale=0.03))
     assert found.scale_is_significant and found.axial_scale_is_off
