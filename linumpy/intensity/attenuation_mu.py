@@ -80,7 +80,7 @@ def estimate_mu(
         if params.method == "smith":
             tail = tail_smith(scaled, usable, params.tail_px, smith_sigma)
         elif params.method != "vermeer":
-            tail = tail_of(k * slope, last**k, axial_mm)
+            tail = tail_of(slope * k, last**k, axial_mm)
         return depth_resolved(scaled, usable, tail, axial_mm) / k
 
     exponent, exponent_error = 1.0, 0.0
@@ -94,7 +94,7 @@ def estimate_mu(
         other = [solve(max(0.1, exponent + sign * exponent_error), mu_end) for sign in (-1, 1)]
         variance = variance + (other[0] - other[1]) ** 2 / 4
     grain = np.float32(_grain(power, usable))
-    own = mu * np.float32(exponent) * xp.sqrt(grain**2 + unlike**2)
+    own = mu * np.float32(exponent) * xp.sqrt(unlike**2 + grain**2)
     return MuEstimate(mu, xp.sqrt(variance), own, mu_end, float(exponent), float(exponent_error))
 
 

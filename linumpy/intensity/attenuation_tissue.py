@@ -69,7 +69,7 @@ def find_tissue(
     loud = signal > floor * np.float32(10 ** (snr_threshold_db / 10))
     slope = _slope_below(signal, known & (signal > limit), loud, axial_mm)
     excess = xp.maximum(slope - np.float32(agarose_mu_per_mm), np.float32(0))
-    loss = xp.exp(np.float32(-2 * axial_mm) * excess)
+    loss = xp.exp(excess * np.float32(-2 * axial_mm))
     return _descend(signal, known, limit, loss, floor * np.float32(10 ** (snr_threshold_db / 10)))
 
 

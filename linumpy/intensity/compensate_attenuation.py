@@ -260,7 +260,7 @@ def estimate_attenuation(
         exponent_error=found.exponent_error,
         capped_fraction=float((shown & capped).sum()) / max(int(shown.sum()), 1),
         mu_error_per_mm=xp.sqrt(model_error**2 + own_error**2).astype(np.float16),
-        snr_db=(np.float32(10) * xp.log10(xp.maximum(snr, np.float32(1e-3)))).astype(np.float16),
+        snr_db=(xp.log10(xp.maximum(snr, np.float32(1e-3))) * np.float32(10)).astype(np.float16),
         quality=quality,
     )
 
@@ -287,7 +287,7 @@ def _quality(
     shown = snr / (1 + snr)
     variance = xp.cumsum(model_error * step, axis=0) ** 2
     variance = variance + xp.cumsum((own_error * step) ** 2, axis=0)
-    weight = shown**2 * np.float32(_SPECKLE) / (np.float32(_SPECKLE) + variance)
+    weight = shown**2 * np.float32(_SPECKLE) / (variance + np.float32(_SPECKLE))
     return capped, encode_weights(xp.where(imaged & ~capped, weight, np.float32(0)))
 
 

@@ -170,7 +170,7 @@ def tail_of(mu_end: Array, last: Array, axial_mm: float) -> Array:
     """Return C of ``liu`` from what `fit_end` returns."""
     xp = namespace(last)
     known = mu_end > 0
-    below = xp.expm1(np.float32(2 * axial_mm) * xp.where(known, mu_end, np.float32(1)))
+    below = xp.expm1(xp.where(known, mu_end, np.float32(1)) * np.float32(2 * axial_mm))
     return xp.where(known, last / below, np.float32(0)).astype(np.float32)
 
 
