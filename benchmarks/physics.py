@@ -185,13 +185,12 @@ def write_template(path: Path) -> None:
 
 def read_template(path: Path) -> Any:
     """Read what `write_template` wrote."""
-    import numpy as np
-
+    from linumpy.io.untrusted import read_arrays
     from linumpy.phantom.anatomy import Template
 
-    with np.load(path) as found:
-        voxel = found["voxel_mm"].tolist()
-        return Template(found["grey"], found["white"], (voxel[0], voxel[1], voxel[2]))
+    found = read_arrays(path)
+    voxel = found["voxel_mm"].tolist()
+    return Template(found["grey"], found["white"], (voxel[0], voxel[1], voxel[2]))
 
 
 def read_record(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -57,11 +57,13 @@ class SliceComparison:
     def at(self, distance_um: float) -> tuple[float, float] | None:
         """Compare the slices with their faces so far apart.
 
-        Slices that share nothing are compared where they come closest, if they follow each other.
+        Slices that share nothing are compared where they come closest, if they follow each other or
+        lack no more than the thickness of a slab.
         """
         start = expected_plane(1, distance_um, self._axial_um, self._top)
         last = max(0, self._fixed.shape[0] - SLAB_PLANES)
-        if start > last and self._apart:
+        # Within a slab's thickness tissue still looks alike.
+        if start > last + SLAB_PLANES and self._apart:
             return None
         return self._from(min(max(0, start), last))
 

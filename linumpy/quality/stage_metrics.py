@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.device import to_host
 from linumpy.quality.depth_metrics import depth_metrics
 from linumpy.quality.metrics import StageMetrics
 
@@ -207,7 +208,7 @@ def compensate_attenuation(model: Any, found: StageMetrics) -> None:
         "capped_share",
     )
     if model.mu_error_per_mm.size:
-        mu, error = (np.asarray(a, float) for a in (model.mu_per_mm, model.mu_error_per_mm))
+        mu, error = (to_host(a).astype(float) for a in (model.mu_per_mm, model.mu_error_per_mm))
         told = (mu > 0) & (error > 0)
         share = float(np.median(error[told] / mu[told])) if told.any() else 0.0
         found.add("mu_error", share, "", "median standard error of the attenuation, relatively")

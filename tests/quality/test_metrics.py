@@ -348,6 +348,7 @@ def grid_of_tiles(affine: Any, jitter_um: float, seed: int) -> TilePositions:
     ],
 )
 def test_a_stage_off_in_scale_rotation_or_shear_is_said(affine: Any, status: str) -> None:
+    """Seen to fail without the limit."""
     found = measure("register_tiles", grid_of_tiles(affine, 0.5, seed=7))
     assert found is not None and found.metrics["stage_linear"].status == status
 
@@ -364,7 +365,10 @@ def test_errors_of_single_tiles_are_no_linear_error(seed: int) -> None:
     [(0, 0, "ok"), (3, 20, "ok"), (10, 0, "warning"), (18, 0, "error")],
 )
 def test_clear_pairs_that_are_rejected_are_said(n_rejected: int, n_dim: int, status: str) -> None:
-    """Pairs of bare agarose, which match nothing, are not counted."""
+    """Pairs of bare agarose, which match nothing, are not counted.
+
+    Seen to fail without the limit.
+    """
     model = grid_of_tiles(np.eye(2), 0.5, seed=7)
     for pair in model.pairs[:n_rejected]:
         pair["accepted"] = False

@@ -70,6 +70,7 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_everything_is_told(source: str) -> None:
+    """Seen to fail without the findings on tiles."""
     page = Page(source)
     for words in (
         "Tile positions, RMS an axis 0.1 px ≤ 0.25 12\u202f345 tiles ✓ pass",

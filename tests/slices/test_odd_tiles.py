@@ -44,6 +44,7 @@ def positions(odd: tuple[int, int], brightness: float = 100.0) -> TilePositions:
 
 @pytest.mark.parametrize("odd", [(1, 2), (0, 1)])
 def test_a_bright_tile_that_no_neighbour_bears_out_is_found(odd: tuple[int, int]) -> None:
+    """Seen to fail where no tile contradicts."""
     assert contradicting_tiles(positions(odd)) == {odd}
 
 
