@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import functools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from linumpy.device import Array, namespace, to_host
-from linumpy.geometry.resample import apply_axis_weights
+from linumpy.registration.turned import Turn
 
 QUALITY_ATTRIBUTE = "quality_map"
 """Of a corrected slice: what `encode_map` returns."""
@@ -75,66 +76,95 @@ def _record(
     }
 
 
-def decode_map(
-    attributes: Mapping[str, Any], shape: tuple[int, ...]
-) -> tuple[np.ndarray, tuple[int, ...]] | None:
-    """Return weights (cells) and voxels a cell; None where a slice of this shape has no map."""
-    found = _codes(attributes, shape)
-    return None if found is None else (decode_weights(found[0]), found[1])
+@dataclass(frozen=True)
+class QualityMap:
+    """Weights of a slice's voxels, as its attributes hold them.
+
+    Attributes
+    ----------
+    cells
+        float32 (z, axis 1, axis 2).
+    voxels_a_cell
+        Sides of a cell.
+    shape
+        Voxels of the slice that the map was made of.
+    origin_px, turn
+        Where that slice's pixel (0, 0) lies in the image, and how the image lies in the slice, once
+        it was moved onto a canvas; None and None where it was not.
+    """
+
+    cells: np.ndarray
+    voxels_a_cell: tuple[int, ...]
+    shape: tuple[int, ...]
+    origin_px: tuple[float, float] | None = None
+    turn: Turn | None = None
 
 
-def moved_map(
+def decode_map(attributes: Mapping[str, Any], shape: tuple[int, ...]) -> QualityMap | None:
+    """Return the map that an image of this shape carries; None where it has none that fits."""
+    record = attributes.get(QUALITY_ATTRIBUTE)
+    try:
+        own = tuple(int(n) for n in record["shape"])  # type: ignore[index]
+        placed = record.get("placed")  # type: ignore[union-attr]
+        expected = own if placed is None else tuple(int(n) for n in placed["canvas"])
+        if expected != tuple(shape):
+            return None
+        size = tuple(int(n) for n in record["voxels_a_cell"])  # type: ignore[index]
+        cells = tuple(int(n) for n in record["cells"])  # type: ignore[index]
+        if min(size) < 1 or any(-(-n // s) != c for n, s, c in zip(own, size, cells, strict=True)):
+            return None
+        packed = base64.b64decode(record["codes"], validate=True)  # type: ignore[index]
+        data = zlib.decompressobj().decompress(packed, int(np.prod(cells)) + 1)
+        codes = np.frombuffer(data, np.uint8).reshape(cells)
+        origin, turn = (None, None) if placed is None else _decode_place(placed)
+    except (AttributeError, KeyError, TypeError, ValueError, zlib.error):
+        return None
+    return QualityMap(decode_weights(codes), size, own, origin, turn)
+
+
+def _decode_place(placed: Mapping[str, Any]) -> tuple[tuple[float, float], Turn | None]:
+    first, second = (float(value) for value in placed["origin_px"])
+    turn = None
+    if placed["turn"] is not None:
+        matrix, shift = (np.array(part, dtype=float) for part in placed["turn"])
+        if matrix.shape != (2, 2) or shift.shape != (2,) or not np.isfinite([*matrix, shift]).all():
+            raise ValueError("no turn")
+        turn = Turn.of(matrix, shift)
+    if not np.isfinite([first, second]).all():
+        raise ValueError("no place")
+    return (first, second), turn
+
+
+def placed_map(
     attributes: Mapping[str, Any],
     shape: tuple[int, ...],
-    sides: tuple[int, int],
-    in_slice: Callable[[np.ndarray], np.ndarray],
+    canvas: tuple[int, int],
+    origin_px: tuple[float, float],
+    turn: Turn | None,
 ) -> dict[str, Any] | None:
-    """Return a slice's map once the slice is moved onto a canvas; None where it has none.
+    """Return a slice's record once the slice is moved onto a canvas; None where it has none.
+
+    The map stays that of the slice, so that weights are interpolated as its voxels are.
 
     Parameters
     ----------
     attributes, shape
         Of the slice.
-    sides
+    canvas
         Pixels of the canvas.
-    in_slice
-        Returns where pixels of the canvas, shape (n, 2), lie in the slice, counted at centres.
+    origin_px
+        Where the slice's pixel (0, 0) lies on the canvas.
+    turn
+        How the canvas lies in the slice, when that is turned.
     """
-    found = _codes(attributes, shape)
-    if found is None:
+    if decode_map(attributes, shape) is None:
         return None
-    codes, size = found
-    cells = [-(-n // s) for n, s in zip(sides, size[1:], strict=True)]
-    centres = [(np.arange(n) + 0.5) * s - 0.5 for n, s in zip(cells, size[1:], strict=True)]
-    pixels = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, 2)
-    place = np.floor((in_slice(pixels) + 0.5) / np.asarray(size[1:])).astype(int)
-    inside = ((place >= 0) & (place < codes.shape[1:])).all(axis=1)
-    row, column = np.where(inside[:, None], place, 0).T
-    moved = np.where(inside, codes[:, row, column], np.uint8(NOTHING))
-    moved = moved.reshape(len(codes), *cells)
-    return _record(moved, size, (shape[0], *sides))
-
-
-def _codes(
-    attributes: Mapping[str, Any], shape: tuple[int, ...]
-) -> tuple[np.ndarray, tuple[int, ...]] | None:
-    record = attributes.get(QUALITY_ATTRIBUTE)
-    if not isinstance(record, Mapping) or tuple(record.get("shape", ())) != tuple(shape):
-        return None
-    try:
-        size = tuple(int(n) for n in record["voxels_a_cell"])
-        cells = tuple(int(n) for n in record["cells"])
-        if min(size) < 1 or any(
-            -(-n // s) != c for n, s, c in zip(shape, size, cells, strict=True)
-        ):
-            return None
-        packed = base64.b64decode(record["codes"], validate=True)
-        opener = zlib.decompressobj()
-        data = opener.decompress(packed, int(np.prod(cells)) + 1)
-        codes = np.frombuffer(data, np.uint8).reshape(cells)
-    except (KeyError, TypeError, ValueError, zlib.error):
-        return None
-    return codes, size
+    placed = {
+        "canvas": [int(shape[0]), *(int(n) for n in canvas)],
+        "origin_px": [float(value) for value in origin_px],
+        "turn": None if turn is None else [[list(row) for row in turn.matrix], list(turn.shift)],
+    }
+    return {**attributes[QUALITY_ATTRIBUTE], "placed": placed}
 
 
 def weights_at(cells: Array, voxels_a_cell: tuple[int, ...], box: tuple[slice, ...]) -> Array:
@@ -147,17 +177,17 @@ def weights_at(cells: Array, voxels_a_cell: tuple[int, ...], box: tuple[slice, .
     box
         Planes and pixels of the slice.
     """
-    parts: list[slice] = []
-    matrices: list[np.ndarray | None] = []
-    for part, size, n in zip(box, voxels_a_cell, cells.shape, strict=True):
-        low = max(0, part.start // size - 1)
-        high = min(n, -(-part.stop // size) + 1)
-        parts.append(slice(low, high))
-        matrices.append(
-            between_cells(part.start - low * size, part.stop - part.start, high - low, size)
-        )
     xp = namespace(cells)
-    return apply_axis_weights(xp.ascontiguousarray(cells[tuple(parts)]), matrices)
+    out = cells
+    for axis, (part, size, n) in enumerate(zip(box, voxels_a_cell, cells.shape, strict=True)):
+        # Each voxel by itself, so that its bits do not depend on the box.
+        place = np.clip((np.arange(part.start, part.stop) + 0.5) / size - 0.5, 0, n - 1)
+        low = np.minimum(place.astype(int), max(n - 2, 0))
+        share = xp.asarray((place - low).astype(np.float32).reshape(-1, *(1,) * (2 - axis)))
+        near = xp.take(out, xp.asarray(low), axis=axis)
+        far = xp.take(out, xp.asarray(np.minimum(low + 1, n - 1)), axis=axis)
+        out = near * (1 - share) + far * share
+    return out
 
 
 @functools.lru_cache(maxsize=128)

@@ -10,12 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from linumpy.cli import logger, progress
 from linumpy.device import CPU, Array, Device, default_workers, to_host
 from linumpy.errors import InputError
-from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, moved_map
+from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, placed_map
 from linumpy.io.atomic import together, write_text
 from linumpy.io.grid import parse_stage_to_array
 from linumpy.io.models import load_model, save_model
@@ -322,12 +320,13 @@ def _quality_on_canvas(
     volume: SliceVolume, attributes: Mapping[str, Any], canvas: Canvas
 ) -> dict[str, Any]:
     """Return the attribute that holds a slice's quality once it lies on the canvas."""
-    turn, origin = canvas.turns.get(volume.slice_id), canvas.origin_px[volume.slice_id]
-
-    def in_slice(pixels: np.ndarray) -> np.ndarray:
-        return turn.at(pixels) if turn is not None else pixels - np.asarray(origin)
-
-    record = moved_map(attributes, volume.shape, canvas.shape, in_slice)
+    record = placed_map(
+        attributes,
+        volume.shape,
+        canvas.shape,
+        canvas.origin_px[volume.slice_id],
+        canvas.turns.get(volume.slice_id),
+    )
     return {} if record is None else {QUALITY_ATTRIBUTE: record}
 
 

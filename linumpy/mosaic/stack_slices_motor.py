@@ -40,6 +40,7 @@ from linumpy.mosaic.tissue_label import TissueLabel
 from linumpy.registration.align_mosaics_3d_from_shifts import (
     Canvas,
     Placement,
+    align_mosaics_3d_from_shifts,
     common_canvas,
     place_block,
 )
@@ -148,10 +149,22 @@ def _quality_reader(
     found = decode_map(image.attributes, tuple(image.array.shape))
     if found is None:
         return None
-    cells, size = found
+
+    def of_slice(planes: slice, window: tuple[slice, slice]) -> tuple[Array, None]:
+        cells = to_device(found.cells, device)
+        return weights_at(cells, found.voxels_a_cell, (planes, *window)), None
 
     def quality(planes: slice, window: tuple[slice, slice]) -> Array:
-        return weights_at(to_device(cells, device), size, (planes, *window))
+        if found.origin_px is None:
+            return of_slice(planes, window)[0]
+        sides = (found.shape[1], found.shape[2])
+        moved = align_mosaics_3d_from_shifts(
+            of_slice, sides, found.origin_px, planes, window, found.turn
+        )
+        if moved is not None:
+            return moved[0]
+        size = [part.stop - part.start for part in (planes, *window)]
+        return to_device(np.zeros(size, np.float32), device)
 
     return quality
 

@@ -1,7 +1,10 @@
 """Strong attenuation: a forward model of A-lines whose µ, backscatter and noise are known."""
 
+import json
+
 import numpy as np
 import pytest
+from scipy.ndimage import map_coordinates
 
 from linumpy.device import to_host
 from linumpy.intensity.attenuation_exponent import PRIOR_ERROR, PRIOR_EXPONENT, find_exponent
@@ -19,9 +22,10 @@ from linumpy.intensity.quality_map import (
     decode_weights,
     encode_map,
     encode_weights,
-    moved_map,
+    placed_map,
     weights_at,
 )
+from linumpy.registration.turned import Turn
 from linumpy.stage_params.intensity import AttenuationParams
 
 STEP_MM = 0.01
@@ -182,24 +186,45 @@ def smooth_map(shape=(20, 64, 80), size=4):
 
 def test_a_box_of_weights_is_a_part_of_the_whole(xp):
     attributes, weights = smooth_map()
-    cells, size = decode_map(attributes, (20, 64, 80))
-    whole = to_host(weights_at(xp.asarray(cells), size, (slice(0, 20), slice(0, 64), slice(0, 80))))
+    found = decode_map(attributes, (20, 64, 80))
+    cells, size = xp.asarray(found.cells), found.voxels_a_cell
+    whole = to_host(weights_at(cells, size, (slice(0, 20), slice(0, 64), slice(0, 80))))
     fine = weights.repeat(4, axis=1).repeat(4, axis=2)
     inner = (slice(2, -2), slice(8, -8), slice(8, -8))
     np.testing.assert_allclose(whole[inner], fine[inner], rtol=0.25)
     box = (slice(3, 17), slice(13, 55), slice(8, 61))
-    part = to_host(weights_at(xp.asarray(cells), size, box))
-    np.testing.assert_allclose(part, whole[box], rtol=1e-6)
+    np.testing.assert_array_equal(to_host(weights_at(cells, size, box)), whole[box])
+
+
+def test_weights_are_those_of_scipy(xp):
+    found = decode_map(smooth_map()[0], (20, 64, 80))
+    place = [
+        np.clip((np.arange(n) + 0.5) / size - 0.5, 0, cells - 1)
+        for n, size, cells in zip((20, 64, 80), found.voxels_a_cell, found.cells.shape, strict=True)
+    ]
+    expected = map_coordinates(
+        found.cells.astype(float), np.meshgrid(*place, indexing="ij"), order=1
+    )
+    box = tuple(slice(0, n) for n in (20, 64, 80))
+    actual = to_host(weights_at(xp.asarray(found.cells), found.voxels_a_cell, box))
+    np.testing.assert_allclose(actual, expected, rtol=2e-6)
 
 
 def test_a_map_moves_with_its_slice():
     attributes, _ = smooth_map()
-    moved = moved_map(attributes, (20, 64, 80), (96, 96), lambda pixels: pixels - [16, 8])
-    cells, size = decode_map({QUALITY_ATTRIBUTE: moved}, (20, 96, 96))
-    before, _ = decode_map(attributes, (20, 64, 80))
-    assert size == (2, 8, 8)
-    np.testing.assert_array_equal(cells[:, 2:10, 1:11], before)
-    assert not cells[:, :2].any() and not cells[:, :, 11:].any()
+    turn = Turn.about(1.5, (10.0, 20.0))
+    moved = placed_map(attributes, (20, 64, 80), (96, 90), (16.25, 8.0), turn)
+    moved = json.loads(json.dumps(moved))
+    found = decode_map({QUALITY_ATTRIBUTE: moved}, (20, 96, 90))
+    before = decode_map(attributes, (20, 64, 80))
+    assert (found.origin_px, found.turn, found.shape) == ((16.25, 8.0), turn, (20, 64, 80))
+    np.testing.assert_array_equal(found.cells, before.cells)
+    assert before.origin_px is None
+    # On another canvas, it is no map of the image.
+    assert decode_map({QUALITY_ATTRIBUTE: moved}, (20, 64, 80)) is None
+    for place in ([1.0], [1.0, float("inf")], None):
+        broken = {**moved, "placed": {**moved["placed"], "origin_px": place}}
+        assert decode_map({QUALITY_ATTRIBUTE: broken}, (20, 96, 90)) is None
 
 
 @pytest.mark.parametrize(

@@ -105,12 +105,15 @@ def test_the_size_of_blocks_changes_nothing(tmp_path, device, rng, monkeypatch):
     monkeypatch.setattr(stacking, "CHUNK_PX", 7)
     parts = brain_of(paths, tmp_path / "parts.ome.zarr", device)
     for one, other in ((whole.array, parts.array), (whole.valid, parts.valid)):
-        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=2e-6)
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
 @pytest.mark.parametrize("turn", [0.0, 1.5])
 def test_aligned_slices_carry_their_quality(tmp_path, device, rng, turn):
-    """Aligned first or while stacked, voxels weigh the same to within a cell of the map."""
+    """Aligned first or while stacked, the brain has the same bits.
+
+    Seen to fail with a map that was moved by whole cells.
+    """
     smooth = 10 + 8 * np.sin(np.arange(70) / 9)[None, :] + np.zeros((16, 1))
     folder, aligned = tmp_path / "s", tmp_path / "a"
     for k in range(3):
@@ -125,9 +128,6 @@ def test_aligned_slices_carry_their_quality(tmp_path, device, rng, turn):
         out = tmp_path / f"{source.name}.ome.zarr"
         stack_folder(source, None, out, {}, registration=model, aligned=flag, device=device)
         found.append(open_image(out))
-    one, other = (np.asarray(image.array) for image in found)
-    both = (np.asarray(found[0].valid) > 0) & (np.asarray(found[1].valid) > 0)
-    assert both.mean() > 0.6
-    # Slices differ by 10.
-    assert np.abs(one - other)[both].mean() < 0.15
-    np.testing.assert_array_equal(one[:10][both[:10]], other[:10][both[:10]])
+    assert (np.asarray(found[0].valid) > 0).mean() > 0.6
+    for one, other in zip(*((image.array, image.valid) for image in found), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
