@@ -162,6 +162,8 @@ def assess_slice_quality(
     first = {s.slice_id for s in slices[: params.exclude_first]}
     calibration = _calibration_slices(slices) if params.detect_calibration else set()
     brightness = _brightness(amplitude or {})
+    # Two slices that look unlike do not tell which of them is bad.
+    comparable = len(slices) - len(constant) > 2
     records = []
     for record in rate(
         [s.slice_id for s in slices],
@@ -177,7 +179,7 @@ def assess_slice_quality(
         elif brightness.get(slice_id, 1.0) < params.min_brightness:
             reason = DIM
         elif record["score"] is not None and record["score"] < params.min_quality:
-            reason = LOW_QUALITY
+            reason = LOW_QUALITY if comparable else ""
         light = brightness.get(slice_id)
         records.append({**record, "brightness": light, "exclude_reason": reason})
     return SliceQuality(

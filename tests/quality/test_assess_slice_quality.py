@@ -295,3 +295,12 @@ def test_a_brain_of_bad_slices_is_refused_and_its_scores_are_kept(rng, tmp_path)
     metrics = json.loads((tmp_path / "assess_slice_quality_metrics.json").read_text())
     assert metrics["overall_status"] == "error"
     assert not (tmp_path / "slice_config.csv").exists()
+
+
+@pytest.mark.parametrize(("n", "left_out"), [(2, []), (3, [0, 1, 2])])
+def test_two_slices_alone_do_not_tell_which_is_bad(xp, n, left_out):
+    """With a limit above every score. Seen to fail where both are left out."""
+    rng, tissue = np.random.default_rng(5), block(5)
+    data = {k: cut(tissue, k, rng, (0, 0)) for k in range(n)}
+    model = assess(xp, data, replace(PARAMS, min_quality=1.01))
+    assert [s["slice_id"] for s in model.slices if s["exclude_reason"]] == left_out
