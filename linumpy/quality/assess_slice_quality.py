@@ -270,7 +270,7 @@ def _typical(pairs: Sequence[PairSimilarity], part: str) -> dict[int, float]:
     """Return what good pairs reach, by the step between their ids.
 
     Slices further apart share deeper, darker tissue: each step has its own, if enough pairs have
-    it, else that of the next smaller step, else that of all pairs.
+    it and it does not exceed that of the next smaller step; else that one, else that of all pairs.
     """
 
     def upper(values: Sequence[float]) -> float:
@@ -283,7 +283,7 @@ def _typical(pairs: Sequence[PairSimilarity], part: str) -> dict[int, float]:
     for step in sorted({step for step, _ in known}):
         values = [value for s, value in known if s == step]
         if len(values) >= _MANY_PAIRS:
-            usual = upper(values)
+            usual = upper(values) if usual is None else min(usual, upper(values))
         found[step] = upper([value for _, value in known]) if usual is None else usual
     return found
 

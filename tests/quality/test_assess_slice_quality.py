@@ -297,6 +297,17 @@ def test_a_brain_of_bad_slices_is_refused_and_its_scores_are_kept(rng, tmp_path)
     assert not (tmp_path / "slice_config.csv").exists()
 
 
+def test_slices_further_apart_need_not_be_more_alike():
+    """A last slice beyond a gap, where other pairs across gaps happen to look alike.
+
+    Seen to fail where pairs two apart have a typical similarity above that of neighbours.
+    """
+    alike = [((0, 2), 0.46), ((2, 3), 0.24), ((3, 4), 0.22), ((3, 5), 0.38), ((4, 5), 0.24)]
+    pairs = [PairSimilarity(*ids, value, value, 0.9) for ids, value in [*alike, ((5, 7), 0.2)]]
+    scores = {r["slice_id"]: r["score"] for r in rate([0, 2, 3, 4, 5, 7], pairs)}
+    assert min(scores.values()) > 0.6
+
+
 @pytest.mark.parametrize(("n", "left_out"), [(2, []), (3, [0, 1, 2])])
 def test_two_slices_alone_do_not_tell_which_is_bad(xp, n, left_out):
     """With a limit above every score. Seen to fail where both are left out."""
