@@ -2,7 +2,7 @@
 """How accurate the estimators are over many random physics of the microscope and of tissue.
 
 Each physics is a small acquisition of the phantom's preset ``foreign``, reconstructed by the
-library with default parameters and held against its truth. One JSON line each is appended to a
+library with default parameters and compared with its truth. One JSON line each is appended to a
 record; a run that was stopped goes on where it was.
 
     python benchmarks/physics.py run RECORD.jsonl --jobs 16 [--count 100] [--device gpu]

@@ -14,7 +14,7 @@ from linumpy.io.raw_files import Scan, image_files, is_image, scan_of, scan_text
 from linumpy.launch.tree import ListedTree, LocalTree
 
 NAMED_AT_MOST = 20
-"""Bad tiles that a message names; of others it says how many there are."""
+"""Bad tiles that a message names; the rest are counted."""
 
 _READERS = 16
 """Headers that are read at once: on network disks each takes a millisecond or more."""

@@ -29,7 +29,7 @@ class TruthSlab:
     clean
         Noise-free amplitude.
     tissue
-        Tissue of which `EROSION_VOXELS` layers have been taken off.
+        Tissue of which `EROSION_VOXELS` layers have been eroded.
     classes
         Labels of all voxels.
     """
