@@ -66,11 +66,11 @@ def find_tissue(
         return xp.ones(total.shape, bool)
     profile = _profile(signal, known, lines[dark])
     limit = like(_TISSUE_CONTRAST**2 * profile, signal)[xp.maximum(depth, 0)]
-    loud = signal > floor * np.float32(10 ** (snr_threshold_db / 10))
-    slope = _slope_below(signal, known & (signal > limit), loud, axial_mm)
+    audible = floor * np.float32(10 ** (snr_threshold_db / 10))
+    slope = _slope_below(signal, known & (signal > limit), signal > audible, axial_mm)
     excess = xp.maximum(slope - np.float32(agarose_mu_per_mm), np.float32(0))
     loss = xp.exp(excess * np.float32(-2 * axial_mm))
-    return _descend(signal, known, limit, loss, floor * np.float32(10 ** (snr_threshold_db / 10)))
+    return _descend(signal, known, limit, loss, audible)
 
 
 def _descend(signal: Array, known: Array, limit: Array, loss: Array, audible: Array) -> Array:

@@ -15,6 +15,7 @@ deserve when slices are blended.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,7 @@ from linumpy.geometry.resample import apply_axis_weights
 from linumpy.intensity.attenuation_mu import estimate_mu, unlikeness
 from linumpy.intensity.attenuation_tissue import find_tissue
 from linumpy.intensity.compensate_attenuation_methods import box_sums, cut_at_noise
-from linumpy.intensity.quality_map import between_cells, encode_weights
+from linumpy.intensity.quality_map import encode_weights
 from linumpy.stage_params.intensity import AttenuationParams
 
 _BIN_UM = 40.0
@@ -343,7 +344,7 @@ def attenuation_gain(model: Attenuation) -> Array:
     """Return what amplitudes are multiplied by, float32 over the bins, where `mu_per_mm` lies.
 
     The light lost on the way to a voxel's centre: µ of all voxels above and half of its own. In
-    tissue near the noise floor, the noise's share of the amplitude is taken off.
+    tissue near the noise floor, the noise's share of the amplitude is subtracted.
     """
     xp = namespace(model.mu_per_mm)
     step = model.mu_per_mm.astype(np.float32) * np.float32(model.voxel_um[0] / 1000)
@@ -382,8 +383,21 @@ def compensate_attenuation(
         low = max(0, pixels.start // bin_px - 1)
         high = min(n_bins, -(-pixels.stop // bin_px) + 1)
         parts.append(slice(low, high))
-        matrices.append(between_cells(pixels.start - low * bin_px, pixels.stop - pixels.start,
+        matrices.append(_between_bins(pixels.start - low * bin_px, pixels.stop - pixels.start,
                                       high - low, bin_px))  # fmt: skip
     fine = apply_axis_weights(xp.ascontiguousarray(gain[tuple(parts)]), matrices)
     fine *= block
     return fine
+
+
+@functools.lru_cache(maxsize=128)
+def _between_bins(first: int, n_voxels: int, n_cells: int, size: int) -> np.ndarray:
+    """Return the matrix (pixels, bins) that interpolates; constant beyond the outer bins."""
+    place = np.clip((first + np.arange(n_voxels) + 0.5) / size - 0.5, 0, n_cells - 1)
+    low = np.minimum(place.astype(int), max(n_cells - 2, 0))
+    weights = np.zeros((n_voxels, n_cells))
+    rows = np.arange(n_voxels)
+    weights[rows, np.minimum(low + 1, n_cells - 1)] = place - low
+    weights[rows, low] += 1 - (place - low)
+    weights.setflags(write=False)
+    return weights

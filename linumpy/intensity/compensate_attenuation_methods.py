@@ -174,13 +174,6 @@ def tail_of(mu_end: Array, last: Array, axial_mm: float) -> Array:
     return xp.where(known, last / below, np.float32(0)).astype(np.float32)
 
 
-def tail_liu(
-    power: Array, tissue: Array, n_fit: int, axial_mm: float, lateral_width: int = 1
-) -> Array:
-    """Return C of ``liu``; see `fit_end`."""
-    return tail_of(*fit_end(power, tissue, n_fit, axial_mm, lateral_width), axial_mm)
-
-
 def cut_at_noise(power: Array, tissue: Array, noise: Array, snr_threshold_db: float) -> Array:
     """Return the tissue down to the deepest voxel that is well above noise (``li``).
 

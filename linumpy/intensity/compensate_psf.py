@@ -175,11 +175,6 @@ def compensate_psf(array: Array, response: np.ndarray) -> Array:
     return array * like(gain, array)[:, None, None]
 
 
-def confocal_response(depth_um: np.ndarray, focus_um: float, rayleigh_um: float) -> np.ndarray:
-    """Return h = 1 / (1 + ((z − zf) / zR)²)."""
-    return np.asarray(1 / (1 + ((depth_um - focus_um) / rayleigh_um) ** 2))
-
-
 def compensate_psf_model_free(
     cells: Sequence[np.ndarray], voxel_um: tuple[float, float, float]
 ) -> AxialResponse:

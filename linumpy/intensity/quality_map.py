@@ -7,7 +7,6 @@ map is stored in the slice's attributes, eight bits a cell on a logarithmic scal
 from __future__ import annotations
 
 import base64
-import functools
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,14 +61,8 @@ def encode_map(code: Array, bin_px: int, shape: tuple[int, ...]) -> dict[str, An
     number = known.sum(axis=(1, 3, 5))
     mean = (parts * known).sum(axis=(1, 3, 5)) / np.maximum(number, 1)
     cells = np.where(2 * number >= _CELL**3, np.rint(mean), NOTHING).astype(np.uint8)
-    return _record(cells, (_CELL, _CELL * bin_px, _CELL * bin_px), shape)
-
-
-def _record(
-    cells: np.ndarray, voxels_a_cell: tuple[int, ...], shape: tuple[int, ...]
-) -> dict[str, Any]:
     return {
-        "voxels_a_cell": [int(n) for n in voxels_a_cell],
+        "voxels_a_cell": [_CELL, _CELL * bin_px, _CELL * bin_px],
         "cells": list(cells.shape),
         "shape": [int(n) for n in shape],
         "codes": base64.b64encode(zlib.compress(cells.tobytes(), 6)).decode("ascii"),
@@ -188,16 +181,3 @@ def weights_at(cells: Array, voxels_a_cell: tuple[int, ...], box: tuple[slice, .
         far = xp.take(out, xp.asarray(np.minimum(low + 1, n - 1)), axis=axis)
         out = near * (1 - share) + far * share
     return out
-
-
-@functools.lru_cache(maxsize=128)
-def between_cells(first: int, n_voxels: int, n_cells: int, size: int) -> np.ndarray:
-    """Return the matrix (voxels, cells) that interpolates; constant beyond the outer cells."""
-    place = np.clip((first + np.arange(n_voxels) + 0.5) / size - 0.5, 0, n_cells - 1)
-    low = np.minimum(place.astype(int), max(n_cells - 2, 0))
-    weights = np.zeros((n_voxels, n_cells))
-    rows = np.arange(n_voxels)
-    weights[rows, np.minimum(low + 1, n_cells - 1)] = place - low
-    weights[rows, low] += 1 - (place - low)
-    weights.setflags(write=False)
-    return weights

@@ -12,7 +12,7 @@ from typing import Any
 from linumpy.errors import InputError
 from linumpy.io.raw_folders import TILE_PREFIX, Identity, identity
 from linumpy.launch.names import check_names, is_address, local_path
-from linumpy.launch.tables import check_config, left_out
+from linumpy.launch.tables import check_config
 from linumpy.launch.tiles import BadTile, BadTilesError, find_bad_tiles, skipped
 from linumpy.launch.tree import ListedTree, LocalTree, digest
 
@@ -70,8 +70,7 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
     if config is not None:
         text = asked.get("slice_config_text")
         text = tree.text(Path(config)) if text is None else text
-        check_config(config, text, ids)
-        unused = left_out(text)
+        unused = check_config(config, text, ids)
     chosen = _chosen(ids, asked.get("slices"))
     wanted = [number for number in chosen if number not in unused]
     bad = {} if grids else find_bad_tiles(tree, tiles)

@@ -10,7 +10,7 @@ from linumpy.errors import InputError
 _NO = ("false", "0", "0.0", "no", "n", "f")
 
 
-def check_config(table: str, text: str, ids: Sequence[int]) -> None:
+def check_config(table: str, text: str, ids: Sequence[int]) -> set[int]:
     """Refuse a table of slices that names one twice, or wants one that the input has not.
 
     Parameters
@@ -22,6 +22,10 @@ def check_config(table: str, text: str, ids: Sequence[int]) -> None:
     ids
         Slices of the input.
 
+    Returns
+    -------
+    The slices that it leaves out.
+
     Raises
     ------
     InputError
@@ -32,6 +36,7 @@ def check_config(table: str, text: str, ids: Sequence[int]) -> None:
     if len(rows) > 1 and "slice_id" not in header:
         raise InputError(f"{table}: no column slice_id; its columns are {', '.join(header)}")
     lines: dict[int, int] = {}
+    unused: set[int] = set()
     for line, row in enumerate(rows[1:], 2):
         cells = {name: row[i] if i < len(row) else "" for i, name in enumerate(header)}
         try:
@@ -45,18 +50,12 @@ def check_config(table: str, text: str, ids: Sequence[int]) -> None:
                 f"{table}, line {line}: a second row for slice z{number:02d}, after line "
                 f"{lines[number]}"
             )
-        if number not in ids and cells.get("use", "").lower() not in _NO:
+        if cells.get("use", "").lower() in _NO:
+            unused.add(number)
+        elif number not in ids:
             raise InputError(
                 f"{table}, line {line}: slice z{number:02d} is not in the input, whose ids are "
                 f"{', '.join(map(str, ids))}"
             )
         lines[number] = line
-
-
-def left_out(text: str) -> set[int]:
-    """Return the slices that a table, which `check_config` took, leaves out."""
-    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines()) if row]
-    if not rows or "use" not in rows[0]:
-        return set()
-    number, use = rows[0].index("slice_id"), rows[0].index("use")
-    return {int(float(row[number])) for row in rows[1:] if row[use:] and row[use].lower() in _NO}
+    return unused

@@ -23,9 +23,10 @@ from linumpy.intensity.compensate_attenuation_methods import (
     box_sums_by_matrices,
     cut_at_noise,
     depth_resolved,
+    fit_end,
     gaussian,
     gaussian_by_matrices,
-    tail_liu,
+    tail_of,
     tail_smith,
 )
 from linumpy.stage_params.intensity import ATTENUATION_METHODS, AttenuationParams
@@ -102,7 +103,7 @@ def test_vermeer_repeats_its_last_value(lines, xp):
 
 def test_liu_fits_a_line_above_the_end(xp, lines):
     power, tissue = lines
-    found = to_host(tail_liu(xp.asarray(power), xp.asarray(tissue), 20, STEP_MM))
+    found = to_host(tail_of(*fit_end(xp.asarray(power), xp.asarray(tissue), 20, STEP_MM), STEP_MM))
     np.testing.assert_allclose(found, plain_liu(power, tissue, 20), rtol=2e-3)
 
 

@@ -11,8 +11,9 @@ from linumpy.intensity.compensate_psf import (
     compensate_psf,
     compensate_psf_from_model,
     compensate_psf_model_free,
-    confocal_response,
 )
+
+from .confocal import confocal_response
 
 VOXEL_UM = (10.0, 10.0, 10.0)
 N_PLANES = 64

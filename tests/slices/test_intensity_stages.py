@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from linumpy.errors import InputError
-from linumpy.intensity.compensate_psf import confocal_response
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.slices import single_stages as single
 from linumpy.slices.layout import volume_spec
+
+from ..intensity.confocal import confocal_response
 
 N_PLANES, SIDES = 64, (120, 300)
 AGAROSE_MU, TISSUE_MU, NOISE = 0.5, 2.0, 6.0
