@@ -6,6 +6,7 @@ import importlib.util
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -43,10 +44,14 @@ def full_run(pristine_run: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pristine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pristine_run(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
     """The same run, not to be changed; its truth lies beside it."""
+    return made_once("report", _write_run) / "run"
+
+
+def _write_run(folder: Path) -> None:
+    """Write the run and its truth."""
     synthetic = _synthetic()
-    folder = tmp_path_factory.mktemp("report")
     truth, run = folder / "truth", folder / "run"
     synthetic.make_truth(truth, volumes=True)
     synthetic.make_run(run, truth)
@@ -113,7 +118,6 @@ def pristine_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tasks": [{"process": "learn_models", "tag": "all", "seconds": 98}],
     }
     (run / "pipeline_info" / "run.json").write_text(json.dumps(info))
-    return run
 
 
 def _write_intensity(run: Path) -> None:

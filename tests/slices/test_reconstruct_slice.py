@@ -23,9 +23,8 @@ STEMS = (
 
 
 @pytest.fixture(scope="module")
-def models(tiny_grids, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    learned(tiny_grids).save(folder)
+def models(tiny_grids, made_once):
+    folder = made_once("learned", lambda folder: learned(tiny_grids).save(folder))
     loaded = AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination, PARAMS.psf)
     return folder, loaded
 
