@@ -34,6 +34,10 @@ LARGEST_INDEX = 9999
 _TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
 
 
+LIKELY_CUT = (0.2, 4.0)
+"""Intervals that a cut may be thick: less is no cut, more is another zero or unit of the stage."""
+
+
 @dataclass(frozen=True)
 class RawTile:
     """One tile folder; indices as the folder's name gives them."""

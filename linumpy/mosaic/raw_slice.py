@@ -14,7 +14,7 @@ import numpy as np
 from linumpy.errors import InputError
 from linumpy.io.grid import NOMINAL_OVERLAP_FRACTION, GridTile, parse_stage_to_array
 from linumpy.io.info import INFO_NAME, TileInfo
-from linumpy.io.raw import RawTile, SideData, read_side_data, tiles_of_slice
+from linumpy.io.raw import LIKELY_CUT, RawTile, SideData, read_side_data, tiles_of_slice
 from linumpy.io.raw_files import scan_of, scan_text
 from linumpy.mosaic.neighbours import close_pairs
 
@@ -24,6 +24,9 @@ SAME_PLACE = 0.05
 """Share of the field of view under which two stage positions are one."""
 
 INTERVAL_TOLERANCE = 0.05
+
+_FEW_STEPS = 2
+"""Of the stage, one uneven cut of which moves the median as far as it likes."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,8 @@ def slice_interval_um(
     ------
     InputError
         When it is not known, is not positive, or the side files' value is more than 5 % off the
-        stage's, and more than uneven steps explain. A value given by hand is only warned about.
+        stage's, and more than uneven steps explain. Of one or two steps nobody knows whether they
+        are even: any thickness that a cut can have is warned about. So is a value given by hand.
     """
     written = _written_interval_um(raw, slices)
     interval = written if given_um is None else _positive("--slicing_interval", given_um)
@@ -264,20 +268,21 @@ def slice_interval_um(
         )
     if given_um is not None:
         _warn_other(raw, "--slicing_interval", "slice_thickness", given_um, written)
-    moved, sigma = _stage_interval_um(slices)
+    moved, sigma, n_steps = _stage_interval_um(slices)
     if moved is None or abs(interval - moved) <= max(INTERVAL_TOLERANCE * moved, 3 * sigma):
         return interval
     message = (
         f"slice interval is {interval:g} um, but stage_z_pos_mm moves by {moved:g} um a slice "
         f"(median of {len(slices)} slices)"
     )
-    if given_um is None:
+    uneven = n_steps <= _FEW_STEPS and LIKELY_CUT[0] <= moved / interval <= LIKELY_CUT[1]
+    if given_um is None and not uneven:
         raise InputError(
             f"{raw.side.path}: {message}; expected agreement within "
             f"{100 * INTERVAL_TOLERANCE:g} %; give --slicing_interval UM to decide "
             "(of the workflow: --slicing_interval_mm MM)"
         )
-    logger.warning("--slicing_interval: %s", message)
+    logger.warning("%s: %s", raw.side.path if given_um is None else "--slicing_interval", message)
     return interval
 
 
@@ -299,10 +304,11 @@ def _written_interval_um(raw: RawSlice, slices: Mapping[int, tuple[RawTile, ...]
 
 def _stage_interval_um(
     slices: Mapping[int, tuple[RawTile, ...]],
-) -> tuple[float | None, float]:
-    """Return the median motion of the stage's z a slice, None when it tells nothing, and its error.
+) -> tuple[float | None, float, int]:
+    """Return the median motion of the stage's z a slice, its error, and the number of steps.
 
-    The standard error of a median is 1.2533 times that of a mean.
+    The motion is None when it tells nothing. The standard error of a median is 1.2533 times that of
+    a mean.
     """
     heights: list[tuple[int, float]] = []
     for slice_id, tiles in slices.items():
@@ -321,9 +327,9 @@ def _stage_interval_um(
     )
     median = float(np.median(moves)) if len(moves) else 0.0
     if not median > 0:
-        return None, 0.0
+        return None, 0.0, 0
     spread = 1.4826 * float(np.median(np.abs(moves - median)))
-    return median, 1.2533 * spread / float(np.sqrt(len(moves)))
+    return median, 1.2533 * spread / float(np.sqrt(len(moves))), len(moves)
 
 
 def _warn_other(raw: RawSlice, option: str, key: str, given: float, written: float | None) -> None:

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from linumpy.io.raw import LIKELY_CUT
 from linumpy.registration.network import robust_spread
 from linumpy.registration.slice_planes import SliceVolume
 
-_LIKELY_STEP = (0.2, 4.0)
-"""Intervals that a cut may be thick: less is no cut, more is another zero or unit."""
 _SAME_UM = 1.0
 _GAIN = 2.0
 """By how much the logarithm of likelihood has to be better to prefer a less direct account."""
@@ -69,10 +68,10 @@ def _stage_steps(
     moves = np.diff([heights_um[n] or 0.0 for n in known])
     cuts = np.diff(ids[known])
     usual = float(np.median(moves / cuts))
-    if not _LIKELY_STEP[0] <= abs(usual) / interval_um <= _LIKELY_STEP[1]:
+    if not LIKELY_CUT[0] <= abs(usual) / interval_um <= LIKELY_CUT[1]:
         return None
     moves = moves * np.sign(usual)
-    low, high = (cuts * interval_um * share for share in _LIKELY_STEP)
+    low, high = (cuts * interval_um * share for share in LIKELY_CUT)
     out = np.diff(ids) * interval_um
     for first, last, move, likely in zip(
         known, known[1:], moves, (low <= moves) & (moves <= high), strict=False
@@ -96,7 +95,7 @@ def _thickness_steps(
     usual = float(np.median(known))
     extra = np.array([0.0 if t is None else t - usual for t in thickness_um])
     nominal = np.diff(ids) * interval_um
-    low, high = (interval_um * share for share in _LIKELY_STEP)
+    low, high = (interval_um * share for share in LIKELY_CUT)
     return [
         nominal + (np.clip(interval_um + part, low, high) - interval_um)
         for part in (extra[1:], extra[:-1])
