@@ -37,6 +37,9 @@ def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.n
     if not candidates.any():
         return candidates
     logs = np.log(smooth[candidates])
+    if np.ptp(logs) <= -np.log(_AGAROSE_TO_TISSUE):
+        # No two classes of these differ so much; scikit-image's bins need values that differ.
+        return candidates
     cut = threshold_otsu(logs)
     low, high = logs[logs <= cut], logs[logs > cut]
     if low.size and high.size and np.exp(low.mean() - high.mean()) < _AGAROSE_TO_TISSUE:
