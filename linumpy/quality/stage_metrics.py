@@ -133,6 +133,7 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
         100 * model.scan_mismatch,
         "%",
         "steps along the fast axis, taken for scan distortion",
+        "scan_mismatch",
     )
     ratios = [
         abs(np.log(p["overlap_mean_a"] / p["overlap_mean_b"]))

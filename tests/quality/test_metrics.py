@@ -353,6 +353,18 @@ def test_a_stage_off_in_scale_rotation_or_shear_is_said(affine: Any, status: str
     assert found is not None and found.metrics["stage_linear"].status == status
 
 
+@pytest.mark.parametrize(
+    ("mismatch", "status"),
+    [(0.0, "ok"), (0.004, "warning"), (-0.015, "warning"), (-0.023, "error")],
+)
+def test_bent_scan_is_a_finding(mismatch: float, status: str) -> None:
+    """Seen to fail without the limit."""
+    model = replace(grid_of_tiles(np.eye(2), 0.5, seed=7), scan_mismatch=mismatch)
+    found = measure("register_tiles", model)
+    assert found is not None and found.metrics["scan_mismatch"].status == status
+    assert found.overall_status == status
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_errors_of_single_tiles_are_no_linear_error(seed: int) -> None:
     """25 um an axis make slopes of up to 2 % by chance; seen to fail without standard errors."""
