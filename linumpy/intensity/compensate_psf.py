@@ -66,7 +66,7 @@ class AxialResponse:
     Attributes
     ----------
     method
-        ``model`` or ``model_free``.
+        ``model`` or ``model_free``; ``none`` where no profile was found and nothing is corrected.
     response
         Power response of each plane of a tile, float32, largest 1, at least `MIN_RESPONSE`.
     profile
@@ -79,7 +79,7 @@ class AxialResponse:
     focus_um, rayleigh_um
         zf below the top of the first voxel, and zR; None without a model.
     medium
-        ``agarose``, or ``tissue`` when there was too little agarose.
+        ``agarose``, or ``tissue`` when there was too little agarose, or ``none``.
     medium_mu_per_mm
         Attenuation of that medium that the response does not contain.
     n_cells, n_tiles
@@ -118,6 +118,24 @@ class AxialResponse:
     def noise_planes(self) -> np.ndarray:
         """Mean amplitude of the noise floor in each plane after the correction."""
         return self.noise_amplitude / np.sqrt(self.response)
+
+
+def no_response(n_planes: int, voxel_um: tuple[float, float, float]) -> AxialResponse:
+    """Return the response of an acquisition that does not show any: 1 in each plane."""
+    return AxialResponse(
+        method="none",
+        response=np.ones(n_planes, np.float32),
+        profile=np.zeros(n_planes, np.float32),
+        voxel_um=voxel_um,
+        noise_amplitude=0.0,
+        focus_um=None,
+        rayleigh_um=None,
+        medium="none",
+        medium_mu_per_mm=0.0,
+        n_cells=0,
+        n_tiles=0,
+        residual_percent=100.0,
+    )
 
 
 def cell_means(array: Array, valid: Array | None, cell: int) -> Array:

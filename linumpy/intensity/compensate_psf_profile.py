@@ -92,7 +92,7 @@ def measure_profile(
 
     Raises
     ------
-    InputError
+    NoProfileError
         When too few A-lines show a face with something below it.
     """
     lines, tile = _a_lines(cells)
@@ -146,8 +146,12 @@ def measure_profile(
     )
 
 
-def _nothing_found(what: str) -> InputError:
-    return InputError(
+class NoProfileError(InputError):
+    """No axial profile rises above the noise, or none begins at a face."""
+
+
+def _nothing_found(what: str) -> NoProfileError:
+    return NoProfileError(
         f"compensate_psf: no axial profile of agarose or tissue ({what}); expected tiles with a "
         "cut face; compensate_psf_enabled = false goes without this correction"
     )

@@ -71,7 +71,12 @@ def compensate_psf(model: Any, found: StageMetrics) -> None:
     found.add("rayleigh", model.rayleigh_um, "um", "Rayleigh length")
     found.add("rolloff", model.rolloff_6db_um, "um", "depth of 6 dB of roll-off, where seen")
     found.add("response_error", model.error_percent, "%", "standard error of the response")
-    if model.medium != "agarose":
+    if model.method == "none":
+        found.warnings.append(
+            "no axial profile of agarose or tissue was found: brightness is not corrected along "
+            "depth, and attenuation holds the response of the optics"
+        )
+    elif model.medium != "agarose":
         found.warnings.append(
             f"the axial response was learned from {model.medium}: too little agarose was seen, so "
             "that it cannot be told from attenuation"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,12 +18,16 @@ from linumpy.intensity.compensate_psf import (
     compensate_psf,
     compensate_psf_from_model,
     compensate_psf_model_free,
+    no_response,
 )
+from linumpy.intensity.compensate_psf_profile import NoProfileError
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Stage
 from linumpy.slices.layout import SHARD_PX, SliceLayout
 from linumpy.slices.tile import Key, Tile
 from linumpy.stage_params.intensity import PsfParams
+
+logger = logging.getLogger("linumpy")
 
 _CELLS_A_SIDE = 16
 _MIN_CELL_PX = 8
@@ -40,12 +45,21 @@ def fit_response(
     params: PsfParams,
     slices: Sequence[int] | None = None,
 ) -> AxialResponse:
-    """Learn the response by the method that the parameters name."""
-    if params.method == "model":
-        return compensate_psf_from_model(
-            cells, voxel_um, zr_initial_um=params.zr_initial_um, slices=slices
-        )
-    return compensate_psf_model_free(cells, voxel_um)
+    """Learn the response by the method that the parameters name.
+
+    Where tiles show none, the step is left out: the response is 1, with a warning.
+    """
+    try:
+        if params.method == "model":
+            return compensate_psf_from_model(
+                cells, voxel_um, zr_initial_um=params.zr_initial_um, slices=slices
+            )
+        return compensate_psf_model_free(cells, voxel_um)
+    except NoProfileError as error:
+        if not cells:
+            raise
+        logger.warning("%s; brightness is left as it is along depth", error)
+        return no_response(len(cells[0]), voxel_um)
 
 
 class CompensatePsf(Stage):

@@ -13,7 +13,7 @@ from linumpy.geometry.crop_3d_mosaic_below_interface import InterfaceCut
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.intensity.bias_model import BiasModel
 from linumpy.intensity.compensate_attenuation import Attenuation
-from linumpy.intensity.compensate_psf import AxialResponse
+from linumpy.intensity.compensate_psf import AxialResponse, no_response
 from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.intensity.normalize_intensities_per_slice import Normalization
 from linumpy.io.models import save_model
@@ -322,6 +322,9 @@ def test_the_axial_response_is_learned_from_few_tiles_without_alarm() -> None:
     assert found.overall_status == "ok"
     bad = measure("compensate_psf", replace(good, residual_percent=60.0))
     assert bad is not None and bad.metrics["profile_quality"].status == "warning"
+    none = measure("compensate_psf", no_response(40, (10.0, 10.0, 10.0)))
+    assert none is not None and none.overall_status == "error"
+    assert "no axial profile" in none.warnings[0]
 
 
 def grid_of_tiles(affine: Any, jitter_um: float, seed: int) -> TilePositions:

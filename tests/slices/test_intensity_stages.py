@@ -136,3 +136,21 @@ def test_a_response_of_another_kind_or_depth_is_refused(stitched, corrected, tmp
     with pytest.raises(InputError, match="learned on 50 planes, but these tiles have 64"):
         single.refocus_slice(stitched, out, {}, "model", **options)
     assert not out.exists()
+
+
+def test_a_slice_that_shows_no_profile_is_left_as_it_is(tmp_path, rng, caplog):
+    """Seen to fail with the error that ended the run."""
+    noise = np.abs(rng.normal(0, NOISE, (40, 96, 96))).astype(np.float32)
+    path, corrected = tmp_path / "noise.ome.zarr", tmp_path / "corrected.ome.zarr"
+    attributes = {"kind": "slice", "slice_id": 4, "slice_interval_um": 200.0, "interface_um": None}
+    spec = volume_spec(noise.shape, (10.0, 10.0, 10.0), (0.0, 0.0, 0.0), attributes)
+    with create_image(path, spec, overwrite=False, with_valid=True) as image:
+        image.array[:] = noise
+        image.valid[:] = 1
+    from linumpy.device import CPU
+
+    single.refocus_slice(path, corrected, {}, "model", models=None, overwrite=False, device=CPU)
+    np.testing.assert_array_equal(np.asarray(open_image(corrected).array), noise)
+    assert "no axial profile of agarose or tissue" in caplog.text
+    record = json.loads((tmp_path / "corrected_compensate_psf.json").read_text())
+    assert (record["method"], record["n_tiles"]) == ("none", 0)
