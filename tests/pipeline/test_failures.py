@@ -5,14 +5,13 @@ Stub runs whose shell fails chosen tasks (failing_shell.sh).
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -159,9 +158,23 @@ def test_a_failure_before_the_first_slice(make_flow: Callable[..., Flow]) -> Non
 
 
 @pytest.fixture(scope="module")
-def failures(make_flow: Callable[[str], Flow]) -> Callable[[str], list[Failure]]:
-    """Return what gives the failures of a flow, which takes minutes the first time."""
-    return functools.cache(lambda flow: make_flow(flow).fail_each())
+def failures(
+    make_flow: Callable[[str], Flow], made_once: Callable[[str, Callable[[Path], None]], Path]
+) -> Callable[[str], list[Failure]]:
+    """Return what gives the failures of a flow; they take minutes, once for all workers."""
+
+    def failures_of(flow: str) -> list[Failure]:
+        def make(folder: Path) -> None:
+            found = [asdict(failure) for failure in make_flow(flow).fail_each()]
+            (folder / "failures.json").write_text(json.dumps(found), encoding="utf-8")
+
+        path = made_once(f"failures_{flow}", make) / "failures.json"
+        return [
+            Failure(each["process"], Launch(**each["launch"]), each["states"])
+            for each in json.loads(path.read_text(encoding="utf-8"))
+        ]
+
+    return failures_of
 
 
 @pytest.mark.slow
