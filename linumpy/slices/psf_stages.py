@@ -20,7 +20,6 @@ from linumpy.intensity.compensate_psf import (
     compensate_psf_model_free,
     no_response,
 )
-from linumpy.intensity.compensate_psf_profile import NoProfileError
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Stage
 from linumpy.slices.layout import SHARD_PX, SliceLayout
@@ -49,6 +48,9 @@ def fit_response(
 
     Where tiles show none, the step is left out: the response is 1, with a warning.
     """
+    # Only who learns needs it.
+    from linumpy.intensity.compensate_psf_profile import NoProfileError
+
     try:
         if params.method == "model":
             return compensate_psf_from_model(
@@ -112,9 +114,9 @@ class CompensatePsf(Stage):
 
     def layout(self, layout: Any) -> Any:
         """Let a slice say what is left of noise and agarose."""
-        if not isinstance(layout, SliceLayout):
-            return layout
         response: AxialResponse = self.model
+        if not isinstance(layout, SliceLayout) or response.method == "none":
+            return layout
         known = {
             NOISE_ATTRIBUTE: [float(n) for n in response.noise_planes],
             AGAROSE_ATTRIBUTE: response.agarose_mu_per_mm,
