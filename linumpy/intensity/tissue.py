@@ -42,7 +42,7 @@ def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.n
         return candidates
     cut = threshold_otsu(logs)
     low, high = logs[logs <= cut], logs[logs > cut]
-    if low.size and high.size and np.exp(low.mean() - high.mean()) < _AGAROSE_TO_TISSUE:
+    if np.exp(low.mean() - high.mean()) < _AGAROSE_TO_TISSUE:
         candidates &= np.minimum(smooth, cells) > np.exp(cut)
     return candidates
 

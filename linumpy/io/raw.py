@@ -31,11 +31,10 @@ logger = logging.getLogger("linumpy")
 LARGEST_INDEX = 9999
 """Largest index of a tile along an axis of its grid, which has a place for every index below."""
 
-_TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
-
-
 LIKELY_CUT = (0.2, 4.0)
 """Intervals that a cut may be thick: less is no cut, more is another zero or unit of the stage."""
+
+_TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
 
 
 @dataclass(frozen=True)
