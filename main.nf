@@ -2,9 +2,11 @@
 
 // Raw tiles of a serial-section OCT in, one brain out.
 
-include { help_text; param_problems; read_schema; stage_params } from './modules/local/params'
+include { help_text; param_problems } from './modules/local/params'
+include { read_schema; stage_params } from './modules/local/schema'
 include { find_input; is_used; manual_transforms } from './modules/local/input'
-include { all_slices; check_space; in_order; once; placed; tell_result; whole } from './modules/local/output'
+include { all_slices; in_order; once; placed; whole } from './modules/local/channels'
+include { check_space; tell_result } from './modules/local/output'
 include { claim_output; release_output } from './modules/local/claim'
 include { begin_publishing; end_publishing } from './modules/local/publish'
 include { mend_work } from './modules/local/resume'

@@ -2,7 +2,7 @@
 //
 // Tiles stand side by side with their overlap, so that a wrong flat field is seen at the edges.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process aip_png {
     tag "z${slice_id}"

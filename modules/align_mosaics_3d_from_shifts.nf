@@ -2,7 +2,7 @@
 //
 // Takes the slice, the registration, and all slices, whose extents make the canvas.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process align_mosaics_3d_from_shifts {
     tag "z${slice_id}"

@@ -2,7 +2,7 @@
 //
 // Takes the brain, the atlas as a file, and its parameters on standard input.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process align_to_ras {
     tag "${subject}"

@@ -2,7 +2,7 @@
 //
 // Takes all slices as one folder and both tables. A slice that is left out already stays out.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process assess_slice_quality {
     tag 'all slices'

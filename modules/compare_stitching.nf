@@ -3,7 +3,7 @@
 // Takes the tile positions of all slices, staged under numbers, and the place of each in the output
 // folder.
 
-include { lay_out } from './local/output'
+include { lay_out } from './local/script'
 
 process compare_stitching {
     tag 'all slices'

@@ -2,7 +2,7 @@
 //
 // Gives the corrected volume, and the attenuation that was found; no model when it is switched off.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process compensate_attenuation_inplace {
     tag "z${slice_id}"

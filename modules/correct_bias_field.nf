@@ -2,7 +2,7 @@
 //
 // Runs where correct_bias_field is true.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process correct_bias_field {
     tag "${subject}"

@@ -4,7 +4,7 @@
 // Params: axial_resolution, slicing_interval_mm, stage_to_array, fix_galvo_shift,
 // galvo_confidence_threshold.
 
-include { acquisition_flags; gpu_flags } from './local/params'
+include { acquisition_flags; gpu_flags } from './local/script'
 
 process create_mosaic_grid_3d {
     tag "z${slice_id}"

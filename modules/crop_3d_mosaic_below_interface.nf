@@ -2,7 +2,7 @@
 //
 // Gives the cropped volume, and where the surface was found.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process crop_3d_mosaic_below_interface {
     tag "z${slice_id}"

@@ -2,7 +2,7 @@
 //
 // Takes the models of learn_models; does not learn from this slice alone.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process detect_focal_curvature {
     tag "z${slice_id}"

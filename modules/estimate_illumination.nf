@@ -4,7 +4,7 @@
 // and the ids of its slices; and its parameters on standard input.
 // Params, for raw tiles: those of create_mosaic_grid_3d.
 
-include { acquisition_flags; gpu_flags } from './local/params'
+include { acquisition_flags; gpu_flags } from './local/script'
 
 process estimate_illumination {
     tag 'all slices'

@@ -6,7 +6,7 @@
 // Params: those of reconstruct_slice and stack_slices_motor, for the ideal run beside this one.
 // (Nextflow keeps the name evaluate to itself.)
 
-include { lay_out } from './local/output'
+include { lay_out } from './local/script'
 
 process evaluate_run {
     tag 'accuracy'

@@ -3,7 +3,7 @@
 // Takes all results, staged under numbers, and the place of each in the output folder; parameters
 // and the time of each task come on standard input.
 
-include { lay_out } from './local/output'
+include { lay_out } from './local/script'
 
 process generate_pipeline_report {
     tag 'report'

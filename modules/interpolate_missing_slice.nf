@@ -2,7 +2,7 @@
 //
 // The volume is optional: nothing is written where nothing is missing, or a gate fails.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process interpolate_missing_slice {
     tag "z${slice_id}"

@@ -5,7 +5,7 @@
 // leaves no model; one that is on leaves JSON and NPZ.
 // Params, for raw tiles: those of create_mosaic_grid_3d.
 
-include { acquisition_flags; gpu_flags } from './local/params'
+include { acquisition_flags; gpu_flags } from './local/script'
 
 process learn_models {
     tag 'all slices'

@@ -2,7 +2,7 @@
 //
 // Gives the finished slice, the same as that of reconstruct_slice to the bit.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process normalize_intensities_per_slice {
     tag "z${slice_id}"

@@ -6,7 +6,7 @@
 // Gives the volume, what the slice taught (tile positions, interface, normalisation), and pictures.
 // Params, for raw tiles: those of create_mosaic_grid_3d.
 
-include { acquisition_flags; gpu_flags } from './local/params'
+include { acquisition_flags; gpu_flags } from './local/script'
 
 process reconstruct_slice {
     tag "z${slice_id}"

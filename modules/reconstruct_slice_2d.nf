@@ -6,7 +6,7 @@
 // its stages on standard input.
 // Params, for raw tiles: those of create_mosaic_grid_3d.
 
-include { acquisition_flags; gpu_flags } from './local/params'
+include { acquisition_flags; gpu_flags } from './local/script'
 
 process reconstruct_slice_2d {
     tag "z${slice_id}"

@@ -2,7 +2,7 @@
 //
 // Takes the folder of transforms, and what the registration took.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process refine_manual_transforms {
     tag 'all slices'

@@ -2,7 +2,7 @@
 //
 // Takes all slices as one folder, and both tables; all pairs are solved together.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process register_slices {
     tag 'all slices'

@@ -2,7 +2,7 @@
 //
 // Tiles that hold no tissue stay where the stage put them.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process register_tiles {
     tag "z${slice_id}"

@@ -2,7 +2,7 @@
 //
 // Takes a native grid. The first stage of the chain; fused runs have all of it in one task.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process resample_mosaic_grid {
     tag "z${slice_id}"

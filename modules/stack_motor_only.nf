@@ -1,6 +1,6 @@
 // The brain stacked where the motors put its slices: to look at beside the registered one.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process stack_motor_only {
     tag "${subject}"

@@ -1,6 +1,6 @@
 // The pictures of all slices in one volume, a plane a slicing interval.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process stack_slices_2d {
     tag "${subject}"

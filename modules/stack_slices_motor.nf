@@ -2,7 +2,7 @@
 //
 // Takes slices where the stage left them, or, in chained mode, already on their common canvas.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process stack_slices_motor {
     tag "${subject}"

@@ -2,7 +2,7 @@
 //
 // Takes the positions of register_tiles.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process stitch_3d_refined {
     tag "z${slice_id}"

@@ -1,6 +1,6 @@
 // A slice stitched where the stage put its tiles: to look at beside the registered one.
 
-include { gpu_flags } from './local/params'
+include { gpu_flags } from './local/script'
 
 process stitch_motor_only {
     tag "z${slice_id}"

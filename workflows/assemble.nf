@@ -1,8 +1,8 @@
 // From slices to one brain.
 
-include { stage_params } from '../modules/local/params'
+include { stage_params } from '../modules/local/schema'
 include { is_used; single_gaps } from '../modules/local/input'
-include { both; in_order; once; placed; whole } from '../modules/local/output'
+include { both; in_order; once; placed; whole } from '../modules/local/channels'
 
 include { assess_slice_quality } from '../modules/assess_slice_quality'
 include { register_slices } from '../modules/register_slices'

@@ -1,8 +1,8 @@
 // What people look at once the brain is there.
 
-include { run_json; stage_params } from '../modules/local/params'
+include { run_json; stage_params } from '../modules/local/schema'
 include { with_digest } from '../modules/local/input'
-include { items; once; placed; places } from '../modules/local/output'
+include { items; once; placed; places } from '../modules/local/channels'
 
 include { evaluate_run } from '../modules/evaluate'
 include { generate_pipeline_report } from '../modules/generate_pipeline_report'

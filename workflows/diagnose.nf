@@ -1,7 +1,7 @@
 // Looks at a run from other sides. Nothing here changes the brain.
 
-include { stage_params } from '../modules/local/params'
-include { items; placed; places; whole } from '../modules/local/output'
+include { stage_params } from '../modules/local/schema'
+include { items; placed; places; whole } from '../modules/local/channels'
 
 include { analyze_shifts } from '../modules/analyze_shifts'
 include { analyze_registration_transforms } from '../modules/analyze_registration_transforms'

@@ -1,8 +1,8 @@
 // From the stacked brain to what people take with them: even brightness, the atlas' frame, NIfTI.
 
-include { stage_params } from '../modules/local/params'
+include { stage_params } from '../modules/local/schema'
 include { checked_path } from '../modules/local/input'
-include { placed } from '../modules/local/output'
+include { placed } from '../modules/local/channels'
 
 include { correct_bias_field } from '../modules/correct_bias_field'
 include { align_to_ras } from '../modules/align_to_ras'

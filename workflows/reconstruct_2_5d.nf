@@ -1,7 +1,7 @@
 // Slices to one stack of pictures: a projection along depth for each, stitched and aligned.
 
-include { stage_params } from '../modules/local/params'
-include { all_slices; in_order; placed; whole } from '../modules/local/output'
+include { stage_params } from '../modules/local/schema'
+include { all_slices; in_order; placed; whole } from '../modules/local/channels'
 
 include { estimate_illumination } from '../modules/estimate_illumination'
 include { reconstruct_slice_2d } from '../modules/reconstruct_slice_2d'

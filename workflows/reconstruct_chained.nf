@@ -1,7 +1,7 @@
 // Slices, a task a stage: for looking at what one stage does.
 
-include { stage_params } from '../modules/local/params'
-include { placed } from '../modules/local/output'
+include { stage_params } from '../modules/local/schema'
+include { placed } from '../modules/local/channels'
 
 include { resample_mosaic_grid } from '../modules/resample_mosaic_grid'
 include { detect_focal_curvature } from '../modules/detect_focal_curvature'

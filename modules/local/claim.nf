@@ -2,7 +2,7 @@
 // Python process (linumpy/launch/claim.py) keeps it, and writes our records there, until this one
 // lets go of it or ends, however that happens. What it finds wrong ends the launch.
 
-include { brain_name } from './output'
+include { brain_name } from './text'
 include { exchange; start_python } from './launch'
 
 // Claim the output folder, and return what release_output takes. The lock's file tells the session
@@ -20,11 +20,6 @@ def claim_output(given, subject) {
         work_dir: here ? workflow.workDir.toString() : null,
     ])
     keeper
-}
-
-// Write a file in the claimed folder: whole or not at all, on the disk, and never through a link.
-def write_there(keeper, place, text) {
-    exchange(keeper, [action: 'write', place: place, text: text])
 }
 
 def release_output(keeper) {

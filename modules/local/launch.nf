@@ -1,6 +1,6 @@
 // What Nextflow asks Python at launch: linumpy/launch, which needs no more than some Python.
 
-include { to_json } from './params'
+include { to_json } from './text'
 
 // The answer to one request, a map; what it says is wrong ends the launch.
 def ask(command, request) {
@@ -53,5 +53,23 @@ def start_python(command) {
     }
     catch (IOException problem) {
         error("${python}: cannot be started (${problem.message}); expected Python 3.9 or later as python3 on PATH, or named by LINUMPY_PYTHON")
+    }
+}
+
+// Write a file in the claimed folder: whole or not at all, on the disk, and never through a link.
+def write_there(keeper, place, text) {
+    exchange(keeper, [action: 'write', place: place, text: text])
+}
+
+// Run a command; its status, 127 where there is none, and what it printed.
+def run_command(words) {
+    try {
+        def nothing = java.nio.file.Path.of('/dev/null').toFile()
+        def process = new ProcessBuilder(words*.toString()).redirectErrorStream(true).redirectInput(nothing).start()
+        def text = process.inputStream.text.trim()
+        return [status: process.waitFor(), text: text]
+    }
+    catch (IOException problem) {
+        return [status: 127, text: problem.message]
     }
 }

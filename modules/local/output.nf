@@ -1,6 +1,6 @@
-// The output folder: room for it, how it is laid out, and what its results are called.
+// The output folder: room for it, and what is said of it last.
 
-include { shown } from './names'
+include { brain_name } from './text'
 
 // Refuse to start what the disk cannot hold. Raw tiles are written once as grids unless they go
 // straight to the slices, and once more where grids are published as copies; single stages write a
@@ -31,75 +31,6 @@ def enough_space(what, store, bytes) {
         def there = (store.usableSpace / 1e9).round(1)
         error("${what}: about ${wanted} GB will be written, ${there} GB are free")
     }
-}
-
-// A file of a finished task with its place in the output folder. Task folders are two names
-// below the work folder, and laid out like the output. Places go into scripts as they are.
-def placed(path) {
-    def inside = workflow.workDir.relativize(path)
-    def place = inside.subpath(2, inside.nameCount).toString()
-    if (!(place ==~ '[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*')) {
-        error("${workflow.workDir}: a task left ${shown(place)}; expected letters, digits, dots, dashes and underscores")
-    }
-    [place, path]
-}
-
-// When a task fails, the channels of its process end, and operators hand on lists that are short or
-// empty, moments before Nextflow stops all else. These functions give a list that is whole, or nothing.
-
-// The values of two channels as a pair.
-def both(first, second) {
-    first.map { value -> [value] }.combine(second.map { value -> [value] }).first()
-}
-
-// The value of a channel, once another channel has given one.
-def once(value, sign) {
-    both(value, sign).map { given, _sign -> given }
-}
-
-// All that comes through a channel as one list, once there is as much as a second channel says.
-def whole(items, count) {
-    both(items.toList(), count).filter { rows, expected -> rows.size() == expected }.map { rows, _expected -> rows }
-}
-
-def by_id(rows) {
-    rows.sort(false) { row -> row[0].toInteger() }
-}
-
-// The volumes of a list of [slice_id, volume], first slice first.
-def in_order(slices) {
-    slices.map { rows -> by_id(rows).collect { row -> row[1] } }
-}
-
-// A list of all slices as one input: [ids, grids, raw, digests], first slice first.
-def all_slices(slices) {
-    slices.map { rows ->
-        def (ids, grids, raw, digests) = by_id(rows).transpose()
-        [ids, grids.findAll { grid -> grid }, raw[0], digests]
-    }
-}
-
-// The places of a list of [place, file], and the files in the same order.
-def places(files) {
-    files.map { rows -> rows.sort(false) { row -> row[0] }.collect { row -> row[0] } }
-}
-
-def items(files) {
-    files.map { rows -> rows.sort(false) { row -> row[0] }.collect { row -> row[1] } }
-}
-
-// Shell lines that lay out files, staged under their numbers, like the output folder.
-def lay_out(folder, places) {
-    places.withIndex().collect { place, index ->
-        def target = "${folder}/${place}"
-        def parent = target.substring(0, target.lastIndexOf('/'))
-        "mkdir -p ${parent} && ln -s \"\$PWD\"/staged/${index + 1}/item ${target}"
-    }.join('\n    ')
-}
-
-// What the result is called.
-def brain_name(given, subject) {
-    given.mode == '2.5d' ? "${subject}_2d.ome.zarr" : "${subject}.ome.zarr"
 }
 
 // The last word of a run, which fails here if results could not be published.

@@ -1,17 +1,7 @@
-// Parameters: nextflow_schema.json says which there are, checks them, shows them, and gives each
-// process those that it consumes.
+// Parameters as people give them: what is wrong with them, and the text of --help.
 
-include { shown } from './names'
-
-// All properties of the schema by name, in the schema's order.
-def schema_properties(schema) {
-    schema['$defs'].values().inject([:]) { all, group -> all + group.properties }
-}
-
-// A JSON object as a map; Nextflow's own reader gives it as entries.
-def read_schema(path) {
-    path.splitJson().collectEntries { entry -> [entry.key, entry.value] }
-}
+include { read_schema; schema_properties; typed } from './schema'
+include { shown } from './text'
 
 // Everything wrong with the given parameters, one line each.
 def param_problems(given, schema) {
@@ -29,20 +19,6 @@ def param_problems(given, schema) {
             "--${name} ${shown(given[name])}: expected ${expectation(property)}${told ? "; ${told}" : ''}"
         }
     unknown + missing + wrong
-}
-
-// The value as the schema means it: `--slices 7` arrives as a number.
-def typed(value, property) {
-    if (value == null) {
-        return null
-    }
-    if (property.type == 'string') {
-        return value instanceof Boolean ? value : value.toString()
-    }
-    if (property.type == 'number' && value instanceof Double) {
-        return Double.isFinite(value) ? value.toBigDecimal() : value.toString()
-    }
-    value
 }
 
 def is_valid(value, property) {
@@ -120,54 +96,6 @@ def edit_distance(first, second) {
     }[-1]
 }
 
-// The parameters that a process consumes, as JSON for its standard input. Another process's
-// parameter is not in it, so changing that one leaves this process's cached tasks valid.
-def stage_params(process_name, given, schema) {
-    def consumed = schema_properties(schema)
-        .findAll { _name, property -> process_name in (property.stages ?: []) }
-        .collectEntries { name, property -> [name, typed(given[name], property)] }
-    to_json(new TreeMap(consumed))
-}
-
-// The flags of scripts that compute on voxels. The schema's pattern lets no more through than a size.
-// A task that is tried again takes half the batches on the device, whatever stopped it before.
-def gpu_flags(use_gpu, gpu_memory, task) {
-    if (!use_gpu) {
-        return '--no-use_gpu'
-    }
-    [
-        '--use_gpu',
-        gpu_memory == null ? '' : "--gpu_memory ${gpu_memory}",
-        "--gpu_tasks ${task.ext.gpu_tasks}",
-        task.attempt > 1 ? "--gpu_batch ${0.5 ** (task.attempt - 1)}" : '',
-    ].findAll { flag -> flag }.join(' ')
-}
-
-// The flags of scripts that read raw tiles.
-def acquisition_flags(fix_galvo_shift, galvo_confidence_threshold, stage_to_array, axial_resolution, slicing_interval_mm) {
-    [
-        fix_galvo_shift ? '--fix_galvo_shift' : '--no-fix_galvo_shift',
-        "--galvo_threshold ${galvo_confidence_threshold}",
-        "--stage_to_array=${stage_to_array}",
-        axial_resolution == null ? '' : "--axial_resolution ${axial_resolution}",
-        slicing_interval_mm == null ? '' : "--slicing_interval ${1000 * slicing_interval_mm}",
-    ].findAll { flag -> flag }.join(' ')
-}
-
-// What the report tells about the run, as JSON: parameters, and the time of each task.
-def run_json(rows, given, schema) {
-    def shown = schema_properties(schema)
-        .findAll { name, _property -> !(name in ['help', 'overwrite']) }
-        .collectEntries { name, property -> [name, typed(given[name], property)] }
-    to_json([
-        nextflow: workflow.nextflow.version.toString(),
-        params: shown,
-        tasks: rows.collect { process_name, tag, seconds ->
-            [process: process_name.tokenize(':')[-1], tag: tag, seconds: seconds.toInteger()]
-        },
-    ])
-}
-
 def help_text(schema, columns) {
     def width = [[columns?.isInteger() ? columns.toInteger() : 100, 72].max(), 110].min()
     def names = schema_properties(schema).keySet()
@@ -205,18 +133,4 @@ def wrap(text, width) {
 
 def lower_first(text) {
     text[0].toLowerCase() + text.substring(1)
-}
-
-def to_json(value) {
-    if (value instanceof Map) {
-        return '{' + value.collect { key, item -> "${to_json(key)}: ${to_json(item)}" }.join(', ') + '}'
-    }
-    if (value instanceof List) {
-        return '[' + value.collect { item -> to_json(item) }.join(', ') + ']'
-    }
-    if (value == null || value instanceof Number || value instanceof Boolean) {
-        return "${value}".toString()
-    }
-    def escaped = value.toString().replace('\\', '\\\\').replace('"', '\\"')
-    '"' + escaped.replaceAll('[\\x00-\\x1f]') { letter -> '\\u' + Integer.toHexString(letter.codePointAt(0)).padLeft(4, '0') } + '"'
 }

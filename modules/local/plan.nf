@@ -1,6 +1,7 @@
 // What a run will take, as linum_plan.py says it. Asked for by -preview, which runs no task.
 
-include { schema_properties; to_json; typed } from './params'
+include { schema_properties; typed } from './schema'
+include { to_json } from './text'
 
 def show_plan(given, schema) {
     def script = 'linum_plan.py'

@@ -1,8 +1,9 @@
 // The record of this launch, <output>/pipeline_info/run_<time>.json. It is begun here, and ended in a
 // few words; linum_write_run_record.py adds tasks and machines, and brings report and RO-Crate up to it.
 
-include { write_there } from './claim'
-include { schema_properties; to_json; typed } from './params'
+include { run_command; write_there } from './launch'
+include { schema_properties; typed } from './schema'
+include { to_json } from './text'
 
 // Write down what is known when a launch begins; it is all that is left of one that is killed.
 // Returns it, with its place in the claimed folder.
@@ -109,17 +110,4 @@ def container() {
         [image, said.status == 0 ? said.text : null]
     }
     [engine: images ? workflow.containerEngine : null, images: images]
-}
-
-// Run a command; its status, 127 where there is none, and what it printed.
-def run_command(words) {
-    try {
-        def nothing = java.nio.file.Path.of('/dev/null').toFile()
-        def process = new ProcessBuilder(words*.toString()).redirectErrorStream(true).redirectInput(nothing).start()
-        def text = process.inputStream.text.trim()
-        return [status: process.waitFor(), text: text]
-    }
-    catch (IOException problem) {
-        return [status: 127, text: problem.message]
-    }
 }

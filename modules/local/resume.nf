@@ -3,7 +3,7 @@
 // new task, be the old one still at work. conf/base.config has each task note whose it is, hold a
 // lock, and list what it leaves.
 
-include { run_command } from './records'
+include { run_command } from './launch'
 
 // Wait for tasks that a killed launch left running, clean up after those that are no more, and have
 // tasks run again whose files are not what they left. An object store has none of these notes.

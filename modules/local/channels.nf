@@ -1,0 +1,58 @@
+// What goes through channels between processes.
+
+include { shown } from './text'
+
+// A file of a finished task with its place in the output folder. Task folders are two names
+// below the work folder, and laid out like the output. Places go into scripts as they are.
+def placed(path) {
+    def inside = workflow.workDir.relativize(path)
+    def place = inside.subpath(2, inside.nameCount).toString()
+    if (!(place ==~ '[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*')) {
+        error("${workflow.workDir}: a task left ${shown(place)}; expected letters, digits, dots, dashes and underscores")
+    }
+    [place, path]
+}
+
+// When a task fails, the channels of its process end, and operators hand on lists that are short or
+// empty, moments before Nextflow stops all else. These functions give a list that is whole, or nothing.
+
+// The values of two channels as a pair.
+def both(first, second) {
+    first.map { value -> [value] }.combine(second.map { value -> [value] }).first()
+}
+
+// The value of a channel, once another channel has given one.
+def once(value, sign) {
+    both(value, sign).map { given, _sign -> given }
+}
+
+// All that comes through a channel as one list, once there is as much as a second channel says.
+def whole(items, count) {
+    both(items.toList(), count).filter { rows, expected -> rows.size() == expected }.map { rows, _expected -> rows }
+}
+
+def by_id(rows) {
+    rows.sort(false) { row -> row[0].toInteger() }
+}
+
+// The volumes of a list of [slice_id, volume], first slice first.
+def in_order(slices) {
+    slices.map { rows -> by_id(rows).collect { row -> row[1] } }
+}
+
+// A list of all slices as one input: [ids, grids, raw, digests], first slice first.
+def all_slices(slices) {
+    slices.map { rows ->
+        def (ids, grids, raw, digests) = by_id(rows).transpose()
+        [ids, grids.findAll { grid -> grid }, raw[0], digests]
+    }
+}
+
+// The places of a list of [place, file], and the files in the same order.
+def places(files) {
+    files.map { rows -> rows.sort(false) { row -> row[0] }.collect { row -> row[0] } }
+}
+
+def items(files) {
+    files.map { rows -> rows.sort(false) { row -> row[0] }.collect { row -> row[1] } }
+}

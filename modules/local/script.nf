@@ -1,0 +1,35 @@
+// What the scripts of processes are made of.
+
+// The flags of scripts that compute on voxels. The schema's pattern lets no more through than a size.
+// A task that is tried again takes half the batches on the device, whatever stopped it before.
+def gpu_flags(use_gpu, gpu_memory, task) {
+    if (!use_gpu) {
+        return '--no-use_gpu'
+    }
+    [
+        '--use_gpu',
+        gpu_memory == null ? '' : "--gpu_memory ${gpu_memory}",
+        "--gpu_tasks ${task.ext.gpu_tasks}",
+        task.attempt > 1 ? "--gpu_batch ${0.5 ** (task.attempt - 1)}" : '',
+    ].findAll { flag -> flag }.join(' ')
+}
+
+// The flags of scripts that read raw tiles.
+def acquisition_flags(fix_galvo_shift, galvo_confidence_threshold, stage_to_array, axial_resolution, slicing_interval_mm) {
+    [
+        fix_galvo_shift ? '--fix_galvo_shift' : '--no-fix_galvo_shift',
+        "--galvo_threshold ${galvo_confidence_threshold}",
+        "--stage_to_array=${stage_to_array}",
+        axial_resolution == null ? '' : "--axial_resolution ${axial_resolution}",
+        slicing_interval_mm == null ? '' : "--slicing_interval ${1000 * slicing_interval_mm}",
+    ].findAll { flag -> flag }.join(' ')
+}
+
+// Shell lines that lay out files, staged under their numbers, like the output folder.
+def lay_out(folder, places) {
+    places.withIndex().collect { place, index ->
+        def target = "${folder}/${place}"
+        def parent = target.substring(0, target.lastIndexOf('/'))
+        "mkdir -p ${parent} && ln -s \"\$PWD\"/staged/${index + 1}/item ${target}"
+    }.join('\n    ')
+}
