@@ -1,7 +1,9 @@
 // Which values of parameters, and which names of results, come through. tests/faults/test_shell.py asks.
 
-include { param_problems; read_schema; schema_properties; to_json } from '../../modules/local/params'
-include { placed } from '../../modules/local/output'
+include { placed } from '../../modules/local/channels'
+include { param_problems } from '../../modules/local/params'
+include { read_schema; schema_properties } from '../../modules/local/schema'
+include { to_json } from '../../modules/local/text'
 
 // Whether a closure's parameter is refused, and with what words.
 def refusal(action) {

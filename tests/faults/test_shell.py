@@ -61,7 +61,7 @@ CONFIGS = sorted((REPOSITORY / "conf").rglob("*.config"))
 def names_in_commands() -> set[str]:
     """Return the parameters that modules, their flags and configs put into text."""
     found: set[str] = set()
-    for path in [*MODULES, *CONFIGS, REPOSITORY / "modules" / "local" / "params.nf"]:
+    for path in [*(REPOSITORY / "modules").rglob("*.nf"), *CONFIGS]:
         found |= set(re.findall(r"\b(?:params|given)\.(\w+)", path.read_text(encoding="utf-8")))
     return found & set(PROPERTIES)
 
