@@ -1,8 +1,9 @@
-// Focal surface and flat field of the microscope, learned once from tiles of all slices.
+// What the microscope does to all tiles alike, learned once from tiles of all slices: focal surface,
+// flat field, axial response, scan distortion.
 //
 // Takes the grids with their digests, first slice first, or the whole raw acquisition as one folder
 // and the ids of its slices; and its parameters on standard input. A correction that is switched off
-// leaves no model; one that is on leaves JSON and NPZ.
+// leaves no model, nor does a scan that is straight; others leave JSON and NPZ.
 // Params, for raw tiles: those of create_mosaic_grid_3d.
 
 include { acquisition_flags; gpu_flags } from './local/script'

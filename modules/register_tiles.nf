@@ -11,6 +11,7 @@ process register_tiles {
 
     input:
     tuple val(slice_id), path(grid)
+    path models, stageAs: 'learned/*'
 
     output:
     tuple val(slice_id), path("models/z${slice_id}/register_tiles.json"), emit: positions
@@ -19,7 +20,9 @@ process register_tiles {
 
     script:
     """
-    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
+    linum_register_tiles.py ${grid} models/z${slice_id}/register_tiles.json \\
+        --models learned \\
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 
     stub:

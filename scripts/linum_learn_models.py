@@ -16,9 +16,9 @@ from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnPa
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Learn focal surface, flat field and axial response from the tiles of an acquisition's "
-        "slices.\n\nTiles come from mosaic grids, or, with --from_root_directory, as the "
-        "microscope wrote them.",
+        "Learn focal surface, flat field, axial response and scan distortion from the tiles of an "
+        "acquisition's slices.\n\nTiles come from mosaic grids, or, with --from_root_directory, as "
+        "the microscope wrote them.",
         gpu=True,
         gpus=True,
     )
@@ -40,7 +40,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.slices.learn_models import learn_models
     from linumpy.slices.raw_source import raw_inputs
 
-    for stem in ("detect_focal_curvature", "fix_illumination_3d", "compensate_psf"):
+    for stem in (
+        "detect_focal_curvature",
+        "fix_illumination_3d",
+        "compensate_psf",
+        "scan_distortion",
+    ):
         refuse_existing(args.output / f"{stem}.json", args.overwrite)
     values = read_params(args)
     slices = sorted(args.grids) or raw_inputs(

@@ -3,6 +3,7 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from linumpy.cli import parse, run
 from linumpy.params import make_stage_parser
@@ -10,12 +11,19 @@ from linumpy.params import make_stage_parser
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    return make_stage_parser(
+    parser = make_stage_parser(
         "Find where each tile of a corrected mosaic grid really lies.\n\n"
         "Writes positions in stage micrometres and every pair of tiles that they rest on.",
         "mosaic grid (*.ome.zarr)",
         "JSON file to write",
     )
+    parser.add_argument(
+        "--models",
+        type=Path,
+        help="folder of linum_learn_models.py, which tells whether the scan is bent; without it "
+        "this grid alone does",
+    )
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -27,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.slices.single_stages import register_grid
 
     refuse_existing(args.output, args.overwrite)
-    register_grid(args.input, args.output, resolve(args.use_gpu, args.gpu_memory))
+    device = resolve(args.use_gpu, args.gpu_memory)
+    register_grid(args.input, args.output, device, args.models)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ workflow reconstruct_chained {
         detect_focal_curvature.out.grid, models, stage_params('fix_illumination_3d', params, schema)
     )
     aip_png(fix_illumination_3d.out.grid)
-    register_tiles(fix_illumination_3d.out.grid)
+    register_tiles(fix_illumination_3d.out.grid, models)
     stitch_3d_refined(
         fix_illumination_3d.out.grid.join(register_tiles.out.positions),
         stage_params('stitch_3d_refined', params, schema),

@@ -9,13 +9,13 @@ reaches stays where the stage, corrected for scale and rotation, put it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace, to_host
 from linumpy.mosaic.neighbours import close_pairs
-from linumpy.mosaic.scan_mismatch import pair_mismatch, scan_anisotropy
+from linumpy.mosaic.scan_distortion import FAST_AXIS, pair_mismatch
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,
     CorrelationSurface,
@@ -83,6 +83,11 @@ class TilePair:
         """Both numbers."""
         return self.a, self.b
 
+    @property
+    def is_along_fast(self) -> bool:
+        """Whether the tiles lie beside each other along the fast axis."""
+        return bool(np.abs(self.expected_px).argmax() == FAST_AXIS)
+
 
 @dataclass
 class PairResult:
@@ -127,8 +132,6 @@ class Solution:
         The stage's 2×2 correction, identity for a perfect stage.
     stage_sigma_px, pair_sigma_px
         Spread of the stage's errors and of the pairs', as the data show them.
-    scan_mismatch
-        What scan distortion adds to steps along the fast axis, as a share of the step.
     """
 
     position_px: np.ndarray
@@ -136,7 +139,6 @@ class Solution:
     linear: np.ndarray
     stage_sigma_px: float
     pair_sigma_px: float
-    scan_mismatch: float = 0.0
 
     @property
     def limit_px(self) -> float:
@@ -248,8 +250,22 @@ def correlate_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) ->
     return finish_pairs([start_pair(first, second, pair)])[0]
 
 
-def start_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) -> PendingPair:
-    """Start what `correlate_pair` does; a device is not waited for."""
+def start_pair(
+    first: TileEvidence,
+    second: TileEvidence,
+    pair: TilePair,
+    strip: tuple[int, int] | None = None,
+) -> PendingPair:
+    """Start what `correlate_pair` does; a device is not waited for.
+
+    Parameters
+    ----------
+    first, second, pair
+        As there.
+    strip
+        First pixel of tile a along the fast axis that counts, and the one after the last; None for
+        all that the tiles share.
+    """
     shape = first.slabs.shape[1:]
     expected = np.asarray(pair.expected_px)
     overlap = np.asarray(shape) - np.abs(expected)
@@ -261,6 +277,10 @@ def start_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) -> Pen
         stop_a = int(np.clip(np.ceil(d) + n + reach, 0, n))
         start_b = int(np.clip(np.floor(-d) - reach, 0, n))
         stop_b = int(np.clip(np.ceil(-d) + n + reach, 0, n))
+        if strip is not None and axis == FAST_AXIS:
+            start_a, stop_a = strip
+            start_b = int(np.clip(np.floor(start_a - d) - reach, 0, n))
+            stop_b = int(np.clip(np.ceil(stop_a - d) + reach, 0, n))
         windows.append((slice(start_a, stop_a), slice(start_b, stop_b)))
         starts.append(start_a - start_b)
     centre = tuple(int(np.rint(d - s)) for d, s in zip(expected, starts, strict=True))
@@ -303,7 +323,11 @@ def _common_slabs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return chosen
 
 
-def solve_positions(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
+def solve_positions(
+    stage_px: np.ndarray,
+    results: Sequence[PairResult],
+    scan_error_px: np.ndarray | None = None,
+) -> Solution:
     """Solve all tile positions of a slice, and mark in `results` which pairs were accepted.
 
     Parameters
@@ -312,18 +336,15 @@ def solve_positions(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solu
         Reported tile corners, shape (n_tiles, 2), lateral pixels.
     results
         One entry a pair, from `correlate_pair`; `accepted`, `peak` and `residual_px` are set.
+    scan_error_px
+        Scan distortion at each pixel of a tile's fast axis; None takes the scan to be straight.
     """
-    solution = _solve_all(stage_px, results)
-    sizes = np.bincount(solution.component + 1)
-    sizes[0] = 0
-    joined = solution.component + 1 == sizes.argmax()
-    mismatch = scan_anisotropy(stage_px[joined], solution.position_px[joined])
-    if not mismatch:
-        return solution
-    expected = np.array([r.pair.expected_px for r in results])
-    for result, away in zip(results, pair_mismatch(expected, mismatch).tolist(), strict=True):
-        result.mismatch_px, result.residual_px = (away[0], away[1]), None
-    return replace(_solve_all(stage_px, results), scan_mismatch=mismatch)
+    if scan_error_px is not None:
+        expected = np.array([r.pair.expected_px for r in results]).reshape(-1, 2)
+        away = pair_mismatch(scan_error_px, expected).tolist()
+        for result, (first, second) in zip(results, away, strict=True):
+            result.mismatch_px, result.residual_px = (first, second), None
+    return _solve_all(stage_px, results)
 
 
 def _solve_all(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:

@@ -224,7 +224,7 @@ def _chained_slice(graph: Graph, scan: SliceScan, grid: list[str], models: list[
     for name in _CHAIN[1:3]:
         tiles = graph.add(name, what, [tiles, *models], units, 2 * resampled)
     graph.add("aip_png", what, [tiles], units, resampled)
-    positions = graph.add("register_tiles", what, [tiles], units, resampled)
+    positions = graph.add("register_tiles", what, [tiles, *models], units, resampled)
     last = graph.add("stitch_3d_refined", what, [tiles, positions], units, resampled + volume)
     stages = []
     if params["compensate_psf_enabled"]:

@@ -173,11 +173,20 @@ def write_ideal_models(run: Run, truth: Truth, models: Path) -> tuple[int, ...]:
             tile["corner_um"] = (known.frame_corner_um(index) - shifts[slice_id]).tolist()
             tile["component"] = 0
             tile["brightness"] = 0.0 if index in known.dark else 1.0
+        record["scan_error_um"] = _true_scan_error_um(truth, record)
         write_json(models / folder / "register_tiles.json", record)
         name = "crop_3d_mosaic_below_interface.json"
         if slice_id in run.crops:
             write_json(models / folder / name, _true_cut(run, truth, slice_id))
     return used
+
+
+def _true_scan_error_um(truth: Truth, record: Mapping[str, Any]) -> list[float]:
+    """Return the scan's true error at the pixels of a slice's tiles; empty for a straight scan."""
+    if not np.any(truth.scan_um):
+        return []
+    shape = (record["tile_shape_px"][1], 1)
+    return on_model_grid(truth.scan_um[:, None], truth, shape, record["voxel_um"]).ravel().tolist()
 
 
 def frame_shifts_um(run: Run, truth: Truth) -> dict[int, np.ndarray]:

@@ -49,6 +49,20 @@ def fix_illumination_3d(model: Any, found: StageMetrics) -> None:
     )
 
 
+def scan_distortion(model: Any, found: StageMetrics) -> None:
+    """Say how bent the scan is, and how well positions are known for all that."""
+    error_px = np.asarray(model.error_um) / model.voxel_um[1]
+    found.add("largest", float(np.abs(error_px).max()), "pixel", "largest error of an A-line")
+    found.add("n_strips", model.n_strips, "", "strips of overlaps that tell its shape")
+    found.add(
+        "position_sigma",
+        model.position_sigma_px,
+        "pixel",
+        "standard error left in tile positions along the fast axis, RMS over a slice",
+        "scan_position_sigma",
+    )
+
+
 def _learned_tiles(model: Any, found: StageMetrics) -> None:
     found.add("n_tiles", model.n_tiles, "", "tiles learned from", "learned_tiles")
 
@@ -133,13 +147,6 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
     )
     moves = [np.subtract(t["corner_um"], t["stage_corner_um"]) / pixel for t in model.tiles]
     found.add("stage_error_rms", _rms(moves), "pixel", "solved positions against the stage's")
-    found.add(
-        "scan_mismatch",
-        100 * model.scan_mismatch,
-        "%",
-        "steps along the fast axis, taken for scan distortion",
-        "scan_mismatch",
-    )
     ratios = [
         abs(np.log(p["overlap_mean_a"] / p["overlap_mean_b"]))
         for p in accepted
@@ -439,6 +446,7 @@ READERS: dict[str, Reader] = {
         detect_focal_curvature,
         fix_illumination_3d,
         compensate_psf,
+        scan_distortion,
         register_tiles,
         crop_3d_mosaic_below_interface,
         compensate_attenuation,

@@ -211,6 +211,9 @@ class Truth:
         By slice id, without missing ones.
     missing_ids
         Slices never imaged.
+    scan_um
+        How far along axis 1 each A-line lies from a straight scan, shape (nx,); zeros for phantoms
+        of former versions.
     """
 
     path: Path
@@ -221,6 +224,7 @@ class Truth:
     flat_field: np.ndarray
     slices: Mapping[int, TruthSlice]
     missing_ids: tuple[int, ...] = ()
+    scan_um: np.ndarray = field(default_factory=lambda: np.zeros(1))
 
     @property
     def clean_path(self) -> Path:
@@ -281,6 +285,7 @@ def load_truth(path: Path | str) -> Truth:
             missing_ids=tuple(
                 int(e["slice_id"]) for e in record["slices"] if e.get("missing", False)
             ),
+            scan_um=np.asarray(fields.get("scan_um", np.zeros(1)), float),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: truth lacks or misstates {error}") from error

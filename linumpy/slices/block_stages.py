@@ -31,6 +31,7 @@ from linumpy.intensity.normalize_intensities_per_slice import (
 from linumpy.intensity.quantiles import float_histogram
 from linumpy.io.grid import GridInfo
 from linumpy.mosaic.neighbours import boxes_by_block
+from linumpy.mosaic.scan_distortion import straighten
 from linumpy.mosaic.stitch_3d_refined import (
     blending_weights,
     canvas_shape,
@@ -101,6 +102,7 @@ class StitchedSource(Source):
                 ", ".join(f"({ix}, {iy})" for ix, iy in sorted(self._odd)),
             )
         self._left_out = self._dim | self._odd
+        self._scan_error_px = positions.scan_error_px()
         corner_um = corner_px * lateral_um
         self.layout = SliceLayout(
             shape=(grid.tile_shape_px[0], *shape),
@@ -157,7 +159,10 @@ class StitchedSource(Source):
                     continue
                 tile = self._store.get(self._keys[n], where)
                 valid = None if tile.valid is None else to_device(tile.valid, device)
-                out.append((to_device(tile.data, device), valid, self._offset_px[n]))
+                data = to_device(tile.data, device)
+                if self._scan_error_px is not None:
+                    data, valid = straighten(data, valid, self._scan_error_px)
+                out.append((data, valid, self._offset_px[n]))
             return out
 
         depth = to_device(np.empty((self.layout.shape[0], 0, 0), np.float32), device)

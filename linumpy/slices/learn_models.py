@@ -1,7 +1,8 @@
 """Models of an acquisition, learned once from tiles of evenly spaced slices.
 
-The focal surface, the flat field and the axial response belong to the microscope, not to a slice.
-They are learned from enough tiles to average the tissue out, and then applied to all slices alike.
+Focal surface, flat field, axial response and scan distortion belong to the microscope, not to a
+slice. They are learned from enough tiles to average the tissue out, and then applied to all slices
+alike.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.io.grid import check_slice_ids, open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
+from linumpy.mosaic.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.psf_stages import CompensatePsf
@@ -32,7 +34,7 @@ from linumpy.slices.raw_source import (
     finished_layout,
     with_masks_where_needed,
 )
-from linumpy.slices.register_stage import RegisterTiles
+from linumpy.slices.register_stage import SCAN_MODEL, RegisterTiles, load_scan
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Tile
 from linumpy.slices.tile_stages import (
@@ -47,11 +49,12 @@ from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnPa
 
 @dataclass(frozen=True)
 class AcquisitionModels:
-    """What is learned once; None where the correction is switched off."""
+    """What is learned once; None where the correction is switched off, or the scan is straight."""
 
     focal: FocalCurvature | None
     flat: FlatField | None
     axial: AxialResponse | None = None
+    scan: ScanDistortion | None = None
 
     def save(self, folder: Path | str) -> None:
         """Write the models to a folder."""
@@ -61,6 +64,12 @@ class AcquisitionModels:
             save_model(folder, FixIllumination3d.name, self.flat)
         if self.axial is not None:
             save_model(folder, CompensatePsf.name, self.axial)
+        if self.scan is not None:
+            save_model(folder, SCAN_MODEL, self.scan)
+        else:
+            # A straight scan has no file; one of an earlier run would bend it.
+            for left in Path(folder).glob(f"{SCAN_MODEL}*"):
+                left.unlink()
 
     @classmethod
     def load(
@@ -85,6 +94,7 @@ class AcquisitionModels:
             load_model(folder, CompensatePsf.name, AxialResponse)
             if psf is not None and psf.enabled
             else None,
+            load_scan(folder),
         )
 
 
@@ -99,11 +109,12 @@ def learn_models(
     device: Device = CPU,
     budget_bytes: int | None = None,
 ) -> AcquisitionModels:
-    """Learn the focal surface, the flat field and the axial response.
+    """Learn the focal surface, the flat field, the axial response and the scan distortion.
 
     The surface is learned twice: first with tiles where the stage put them, which flattens them
     well enough to register them; then, with the flat field, at the registered positions, where
-    overlapping tiles show the same tissue. The response is learned from the same tiles then.
+    overlapping tiles show the same tissue. Response and scan distortion are learned from the same
+    tiles then.
 
     Parameters
     ----------
@@ -133,6 +144,7 @@ def learn_models(
     axial = CompensatePsf(psf) if psf is not None and psf.enabled else None
     measured: list[Stage] = [*fields, *([] if axial is None else [axial])]
     learners: list[FieldStage] = [*([surface] if focal.enabled else []), *fields]
+    evidence: list[ScanEvidence] = []
     with ExitStack() as stores:
         if focal.enabled:
             room = resting_bytes(device, budget_bytes)
@@ -156,12 +168,15 @@ def learn_models(
             if not focal.enabled:
                 finished_layout(source, source.layout)
             positions = register.solve()
+            if register.evidence is not None:
+                evidence.append(register.evidence)
             for learner in learners:
                 learner.place(positions.slice_id, positions.corners_um())
     return AcquisitionModels(
         surface.solve() if focal.enabled else None,
         flat.solve() if illumination.enabled else None,
         None if axial is None else axial.solve(),
+        fit_scan_distortion(positions.tile_shape_px[1], positions.voxel_um, evidence),
     )
 
 
@@ -184,7 +199,7 @@ def _register(
     source: Source, chain: Sequence[Stage], measured: Sequence[Stage], device: Device
 ) -> RegisterTiles:
     """Let a new registration, and the stages in `measured`, observe a slice."""
-    register = RegisterTiles()
+    register = RegisterTiles(measure_strips=True)
     observe([register, *measured], chain, source, device=device)
     return register
 

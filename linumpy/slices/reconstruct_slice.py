@@ -143,7 +143,7 @@ def reconstruct_slice(
             begin_import("scipy.ndimage")
 
         def correct() -> tuple[GridInfo, Aip, RegisterTiles]:
-            aip, register = Aip(), RegisterTiles()
+            aip, register = Aip(), RegisterTiles(models.scan)
             if positions is not None:
                 register.model = positions
             layout: GridInfo = run(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from linumpy.cli import logger
 from linumpy.device import Array, to_host
+from linumpy.errors import InputError
 from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
+from linumpy.io.models import load_model
 from linumpy.mosaic.register_tiles import (
     PairResult,
     PendingPair,
+    Solution,
     TileEvidence,
     TilePair,
     count_pairs,
@@ -25,8 +30,13 @@ from linumpy.mosaic.register_tiles import (
     tile_brightness,
     tile_evidence,
 )
+from linumpy.mosaic.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
+from linumpy.mosaic.scan_strips import overlap_strips, scan_evidence
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
+
+SCAN_MODEL = "scan_distortion"
+"""Stem of the acquisition's model of the scan."""
 
 _MAX_PENDING = 64
 """Pairs whose correlations wait on the device to be fetched together."""
@@ -47,9 +57,9 @@ class TilePositions:
         ``confidence``, ``accepted``, ``residual_um``, ``overlap_mean_a``, ``overlap_mean_b``.
     stage_affine
         The stage's linear correction.
-    scan_mismatch
-        By what share of their step pairs along the fast axis (axis 1) are off, as scan distortion
-        makes them; `displacement_um` is without it. 0 where none stands out.
+    scan_error_um
+        How far along axis 1 each A-line of a tile lies from a straight scan, one number a pixel;
+        `displacement_um` is without what that adds. Empty for a straight scan.
     """
 
     slice_id: int
@@ -58,7 +68,7 @@ class TilePositions:
     tiles: list[dict[str, Any]]
     pairs: list[dict[str, Any]]
     stage_affine: list[list[float]]
-    scan_mismatch: float = 0.0
+    scan_error_um: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Refuse positions that are none."""
@@ -73,10 +83,21 @@ class TilePositions:
         """Return each tile's solved corner by its grid indices."""
         return {(t["ix"], t["iy"]): np.asarray(t["corner_um"], float) for t in self.tiles}
 
+    def scan_error_px(self) -> np.ndarray | None:
+        """Return the scan's error in pixels; None for a straight scan."""
+        return np.divide(self.scan_error_um, self.voxel_um[1]) if self.scan_error_um else None
+
     def dim_tiles(self, least: float) -> set[Key]:
         """Return the tiles of less brightness than `least`, by their grid indices."""
         found = ((t["ix"], t["iy"], t.get("brightness")) for t in self.tiles)
         return {(ix, iy) for ix, iy, bright in found if bright is not None and bright < least}
+
+
+def load_scan(folder: Path | str) -> ScanDistortion | None:
+    """Read the scan distortion of an acquisition; None where its scan is straight."""
+    if not (Path(folder) / f"{SCAN_MODEL}.json").exists():
+        return None
+    return load_model(folder, SCAN_MODEL, ScanDistortion)
 
 
 class RegisterTiles(Stage):
@@ -84,15 +105,34 @@ class RegisterTiles(Stage):
 
     A tile's slabs are dropped when its last neighbour has passed, so that memory is bounded by
     a row of tiles.
+
+    Parameters
+    ----------
+    scan
+        The microscope's scan distortion. None: what the slice's own pairs tell of it.
+    measure_strips
+        Whether to measure strips of overlaps too, for `evidence`.
     """
 
     name = "register_tiles"
     learns = True
     changes = False
 
+    def __init__(self, scan: ScanDistortion | None = None, *, measure_strips: bool = False) -> None:
+        self._scan = scan
+        self._measure_strips = measure_strips
+        self.evidence: ScanEvidence | None = None
+
     def start(self, layout: GridInfo) -> None:
         """List the pairs to expect."""
         self._layout = layout
+        n_pixels = layout.tile_shape_px[1]
+        if self._scan is not None and len(self._scan.error_um) != n_pixels:
+            raise InputError(
+                f"slice z{layout.slice_id:02d}: the scan distortion was learned from tiles of "
+                f"{len(self._scan.error_um)} pixels along axis 1, these have {n_pixels}; learn it "
+                "from this acquisition with linum_learn_models.py"
+            )
         imaged = [i for i, t in enumerate(layout.tiles) if t.present]
         self._tiles = [layout.tiles[i] for i in imaged]
         self._number = {(t.ix, t.iy): n for n, t in enumerate(self._tiles)}
@@ -105,8 +145,9 @@ class RegisterTiles(Stage):
             self._open[pair.b].append(pair)
         self._evidence: dict[int, TileEvidence] = {}
         self._projection: dict[int, np.ndarray] = {}
-        self._pending: list[PendingPair] = []
+        self._pending: list[tuple[tuple[int, int] | None, PendingPair]] = []
         self._results: dict[tuple[int, int], PairResult] = {}
+        self._looks: dict[tuple[int, int], list[tuple[tuple[int, int], PairResult]]] = {}
 
     def measure(self, tile: Tile) -> tuple[TileEvidence, Array]:
         """Return flattened slabs and the depth mean, where the tile lies."""
@@ -120,9 +161,10 @@ class RegisterTiles(Stage):
         for pair in list(self._open[n]):
             other = pair.a if pair.b == n else pair.b
             if other in self._evidence:
-                self._pending.append(
-                    start_pair(self._evidence[pair.a], self._evidence[pair.b], pair)
-                )
+                both = self._evidence[pair.a], self._evidence[pair.b]
+                self._pending += [
+                    (strip, start_pair(*both, pair, strip)) for strip in self._parts(pair)
+                ]
                 for member in (n, other):
                     self._open[member].remove(pair)
                     if not self._open[member]:
@@ -130,16 +172,39 @@ class RegisterTiles(Stage):
         if len(self._pending) >= _MAX_PENDING:
             self._finish_pending()
 
+    def _parts(self, pair: TilePair) -> list[tuple[int, int] | None]:
+        """Return what to correlate of a pair: the whole overlap (None), and its strips."""
+        n_pixels = self._layout.tile_shape_px[1]
+        return [None, *(overlap_strips(pair, n_pixels) if self._measure_strips else [])]
+
     def _finish_pending(self) -> None:
-        for result in finish_pairs(self._pending):
-            self._results[result.pair.a, result.pair.b] = result
+        results = finish_pairs([pair for _, pair in self._pending])
+        for (strip, _), result in zip(self._pending, results, strict=True):
+            if strip is None:
+                self._results[result.pair.tiles] = result
+            else:
+                self._looks.setdefault(result.pair.tiles, []).append((strip, result))
         self._pending = []
+
+    def _solve_positions(self, results: Sequence[PairResult]) -> tuple[Solution, np.ndarray | None]:
+        """Return positions, and the scan's error that pairs were corrected for."""
+        scan = self._scan
+        if scan is None:
+            solution = solve_positions(self._stage_px, results)
+            self.evidence = scan_evidence(self._stage_px, solution, results, self._looks)
+            # One slice's strips are too few: its scale alone may tell.
+            own = replace(self.evidence, strips=())
+            shape, voxel_um = self._layout.tile_shape_px, self._layout.voxel_um
+            scan = fit_scan_distortion(shape[1], voxel_um, [own])
+            if scan is None:
+                return solution, None
+        return solve_positions(self._stage_px, results, scan.error_px), scan.error_px
 
     def solve(self) -> TilePositions:
         """Solve the positions of all tiles."""
         self._finish_pending()
         results = [self._results[k] for k in sorted(self._results)]
-        solution = solve_positions(self._stage_px, results)
+        solution, scan_error_px = self._solve_positions(results)
         counts = count_pairs(len(self._tiles), results)
         pairs = [self._pair_record(r, solution.position_px) for r in results]
         bright = tile_brightness(
@@ -154,14 +219,6 @@ class RegisterTiles(Stage):
                 self._layout.slice_id,
                 held,
                 len(self._tiles),
-            )
-        if solution.scan_mismatch:
-            logger.warning(
-                "slice z%02d: neighbours along axis 1 are %.1f %% of a step off, those along axis "
-                "2 are not; taken for distortion of the fast scan axis: tiles follow the stage, "
-                "and may not meet at their seams",
-                self._layout.slice_id,
-                100 * solution.scan_mismatch,
             )
         return TilePositions(
             slice_id=self._layout.slice_id,
@@ -181,7 +238,9 @@ class RegisterTiles(Stage):
             ],
             pairs=pairs,
             stage_affine=solution.linear.tolist(),
-            scan_mismatch=solution.scan_mismatch,
+            scan_error_um=[]
+            if scan_error_px is None
+            else (scan_error_px * self._lateral_um[0]).tolist(),
         )
 
     def _pair_record(self, result: PairResult, position_px: np.ndarray) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from linumpy.slices.block_stages import (
 from linumpy.slices.engine import Stage, make_store, observe, run
 from linumpy.slices.grid_io import GridSink, GridSource, SliceSink, SliceSource
 from linumpy.slices.psf_stages import CompensatePsf
-from linumpy.slices.register_stage import RegisterTiles, TilePositions
+from linumpy.slices.register_stage import RegisterTiles, TilePositions, load_scan
 from linumpy.slices.tile_stages import (
     Aip,
     AipMosaic,
@@ -141,9 +141,14 @@ def project_grid(source: GridSource, device: Device) -> AipMosaic:
     return mosaic
 
 
-def register_grid(grid: Path, output: Path, device: Device) -> TilePositions:
-    """Register the tiles of a corrected grid and write their positions as JSON."""
-    stage = RegisterTiles()
+def register_grid(
+    grid: Path, output: Path, device: Device, models: Path | None = None
+) -> TilePositions:
+    """Register the tiles of a corrected grid and write their positions as JSON.
+
+    The acquisition's models, where given, tell how the scan is bent; else the grid alone does.
+    """
+    stage = RegisterTiles(None if models is None else load_scan(models))
     run([stage], GridSource.open(grid), device=device)
     save_model(*model_place(output), stage.model)
     positions: TilePositions = stage.model

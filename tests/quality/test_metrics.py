@@ -19,6 +19,7 @@ from linumpy.intensity.normalize_intensities_per_slice import Normalization
 from linumpy.io.models import save_model
 from linumpy.mosaic.detect_rehoming import RehomingReport
 from linumpy.mosaic.interpolate_missing_slice import InterpolationReport
+from linumpy.mosaic.scan_distortion import ScanDistortion
 from linumpy.mosaic.stack_slices_motor import BrainModel
 from linumpy.quality.assess_slice_quality import SliceQuality
 from linumpy.quality.metrics import StageMetrics, measure
@@ -357,14 +358,15 @@ def test_a_stage_off_in_scale_rotation_or_shear_is_said(affine: Any, status: str
 
 
 @pytest.mark.parametrize(
-    ("mismatch", "status"),
-    [(0.0, "ok"), (0.004, "warning"), (-0.015, "warning"), (-0.023, "error")],
+    ("sigma_px", "status"), [(0.05, "ok"), (0.4, "warning"), (1.5, "error")], ids=str
 )
-def test_bent_scan_is_a_finding(mismatch: float, status: str) -> None:
+def test_a_bent_scan_that_hides_positions_is_a_finding(sigma_px: float, status: str) -> None:
     """Seen to fail without the limit."""
-    model = replace(grid_of_tiles(np.eye(2), 0.5, seed=7), scan_mismatch=mismatch)
-    found = measure("register_tiles", model)
-    assert found is not None and found.metrics["scan_mismatch"].status == status
+    error_um = np.linspace(-20, 20, 96)
+    model = ScanDistortion(error_um, (10.0, 10.0, 10.0), 96, -0.02, sigma_px)
+    found = measure("scan_distortion", model)
+    assert found is not None and found.metrics["position_sigma"].status == status
+    assert found.metrics["largest"].value == pytest.approx(2.0)
     assert found.overall_status == status
 
 

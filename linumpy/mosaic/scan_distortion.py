@@ -1,0 +1,361 @@
+"""Scan distortion along the fast axis: learned from overlaps and from the stage.
+
+An A-line at pixel x of a tile shows the tissue at x + d(x). Tile b, D further along the fast
+axis, shows the same tissue at other pixels, so that a strip of the overlap about pixel x of tile a
+measures D + d(x − D) − d(x). Two things tell d from that:
+
+- How strips of one overlap differ tells the shape of d, whatever the stage did.
+- What all strips have in common looks like a stage whose scale is off in one direction. Stages are
+  the better rulers: screw and linear-motor stages are specified to some 0.01 to 0.1 % of their
+  travel, in both directions alike, a galvanometer's scan to 0.1 to some percent of its field, worst
+  at its turning points. A wrong pixel size, or a stage turned against the scan, changes both
+  directions alike. So the slow axis says what scale there is, and what the fast axis differs from
+  it by is distortion.
+
+Both are one linear regression for the Legendre coefficients of d, with the galvanometer's linearity
+and the stage's as normal priors. The middle of a tile that overlaps nothing is known by smoothness
+alone; how well positions are known follows from the posterior covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.device import Array, namespace
+from linumpy.geometry.least_squares import (
+    column_products,
+    least_squares,
+    linear_combination,
+    solve_positive,
+)
+from linumpy.geometry.resample import apply_axis_weights, resample_masked
+from linumpy.registration.network import robust_spread
+
+FAST_AXIS = 0
+"""Of the lateral axes: A-lines follow one another along axis 1 of a tile."""
+
+_ORDERS = 8
+_LINEARITY = 0.02
+"""Of the field, a standard deviation: "some percent"."""
+
+_STAGE_LINEARITY = 0.001
+_LEAST_ANISOTROPY = 0.003
+"""A few times what stages are specified to."""
+
+_SIGNIFICANT = 4.0
+_SIGNIFICANT_BEND = 40.5
+"""χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in a million."""
+
+_MIN_STRIP_SIGMA_PX = 0.02
+_MIN_POSITIONS = 3
+"""Tiles along either axis: of two rows, backlash looks like scale."""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """What a strip of a pair's overlap measures along the fast axis.
+
+    Attributes
+    ----------
+    tiles
+        Numbers of the pair's tiles: strips of one pair share its step.
+    pixels
+        First pixel of tile a, and the one after the last.
+    step_px
+        How far tile b lies from tile a, by the whole overlap.
+    displacement_px
+        The same by this strip.
+    """
+
+    tiles: tuple[int, int]
+    pixels: tuple[int, int]
+    step_px: float
+    displacement_px: float
+
+
+@dataclass(frozen=True)
+class ScanEvidence:
+    """What one slice tells of the scan.
+
+    Attributes
+    ----------
+    stage_px, position_px
+        Reported and solved corners of the tiles that pairs join, shape (n, 2).
+    steps_px
+        Steps along the fast axis of the accepted pairs beside each other along it.
+    strips
+        Of those pairs; none where only whole overlaps were measured.
+    """
+
+    stage_px: np.ndarray
+    position_px: np.ndarray
+    steps_px: np.ndarray
+    strips: Sequence[Strip] = ()
+
+
+@dataclass(frozen=True)
+class ScanDistortion:
+    """The model: how far along the fast axis each A-line lies from a straight scan.
+
+    Attributes
+    ----------
+    error_um
+        Shape (pixels of axis 1,): tissue shown, less where a straight scan puts the A-line.
+    voxel_um
+        Voxel size of the tiles it was learned from.
+    n_strips
+        Strips of overlaps that it rests on.
+    anisotropy
+        By how much scale along the fast axis exceeds that along the slow one, as pairs measure it;
+        None where too few tiles lie in a row.
+    position_sigma_px
+        Standard error that it leaves in tile positions along the fast axis, RMS over a slice.
+    """
+
+    error_um: np.ndarray
+    voxel_um: tuple[float, float, float]
+    n_strips: int
+    anisotropy: float | None
+    position_sigma_px: float
+
+    @property
+    def error_px(self) -> np.ndarray:
+        """The error in pixels of axis 1."""
+        return np.asarray(self.error_um, float) / self.voxel_um[1 + FAST_AXIS]
+
+
+@dataclass(frozen=True)
+class _Anisotropy:
+    """Scale along the fast axis less that along the slow one, of one slice or of several."""
+
+    value: float
+    variance: float
+    free: int
+    slow: float
+
+    @property
+    def is_distortion(self) -> bool:
+        """Whether it stands out, and the slow axis is the one nearer the nominal pixel size."""
+        # Student's t as a normal number (Wallace, Ann. Math. Stat. 30, 1124, 1959).
+        t = abs(self.value) / max(np.sqrt(self.variance), 1e-12)
+        free = self.free
+        normal = (8 * free + 1) / (8 * free + 3) * np.sqrt(free * np.log1p(t * t / free))
+        likely = abs(self.value) > _LEAST_ANISOTROPY and abs(self.value + self.slow) > abs(
+            self.slow
+        )
+        return bool(likely and normal > _SIGNIFICANT)
+
+
+def fit_scan_distortion(
+    n_pixels: int, voxel_um: tuple[float, float, float], slices: Sequence[ScanEvidence]
+) -> ScanDistortion | None:
+    """Fit the scan's distortion to what the tiles of one microscope measured.
+
+    Parameters
+    ----------
+    n_pixels
+        Of a tile along the fast axis.
+    voxel_um
+        Voxel size of the tiles.
+    slices
+        Any number of slices. Without strips the shape of the distortion is left to the prior.
+
+    Returns
+    -------
+    The model; None where neither strips nor scale stand out from their errors.
+    """
+    steps = np.concatenate([np.zeros(0), *(part.steps_px for part in slices)])
+    if not len(steps):
+        return None
+    scale = _pooled([found for part in slices if (found := _anisotropy(part))])
+    normal, right, bent = _strip_equations(n_pixels, slices)
+    if not bent and not (scale and scale.is_distortion):
+        return None
+    shares = np.mean([_whole(n_pixels, step) / step for step in steps], axis=0)
+    if scale:
+        weight = 1 / (scale.variance + _STAGE_LINEARITY**2)
+        normal = normal + weight * np.outer(shares, shares)
+        right = right + weight * scale.value * shares
+    normal = normal + _prior(n_pixels)
+    coefficients = solve_positive(normal, right[:, None])[:, 0]
+    error_px = _basis(np.arange(n_pixels), n_pixels) @ coefficients
+    share_sigma = np.sqrt(shares @ solve_positive(normal, shares[:, None])[:, 0])
+    reach_px = max(
+        float(part.stage_px[:, FAST_AXIS].std()) for part in slices if len(part.stage_px)
+    )
+    return ScanDistortion(
+        error_um=np.asarray(error_px - error_px.mean()) * voxel_um[1 + FAST_AXIS],
+        voxel_um=voxel_um,
+        n_strips=sum(len(part.strips) for part in slices),
+        anisotropy=scale.value if scale else None,
+        position_sigma_px=float(share_sigma * reach_px),
+    )
+
+
+def _prior(n_pixels: int) -> np.ndarray:
+    """Return the inverse covariance of the coefficients before anything was measured.
+
+    A mirror has mass, so that its velocity is continuous: coefficients fall at least with the
+    square of their order.
+    """
+    return np.diag((np.arange(1, _ORDERS + 1) ** 2 / (_LINEARITY * n_pixels)) ** 2)
+
+
+def _basis(pixel: np.ndarray, n_pixels: int) -> np.ndarray:
+    """Return the Legendre polynomials of orders 1 to `_ORDERS` over the field, a row a pixel."""
+    field = (2 * np.asarray(pixel, float) + 1) / n_pixels - 1
+    return np.asarray(np.polynomial.legendre.legvander(field, _ORDERS)[..., 1:])
+
+
+def _difference(pixels: np.ndarray, step_px: float, n_pixels: int) -> np.ndarray:
+    """Return the mean over pixels of tile a of what each coefficient adds to a displacement."""
+    both = _basis(pixels - step_px, n_pixels) - _basis(pixels, n_pixels)
+    return np.asarray(both.mean(axis=0))
+
+
+def _whole(n_pixels: int, step_px: float) -> np.ndarray:
+    return _difference(_shared(n_pixels, step_px), step_px, n_pixels)
+
+
+def _shared(n_pixels: int, step_px: float) -> np.ndarray:
+    """Return the pixels of tile a that tile b shows too."""
+    return np.arange(max(0, np.rint(step_px)), min(n_pixels, n_pixels + np.rint(step_px)))
+
+
+def _strip_equations(
+    n_pixels: int, slices: Sequence[ScanEvidence]
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return normal equations of strips, each pair's step free, and whether the scan is bent."""
+    strips = [s for part in slices for s in part.strips]
+    if not strips:
+        return np.zeros((_ORDERS, _ORDERS)), np.zeros(_ORDERS), False
+    prior = _prior(n_pixels)
+    rows = np.array([_difference(np.arange(*s.pixels), s.step_px, n_pixels) for s in strips])
+    measured = np.array([s.displacement_px for s in strips])
+    owners = [(n, s.tiles) for n, part in enumerate(slices) for s in part.strips]
+    names = {name: n for n, name in enumerate(dict.fromkeys(owners))}
+    pair = np.array([names[name] for name in owners])
+    weight = np.ones(len(strips))
+    sigma = 1.0
+    for _ in range(10):
+        design, data = (_centred(values, weight, pair) for values in (rows, measured[:, None]))
+        normal = design.T @ (weight[:, None] * design)
+        right = design.T @ (weight * data[:, 0])
+        found = solve_positive(normal / sigma**2 + prior, right[:, None] / sigma**2)
+        residual = (data - design @ found)[:, 0]
+        # Of n strips, pairs and coefficients fit some by themselves.
+        free = max(len(strips) - len(names) - _ORDERS, 1)
+        sigma = max(robust_spread(residual) * np.sqrt(len(strips) / free), _MIN_STRIP_SIGMA_PX)
+        # Cauchy weights at three standard deviations, as of pairs of tiles.
+        weight = 1 / (1 + (residual / (3 * sigma)) ** 2)
+    gain = float(weight @ (data[:, 0] ** 2 - residual**2)) / sigma**2
+    bent = gain > _SIGNIFICANT_BEND and len(strips) - len(names) > _ORDERS
+    return normal / sigma**2, right / sigma**2, bent
+
+
+def _centred(values: np.ndarray, weight: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Return values (rows, columns) less the weighted mean of their group."""
+    total = np.bincount(group, weight)
+    means = np.stack([np.bincount(group, weight * column) / total for column in values.T], axis=1)
+    return np.asarray(values - means[group])
+
+
+def _pooled(parts: Sequence[_Anisotropy]) -> _Anisotropy | None:
+    """Return the mean of several slices' anisotropies, weighted by their errors."""
+    if not parts:
+        return None
+    weight = np.array([1 / max(part.variance, 1e-12) for part in parts])
+    value, slow = (
+        float(weight @ [getattr(part, name) for part in parts] / weight.sum())
+        for name in ("value", "slow")
+    )
+    return _Anisotropy(value, float(1 / weight.sum()), sum(part.free for part in parts), slow)
+
+
+def _anisotropy(slice_: ScanEvidence) -> _Anisotropy | None:
+    """Return by how much scale along the fast axis exceeds that along the slow one in a slice."""
+    stage_px, position_px = slice_.stage_px, slice_.position_px
+    if len(stage_px) < _MIN_POSITIONS**2:
+        return None
+    centred = stage_px - stage_px.mean(axis=0)
+    if not _spans(centred):
+        return None
+    moved = position_px - stage_px
+    moved = moved - moved.mean(axis=0)
+    linear = least_squares(centred, moved)
+    residual = moved - linear_combination(centred, linear)
+    free = residual.size - 6
+    variance = float(np.square(residual).sum()) / free
+    shape = solve_positive(column_products(centred, centred), np.eye(2)).diagonal()
+    fast, slow = (float(linear[axis, axis]) for axis in (FAST_AXIS, 1 - FAST_AXIS))
+    return _Anisotropy(fast - slow, variance * float(shape.sum()), free, slow)
+
+
+def _spans(centred: np.ndarray) -> bool:
+    """Whether tiles lie in enough rows and columns."""
+    if min(np.abs(centred).max(axis=0, initial=0.0)) <= 0:
+        return False
+    # Steps are at least half a tile: neighbours in a sorted row are far closer than that.
+    for axis in (0, 1):
+        gaps = np.diff(np.sort(centred[:, axis]))
+        if 1 + int((gaps > 0.5 * gaps.max()).sum()) < _MIN_POSITIONS:
+            return False
+    return True
+
+
+def pair_mismatch(error_px: np.ndarray, displacement_px: np.ndarray) -> np.ndarray:
+    """Return what distortion adds to the displacements of pairs, shape (n, 2).
+
+    Parameters
+    ----------
+    error_px
+        Distortion at each pixel of the fast axis.
+    displacement_px
+        Of tile b from tile a, shape (n, 2).
+    """
+    out = np.zeros(displacement_px.shape)
+    pixel = np.arange(len(error_px))
+    for row, step in zip(out, displacement_px[:, FAST_AXIS], strict=True):
+        shared = _shared(len(error_px), step)
+        if len(shared):
+            away = np.interp(shared - step, pixel, error_px) - np.interp(shared, pixel, error_px)
+            row[FAST_AXIS] = away.mean()
+    return out
+
+
+def straighten(array: Array, valid: Array | None, error_px: np.ndarray) -> tuple[Array, Array]:
+    """Resample a tile along its fast axis onto a straight scan, by linear interpolation.
+
+    Parameters
+    ----------
+    array
+        Tile (z, axis 1, axis 2), float32, NumPy or CuPy.
+    valid
+        Its mask, or None.
+    error_px
+        Distortion at each pixel of axis 1.
+
+    Returns
+    -------
+    The tile, and its mask (uint8): places that no A-line shows are 0 in both.
+    """
+    n = len(error_px)
+    pixel = np.arange(n)
+    place = np.interp(pixel, pixel + error_px, pixel)
+    low = np.minimum(place.astype(int), n - 2)
+    weights = np.zeros((n, n))
+    weights[pixel, low] = 1 - (place - low)
+    weights[pixel, low + 1] = place - low
+    if valid is None:
+        out = apply_axis_weights(array, (None, weights, None))
+        kept = namespace(array).ones(array.shape, np.uint8)
+    else:
+        out, kept = resample_masked(array, valid, (None, weights, None))
+    # Half a pixel beyond the outermost centres is still theirs.
+    unseen = (pixel < error_px[0] - 0.5) | (pixel > n - 0.5 + error_px[-1])
+    for edge in np.flatnonzero(unseen).tolist():
+        out[:, edge], kept[:, edge] = 0, 0
+    return out, kept

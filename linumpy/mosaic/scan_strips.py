@@ -1,0 +1,95 @@
+"""What pairs of tiles tell of the scan: how far single strips of their overlaps are off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from linumpy.mosaic.register_tiles import (
+    SECOND_LOOK_Z_SCORE,
+    PairResult,
+    Solution,
+    TilePair,
+)
+from linumpy.mosaic.scan_distortion import FAST_AXIS, ScanEvidence, Strip
+
+_STRIP_PX, _MIN_STRIP_PX = 8, 4
+_MIN_STRIPS, _MAX_STRIPS = 3, 8
+_REACH_PX = 2.0
+"""How far a strip may be off the whole overlap."""
+
+
+def overlap_strips(pair: TilePair, n_pixels: int) -> list[tuple[int, int]]:
+    """Split what two neighbours along the fast axis share into strips.
+
+    Three at least, for a distortion may be even about the middle of the overlap; none where they
+    would be narrower than a peak is wide, or for neighbours along the other axis.
+
+    Parameters
+    ----------
+    pair
+        The neighbours.
+    n_pixels
+        Of a tile along the fast axis.
+
+    Returns
+    -------
+    First pixel of tile a, and the one after the last, of each strip.
+    """
+    step = pair.expected_px[FAST_AXIS]
+    overlap = n_pixels - abs(step)
+    if not _is_along_fast(pair) or overlap < _MIN_STRIPS * _MIN_STRIP_PX:
+        return []
+    count = int(np.clip(overlap // _STRIP_PX, _MIN_STRIPS, _MAX_STRIPS))
+    edges = np.linspace(max(0.0, step), min(n_pixels, n_pixels + step), count + 1).astype(int)
+    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+
+
+def scan_evidence(
+    stage_px: np.ndarray,
+    solution: Solution,
+    results: Sequence[PairResult],
+    looks: Mapping[tuple[int, int], Sequence[tuple[tuple[int, int], PairResult]]],
+) -> ScanEvidence:
+    """Return what a slice tells of the scan, once its positions are solved.
+
+    Parameters
+    ----------
+    stage_px
+        Reported tile corners, shape (n_tiles, 2), lateral pixels.
+    solution, results
+        From `solve_positions`, with the scan taken to be straight.
+    looks
+        Pixels and correlation of each strip of a pair's overlap, by the pair's tiles.
+    """
+    sizes = np.bincount(solution.component + 1, minlength=2)
+    sizes[0] = 0
+    joined = solution.component + 1 == sizes.argmax()
+    along = [r for r in results if r.accepted and _is_along_fast(r.pair)]
+    return ScanEvidence(
+        stage_px=stage_px[joined],
+        position_px=solution.position_px[joined],
+        steps_px=np.array([r.displacement_px[FAST_AXIS] for r in along]),
+        strips=[
+            strip
+            for result in along
+            for pixels, look in looks.get(result.pair.tiles, ())
+            if (strip := _strip(result, pixels, look)) is not None
+        ],
+    )
+
+
+def _is_along_fast(pair: TilePair) -> bool:
+    """Whether the tiles lie beside each other along the fast axis."""
+    return bool(np.abs(pair.expected_px).argmax() == FAST_AXIS)
+
+
+def _strip(result: PairResult, pixels: tuple[int, int], look: PairResult) -> Strip | None:
+    """Return what a strip measures near where the whole overlap does, or None."""
+    peak = look.look_again(result.displacement_px, _REACH_PX)
+    if peak is None or peak.z_score < SECOND_LOOK_Z_SCORE:
+        return None
+    measured = np.add(peak.displacement_px, look.origin_px)[FAST_AXIS]
+    step = result.displacement_px[FAST_AXIS]
+    return Strip(result.pair.tiles, pixels, float(step), float(measured))

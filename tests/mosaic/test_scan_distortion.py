@@ -1,0 +1,235 @@
+"""Scan distortion is learned from overlaps and the stage, and tiles are straightened."""
+
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter, map_coordinates
+
+from linumpy.device import to_host
+from linumpy.mosaic.register_tiles import (
+    correlate_pair,
+    find_pairs,
+    finish_pairs,
+    solve_positions,
+    start_pair,
+    tile_evidence,
+)
+from linumpy.mosaic.scan_distortion import (
+    Strip,
+    fit_scan_distortion,
+    pair_mismatch,
+    straighten,
+)
+from linumpy.mosaic.scan_strips import overlap_strips, scan_evidence
+from linumpy.registration.correlation import Peak
+
+from .test_register_tiles import measured_pairs
+
+SIDE, STEP = 120, 96
+VOXEL_UM = (10.0, 10.0, 10.0)
+PIXEL = np.arange(SIDE)
+FIELD = (2 * PIXEL + 1) / SIDE - 1
+
+# Laws of galvanometers: an S, a bow, a scan that slows down at its turning points, a wrong gain.
+LAWS = {
+    "S": 2 * np.sin(np.pi * FIELD),
+    "bow": 1.5 * np.cos(np.pi * FIELD),
+    "S and bow": 1.2 * np.sin(np.pi * FIELD) - np.cos(np.pi * FIELD),
+    "turning points": 2.5 * (np.sin(1.2 * FIELD) / np.sin(1.2) - FIELD) / 0.15,
+    "arcsine": 3 * (np.arcsin(0.95 * FIELD) / np.arcsin(0.95) - FIELD) / 0.25,
+}
+
+
+def at(error, pixel):
+    return np.interp(pixel, PIXEL, error)
+
+
+def grid(n1, n2):
+    return np.array([(i, j) for i in range(n1) for j in range(n2)]) * float(STEP) + 8
+
+
+def bent_pairs(rng, stage, true, error):
+    """What pairs measure where A-lines lie at x + error(x)."""
+    results = measured_pairs(rng, stage, true, (SIDE, SIDE))
+    steps = np.array([true[r.pair.b] - true[r.pair.a] for r in results])
+    for result, away in zip(results, pair_mismatch(error, steps), strict=True):
+        result.truth_px = result.truth_px + away
+        result.peak = Peak(tuple(result.truth_px), 0.5, 20.0)
+    return results
+
+
+def measured_strips(rng, true, results, error, sigma):
+    """What strips of accepted pairs measure, to `sigma` pixels."""
+    strips = []
+    for result in results:
+        step = (true[result.pair.b] - true[result.pair.a])[0]
+        for pixels in overlap_strips(result.pair, SIDE) if result.accepted else []:
+            x = np.arange(*pixels)
+            seen = step + np.mean(at(error, x - step) - at(error, x)) + sigma * rng.normal()
+            strips.append(Strip(result.pair.tiles, pixels, result.displacement_px[0], seen))
+    return strips
+
+
+def learned(rng, stages, trues, error, sigma=0.1):
+    """The model of several slices, and their pairs."""
+    evidence, pairs = [], []
+    for stage, true in zip(stages, trues, strict=True):
+        results = bent_pairs(rng, stage, true, error)
+        part = scan_evidence(stage, solve_positions(stage, results), results, {})
+        strips = measured_strips(rng, true, results, error, sigma)
+        evidence.append(type(part)(part.stage_px, part.position_px, part.steps_px, strips))
+        pairs.append(results)
+    return fit_scan_distortion(SIDE, VOXEL_UM, evidence), pairs
+
+
+def own(stage, results):
+    """The model that whole overlaps of one slice tell."""
+    part = scan_evidence(stage, solve_positions(stage, results), results, {})
+    return fit_scan_distortion(SIDE, VOXEL_UM, [part])
+
+
+def rms_px(solution, true):
+    error = solution.position_px - true
+    return np.sqrt(((error - error.mean(axis=0)) ** 2).mean(axis=0)).max()
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("jitter", [0.05, 1.0])
+def test_tiles_of_a_bent_scan_are_placed_as_well_as_the_model_says(law, jitter):
+    """Three slices of 4 by 4 tiles."""
+    rng = np.random.default_rng(sum(map(ord, law)))
+    error = LAWS[law] - LAWS[law].mean()
+    stages = [grid(4, 4)] * 3
+    trues = [stage + jitter * rng.normal(size=stage.shape) for stage in stages]
+    model, pairs = learned(rng, stages, trues, error)
+    assert model.n_strips == 3 * 12 * 3
+    for stage, true, results in zip(stages, trues, pairs, strict=True):
+        solution = solve_positions(stage, results, model.error_px)
+        assert all(r.accepted for r in results)
+        # Pairs are measured to 0.05 px here; what else there is comes of the scan.
+        assert rms_px(solution, true) < 0.1 + 2.5 * model.position_sigma_px
+    assert model.position_sigma_px < 0.1 + 0.3 * jitter
+    # The middle of a field overlaps nothing; what is known is how far neighbours are off.
+    left = model.error_px - error
+    x = np.arange(STEP, SIDE)
+    seam = at(left, x - STEP) - at(left, x)
+    assert np.std(seam) < 0.15
+    assert np.std(left) < 0.9 * np.std(error)
+
+
+EFFECTS = {
+    "precise": {"jitter": 0.02},
+    "jitter": {"jitter": 2.5},
+    "scale and rotation": {"linear": [[0.01, -0.0087], [0.0087, 0.01]], "jitter": 0.05},
+    "shear": {"linear": [[0, 0.01], [0, 0]], "jitter": 0.05},
+    "backlash": {"backlash": (2.5, 0), "jitter": 0.05},
+    "backlash along rows": {"backlash": (0, 2.5), "jitter": 0.05},
+}
+
+
+@pytest.mark.parametrize("effects", EFFECTS.values(), ids=EFFECTS)
+@pytest.mark.parametrize("shape", [(2, 4), (3, 3), (5, 4)], ids=str)
+def test_what_the_stage_does_is_no_distortion(effects, shape):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        stage = grid(*shape)
+        centred = stage - stage.mean(axis=0)
+        true = stage + centred @ np.array(effects.get("linear", np.zeros((2, 2)))).T
+        true += np.outer(np.arange(len(stage)) % shape[1] % 2, effects.get("backlash", (0, 0)))
+        true += effects["jitter"] * rng.normal(size=stage.shape)
+        straight = np.zeros(SIDE)
+        assert learned(rng, [stage], [true], straight)[0] is None
+        results = measured_pairs(rng, stage, true, (SIDE, SIDE))
+        assert own(stage, results) is None
+        assert rms_px(solve_positions(stage, results), true) < 0.1
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (4, 4), (6, 5)], ids=str)
+@pytest.mark.parametrize("jitter", [0.05, 0.3])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_one_slice_tells_a_bent_scan_by_its_scale(shape, jitter, seed):
+    """Whole overlaps alone, where nothing was learned before."""
+    rng = np.random.default_rng(seed)
+    stage = grid(*shape)
+    true = stage + jitter * rng.normal(size=stage.shape)
+    results = bent_pairs(rng, stage, true, LAWS["S"])
+    model = own(stage, results)
+    assert model.anisotropy == pytest.approx(-0.023, abs=0.005)
+    # Beyond this the stage's own jitter hides how long the mosaic is.
+    solution = solve_positions(stage, results, model.error_px)
+    assert rms_px(solution, true) < max(0.2, 0.7 * jitter)
+
+
+@pytest.fixture(scope="module")
+def bent_tiles():
+    """Tiles (stage, true corners, slabs) of 3 by 3 that show a field through a bent scan."""
+    rng = np.random.default_rng(5)
+    field = gaussian_filter(rng.normal(size=(6, 360, 360)), (0, 1.5, 1.5)) * 4 + 3
+    stage = grid(3, 3)
+    true = stage + 0.1 * rng.normal(size=stage.shape)
+    tiles = []
+    for corner in true:
+        axis1, axis2 = corner[0] + PIXEL + LAWS["S and bow"], corner[1] + PIXEL
+        where = np.stack(np.meshgrid(axis1, axis2, indexing="ij"))
+        tile = [map_coordinates(plane, where, order=1) for plane in field]
+        tiles.append(np.array(tile, np.float32))
+    return stage, true, tiles, field
+
+
+def test_strips_of_pictures_tell_the_shape_of_a_scan(xp, bent_tiles):
+    stage, true, tiles, _ = bent_tiles
+    evidence = [tile_evidence(xp.asarray(tile)) for tile in tiles]
+    pairs = find_pairs(stage, (SIDE, SIDE))
+    results = [correlate_pair(evidence[p.a], evidence[p.b], p) for p in pairs]
+    looks = {}
+    for p in pairs:
+        strips = overlap_strips(p, SIDE)
+        started = [start_pair(evidence[p.a], evidence[p.b], p, strip) for strip in strips]
+        looks[p.tiles] = list(zip(strips, finish_pairs(started), strict=True))
+    part = scan_evidence(stage, solve_positions(stage, results), results, looks)
+    assert len(part.strips) >= 12
+    error = LAWS["S and bow"]
+    for strip in part.strips:
+        step = (true[strip.tiles[1]] - true[strip.tiles[0]])[0]
+        x = np.arange(*strip.pixels)
+        expected = step + np.mean(at(error, x - step) - at(error, x))
+        assert strip.displacement_px == pytest.approx(expected, abs=0.3)
+    model = fit_scan_distortion(SIDE, VOXEL_UM, [part])
+    solution = solve_positions(stage, results, model.error_px)
+    assert rms_px(solution, true) < 0.2
+    # What was missed is sought where the image of a tile lies, 1 px from where the tile does.
+    pair = next(r for r in results if r.pair.tiles == (3, 6))
+    step = true[6] - true[3]
+    pair.peak = pair.look_again(step, 2.0)
+    np.testing.assert_allclose(pair.displacement_px, step, atol=0.4)
+
+
+def test_a_straightened_tile_shows_the_field_where_it_lies(xp, bent_tiles):
+    """Against the field itself, interpolated by SciPy; borders that no A-line shows are invalid."""
+    _, true, tiles, field = bent_tiles
+    error = LAWS["S and bow"]
+    data, kept = map(to_host, straighten(xp.asarray(tiles[4]), None, error))
+    masked = np.ones(tiles[4].shape, np.uint8)
+    masked[:, 40:50, 70:] = 0
+    part, kept_part = map(to_host, straighten(xp.asarray(tiles[4]), xp.asarray(masked), error))
+    same = kept_part == 1
+    np.testing.assert_allclose(part[same], data[same], rtol=1e-5)
+    assert (~same & (kept == 1)).sum() in range(6 * 50 * 8, 6 * 50 * 13)
+    where = np.stack(np.meshgrid(true[4, 0] + PIXEL, true[4, 1] + PIXEL, indexing="ij"))
+    straight = np.array([map_coordinates(plane, where, order=1) for plane in field])
+    seen = (error[0] - 0.5 <= PIXEL) & (SIDE - 0.5 + error[-1] >= PIXEL)
+    assert (kept.astype(bool) == seen[None, :, None]).all() and not seen.all()
+    inside = slice(3, -3)
+    before, after = (np.abs(v - straight)[:, inside].mean() for v in (tiles[4], data))
+    assert after < 0.25 * before
+    assert not data[:, ~seen].any()
+
+
+def test_two_rows_of_tiles_tell_no_distortion():
+    """Backlash of the second row looks like scale."""
+    rng = np.random.default_rng(2)
+    stage = grid(2, 5)
+    true = stage + 0.05 * rng.normal(size=stage.shape)
+    true[5:, 0] += 2.5
+    results = measured_pairs(rng, stage, true, (SIDE, SIDE))
+    assert own(stage, results) is None
+    assert rms_px(solve_positions(stage, results), true) < 0.1
