@@ -217,7 +217,8 @@ def stage_axes(params: PhantomParams, seed: int) -> np.ndarray:
     parameters, signs are the seed's.
     """
     signs = generator(make_key(seed, Stream.STAGE_AXES)).choice([-1.0, 1.0], 4)
-    scale = 1 + params.stage_scale * signs[:2]
+    half = params.stage_anisotropy / 2 * signs[1]
+    scale = 1 + params.stage_scale * signs[0] + np.array([half, -half])
     angle = np.deg2rad(params.stage_rotation_deg * signs[2])
     other = angle + np.deg2rad(params.stage_shear_deg * signs[3])
     return np.array(

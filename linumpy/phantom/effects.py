@@ -44,9 +44,11 @@ class EffectParams:
         0.0, "shift between tiles reached in opposite directions of travel, µm", low=0
     )
     stage_scale: float = quantity(
-        0.0, "departure from 1 of the true over the reported distance, along each stage axis",
-        low=0, high=0.2,
-    )  # fmt: skip
+        0.0, "departure from 1 of the true over the reported distance", low=0, high=0.2
+    )
+    stage_anisotropy: float = quantity(
+        0.0, "difference of that between the two stage axes", low=0, high=0.2
+    )
     stage_rotation_deg: float = quantity(
         0.0, "turn of the stage's axes against the pixels', degrees", low=0, high=10
     )

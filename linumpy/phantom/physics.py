@@ -106,6 +106,8 @@ EFFECTS: dict[str, Draw] = {
         stage_scale=_uniform(0.002, 0.01),
         stage_rotation_deg=_uniform(0, 0.5),
         stage_shear_deg=_uniform(0, 0.5),
+        # A wrong pixel size serves both axes; stages themselves are specified to 0.01 to 0.1 %.
+        stage_anisotropy=_uniform(0, 0.001),
     ),
     "rotation": _each(slice_rotation_rms_deg=_uniform(0, 0.6)),
     "deformation": _each(
