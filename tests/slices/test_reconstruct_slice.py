@@ -1,12 +1,15 @@
 """The fused slice: the same bits as the chain of single stages, spilled or not, on any device."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from linumpy.io.omezarr import open_image
+from linumpy.mosaic.scan_distortion import ScanDistortion
 from linumpy.slices import single_stages as single
 from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.reconstruct_slice import reconstruct_slice
@@ -48,7 +51,7 @@ def chained(grid, folder, models, device):
     single.resample_grid(grid, steps[0], {}, **options)
     single.flatten_grid(steps[0], steps[1], {}, models=models[0], **options)
     single.illuminate_grid(steps[1], steps[2], {}, models=models[0], **options)
-    single.register_grid(steps[2], folder / "z/register_tiles.json", device)
+    single.register_grid(steps[2], folder / "z/register_tiles.json", device, models[0])
     single.stitch_grid(
         steps[2], steps[3], {}, positions=folder / "z/register_tiles.json", **options
     )
@@ -61,6 +64,34 @@ def chained(grid, folder, models, device):
         model = folder / f"z/{stem}.json"
         step(steps[number - 1], steps[number], {}, output_model=model, **options)
     return steps[7]
+
+
+@pytest.fixture(scope="module")
+def bent(models, tmp_path_factory):
+    """The models of an acquisition whose scan is bent by two pixels."""
+    folder = tmp_path_factory.mktemp("bent") / "models"
+    shutil.copytree(models[0], folder)
+    flat = models[1].flat
+    field = np.linspace(-np.pi, np.pi, flat.flat_field.shape[0])
+    scan = ScanDistortion(2 * flat.voxel_um[1] * np.sin(field), flat.voxel_um, 12, None, 0.1)
+    replace(models[1], scan=scan).save(folder)
+    return folder, AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination, PARAMS.psf)
+
+
+def test_a_bent_scan_is_straightened_by_single_stages_too(
+    tiny_grids, models, bent, device, tmp_path
+):
+    one = fused(tiny_grids[1], tmp_path / "fused", bent, device)
+    many = chained(tiny_grids[1], tmp_path / "chained", bent, device)
+    for a, b in zip(volume(one), volume(many), strict=True):
+        np.testing.assert_array_equal(a, b)
+    straight = fused(tiny_grids[1], tmp_path / "straight", models, device)
+    assert volume(one)[0].shape != volume(straight)[0].shape or (
+        np.abs(volume(one)[0] - volume(straight)[0]).max() > 0.01
+    )
+    # A straight scan has no file: one that is there would be taken.
+    models[1].save(bent[0])
+    assert AcquisitionModels.load(bent[0], PARAMS.focal, PARAMS.illumination).scan is None
 
 
 def test_fused_equals_chained_to_the_bit(tiny_grids, models, device, tmp_path):
