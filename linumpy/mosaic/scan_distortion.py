@@ -46,8 +46,8 @@ _LEAST_ANISOTROPY = 0.003
 """A few times what stages are specified to."""
 
 _SIGNIFICANT = 4.0
-_SIGNIFICANT_BEND = 40.5
-"""χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in a million."""
+_SIGNIFICANT_BEND = 29.9
+"""χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in ten thousand."""
 
 _MIN_STRIP_SIGMA_PX = 0.02
 _MIN_POSITIONS = 3
