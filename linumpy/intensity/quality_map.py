@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
+from linumpy.device import CPU, Array, Device, namespace, to_device, to_host
 from linumpy.registration.turned import Turn
 
 QUALITY_ATTRIBUTE = "quality_map"
@@ -160,24 +160,36 @@ def placed_map(
     return {**attributes[QUALITY_ATTRIBUTE], "placed": placed}
 
 
-def weights_at(cells: Array, voxels_a_cell: tuple[int, ...], box: tuple[slice, ...]) -> Array:
+def weights_at(
+    cells: np.ndarray, voxels_a_cell: tuple[int, ...], box: tuple[slice, ...], device: Device = CPU
+) -> Array:
     """Return weights of a box of voxels, linear between the centres of cells, float32.
 
     Parameters
     ----------
     cells, voxels_a_cell
-        From `decode_map`; the cells NumPy or CuPy.
+        From `decode_map`.
     box
         Planes and pixels of the slice.
+    device
+        Where the answer is made; only the cells that it needs are copied there.
     """
-    xp = namespace(cells)
-    out = cells
-    for axis, (part, size, n) in enumerate(zip(box, voxels_a_cell, cells.shape, strict=True)):
-        # Each voxel by itself, so that its bits do not depend on the box.
-        place = np.clip((np.arange(part.start, part.stop) + 0.5) / size - 0.5, 0, n - 1)
-        low = np.minimum(place.astype(int), max(n - 2, 0))
+    # Each voxel by itself, so that its bits do not depend on the box.
+    places = [
+        np.clip((np.arange(part.start, part.stop) + 0.5) / size - 0.5, 0, n - 1)
+        for part, size, n in zip(box, voxels_a_cell, cells.shape, strict=True)
+    ]
+    lows = [
+        np.minimum(place.astype(int), max(n - 2, 0))
+        for place, n in zip(places, cells.shape, strict=True)
+    ]
+    needed = tuple(slice(int(low[0]), int(low[-1]) + 2) for low in lows)
+    out = to_device(np.ascontiguousarray(cells[needed]), device)
+    xp = namespace(out)
+    for axis, (place, low, part) in enumerate(zip(places, lows, needed, strict=True)):
         share = xp.asarray((place - low).astype(np.float32).reshape(-1, *(1,) * (2 - axis)))
-        near = xp.take(out, xp.asarray(low), axis=axis)
-        far = xp.take(out, xp.asarray(np.minimum(low + 1, n - 1)), axis=axis)
+        first = low - part.start
+        near = xp.take(out, xp.asarray(first), axis=axis)
+        far = xp.take(out, xp.asarray(np.minimum(first + 1, out.shape[axis] - 1)), axis=axis)
         out = near * (1 - share) + far * share
     return out

@@ -151,8 +151,7 @@ def _quality_reader(
         return None
 
     def of_slice(planes: slice, window: tuple[slice, slice]) -> tuple[Array, None]:
-        cells = to_device(found.cells, device)
-        return weights_at(cells, found.voxels_a_cell, (planes, *window)), None
+        return weights_at(found.cells, found.voxels_a_cell, (planes, *window), device), None
 
     def quality(planes: slice, window: tuple[slice, slice]) -> Array:
         if found.origin_px is None:

@@ -184,19 +184,23 @@ def smooth_map(shape=(20, 64, 80), size=4):
     return {QUALITY_ATTRIBUTE: encode_map(encode_weights(weights), size, shape)}, weights
 
 
-def test_a_box_of_weights_is_a_part_of_the_whole(xp):
+def test_a_box_of_weights_is_a_part_of_the_whole(device):
     attributes, weights = smooth_map()
     found = decode_map(attributes, (20, 64, 80))
-    cells, size = xp.asarray(found.cells), found.voxels_a_cell
-    whole = to_host(weights_at(cells, size, (slice(0, 20), slice(0, 64), slice(0, 80))))
+    cells, size = found.cells, found.voxels_a_cell
+    whole = to_host(weights_at(cells, size, (slice(0, 20), slice(0, 64), slice(0, 80)), device))
     fine = weights.repeat(4, axis=1).repeat(4, axis=2)
     inner = (slice(2, -2), slice(8, -8), slice(8, -8))
     np.testing.assert_allclose(whole[inner], fine[inner], rtol=0.25)
-    box = (slice(3, 17), slice(13, 55), slice(8, 61))
-    np.testing.assert_array_equal(to_host(weights_at(cells, size, box)), whole[box])
+    for box in (
+        (slice(3, 17), slice(13, 55), slice(8, 61)),
+        (slice(0, 1), slice(63, 64), slice(0, 80)),
+        (slice(19, 20), slice(0, 2), slice(79, 80)),
+    ):
+        np.testing.assert_array_equal(to_host(weights_at(cells, size, box, device)), whole[box])
 
 
-def test_weights_are_those_of_scipy(xp):
+def test_weights_are_those_of_scipy(device):
     found = decode_map(smooth_map()[0], (20, 64, 80))
     place = [
         np.clip((np.arange(n) + 0.5) / size - 0.5, 0, cells - 1)
@@ -206,7 +210,7 @@ def test_weights_are_those_of_scipy(xp):
         found.cells.astype(float), np.meshgrid(*place, indexing="ij"), order=1
     )
     box = tuple(slice(0, n) for n in (20, 64, 80))
-    actual = to_host(weights_at(xp.asarray(found.cells), found.voxels_a_cell, box))
+    actual = to_host(weights_at(found.cells, found.voxels_a_cell, box, device))
     np.testing.assert_allclose(actual, expected, rtol=2e-6)
 
 
