@@ -1,24 +1,23 @@
-"""What every ``linum_*.py`` script shares: arguments, logging, progress, exit status."""
+"""What every ``linum_*.py`` script shares: arguments, errors, signals, exit status."""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from linumpy import __version__
 from linumpy.errors import InputError
 from linumpy.exit_status import DEVICE_LOST, exit_status, message
 from linumpy.gpu.lease import DEFAULT_WAIT_S, Ask
 from linumpy.io.remote import as_path, is_remote, refuse_remote_arguments
+from linumpy.log import configure_logging, logger
 from linumpy.migration import suggestion, translate
 from linumpy.start_up import Stopped, Stopping, begin_cuda, leave
 
@@ -26,11 +25,6 @@ from linumpy.start_up import Stopped, Stopping, begin_cuda, leave
 # threads, and the threads that work on tiles take all cores as it is.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-T = TypeVar("T")
-
-logger = logging.getLogger("linumpy")
-
-_SECONDS_BETWEEN_LINES = 10
 _MANY_OPTIONS = 8
 
 
@@ -174,12 +168,6 @@ def parse_bytes(text: str) -> int:
     return int(number * (1024 if unit.endswith("i") else 1000) ** power)
 
 
-def configure_logging(verbose: bool) -> None:
-    """Log to standard error: warnings and the progress of long steps; all steps with `verbose`."""
-    logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
-
-
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line, start logging, and begin to start the GPU if one is asked for."""
     args = parse_flags(parser, sys.argv[1:] if argv is None else argv)
@@ -287,25 +275,3 @@ def _end_stopped(name: str, number: int) -> NoReturn:
     said = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
     print(f"{name}: {said}", file=sys.stderr)
     sys.exit(128 + number)
-
-
-def progress(iterable: Iterable[T], total: int, label: str) -> Iterator[T]:
-    """Yield from `iterable`, showing how far it is.
-
-    A bar on a terminal; elsewhere a log line every ten seconds, so that the logs of batch systems
-    stay short and short steps stay silent.
-    """
-    terminal = sys.stderr.isatty()
-    start = last = time.monotonic()
-    for done, item in enumerate(iterable, start=1):
-        yield item
-        now = time.monotonic()
-        if terminal:
-            filled = 30 * done // max(total, 1)
-            bar = "█" * filled + "·" * (30 - filled)
-            end = "\n" if done == total else ""
-            sys.stderr.write(f"\r{label} {bar} {done}/{total} {now - start:.0f} s{end}")
-            sys.stderr.flush()
-        elif now - last >= _SECONDS_BETWEEN_LINES:
-            logger.info("%s: %d of %d (%.0f s)", label, done, total, now - start)
-            last = now

@@ -5,7 +5,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from linumpy.cli import configure_logging, make_parser, parse_flags, run
+from linumpy.cli import make_parser, parse_flags, run
+from linumpy.log import configure_logging
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Register the pair."""
     args = parse(build_parser(), argv)
 
-    from linumpy.cli import logger
     from linumpy.device import resolve
+    from linumpy.log import logger
     from linumpy.registration.pairwise_files import register_pairwise
 
     found = register_pairwise(

@@ -12,9 +12,9 @@ from linumpy.errors import InputError
 from linumpy.flat.stitch_2d import KIND
 from linumpy.io.omezarr import Image, Triple, open_image
 from linumpy.io.reading import reading
+from linumpy.io.usable import refuse_unusable
 from linumpy.mosaic.brain import placed_by_table, used_ids
 from linumpy.registration.register_slices import SliceVolume
-from linumpy.slices.usable import refuse_unusable
 
 PLANES = 2
 """As many as registration asks of two slices in common."""

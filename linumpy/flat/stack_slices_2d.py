@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linumpy.cli import progress
 from linumpy.device import CPU, Array, Device, default_workers
 from linumpy.errors import InputError
 from linumpy.flat.pictures import find_pictures, open_pictures
 from linumpy.io.atomic import together
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import ImageSpec, Triple, create_image
-from linumpy.mosaic.pyramid import Part, Pyramid, write_parts
+from linumpy.io.pyramid import Part, Pyramid, write_parts
+from linumpy.log import progress
 from linumpy.params import build
 from linumpy.registration.align_mosaics_3d_from_shifts import (
     Canvas,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from linumpy.device import CPU, Device
 from linumpy.io.grid import GridInfo
 from linumpy.io.omezarr import ImageSpec
+from linumpy.io.slice_layout import SHARD_PX, SliceLayout
 from linumpy.slices.block_stages import StitchedSource
-from linumpy.slices.layout import SHARD_PX, SliceLayout
 from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.stage_params.slices import StitchParams

@@ -13,7 +13,7 @@ import numpy as np
 
 from linumpy.device import Array, is_device_array, to_host
 from linumpy.geometry.banded import row_blocks
-from linumpy.mosaic.shared_field import TileMap, fit_shared_field
+from linumpy.geometry.shared_field import TileMap, fit_shared_field
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def fit_focal_curvature(
     *,
     cell: int,
 ) -> FocalCurvature:
-    """Fit the focal surface to interface maps in voxels (see `mosaic.shared_field`).
+    """Fit the focal surface to interface maps in voxels (see `geometry.shared_field`).
 
     Raises
     ------

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from linumpy import device as places
-from linumpy.cli import progress
 from linumpy.device import CPU, Device, to_host
 from linumpy.errors import DeviceError, InputError
 from linumpy.gpu import benchmark_limits as limits
@@ -47,6 +46,7 @@ from linumpy.gpu.plan import ReadPlan
 from linumpy.gpu.zarr_io import array_layout, gpu_zarr_context, open_array
 from linumpy.io.manifest import check_files
 from linumpy.io.zarr_io import read_zarr, zarr_context
+from linumpy.log import progress
 
 SLOW_NBYTES = 1 << 28
 ACCESSES = 20_000

@@ -11,9 +11,9 @@ from linumpy.device import CPU, Array, Device, namespace, to_device
 from linumpy.geometry.resample import apply_axis_weights
 from linumpy.intensity.bias_model import BiasModel, Fields
 from linumpy.intensity.histogram_matching import apply_factors, matching_factors
-from linumpy.mosaic.pyramid import Box
+from linumpy.io.pyramid import Box
+from linumpy.io.slice_layout import SHARD_PX
 from linumpy.mosaic.stacking import SLAB_PX
-from linumpy.slices.layout import SHARD_PX
 
 
 def planes_at_once(device: Device) -> int:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linumpy.cli import logger, progress
 from linumpy.device import CPU, Array, Device, default_workers, namespace, to_device, to_host
 from linumpy.errors import InputError
 from linumpy.intensity.bias_correction import Correction, thin
@@ -30,10 +29,11 @@ from linumpy.intensity.quantiles import N_BINS, float_histogram
 from linumpy.intensity.tissue import tissue_cells
 from linumpy.io.models import read_json
 from linumpy.io.omezarr import Image, Shape
-from linumpy.mosaic.pyramid import Box
+from linumpy.io.pyramid import Box
+from linumpy.io.slice_layout import SHARD_PX
+from linumpy.io.usable import refuse_unusable
+from linumpy.log import logger, progress
 from linumpy.mosaic.stacking import cuts
-from linumpy.slices.layout import SHARD_PX
-from linumpy.slices.usable import refuse_unusable
 from linumpy.stage_params.bias import BiasParams
 from linumpy.stream import stream
 

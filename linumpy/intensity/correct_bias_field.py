@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from linumpy.cli import progress
 from linumpy.device import CPU, Array, Device, namespace
 from linumpy.errors import InputError
 from linumpy.intensity.bias_correction import Correction, thin
@@ -22,10 +21,11 @@ from linumpy.intensity.bias_model import BiasModel
 from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.manifest import check_all, write_manifest
 from linumpy.io.omezarr import Image, ImageWriter, open_image
+from linumpy.io.pyramid import Box, Part, Pyramid, pyramid_levels, write_parts
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.io.untrusted_zarr import check_links
-from linumpy.mosaic.pyramid import Box, Part, Pyramid, pyramid_levels, write_parts
+from linumpy.log import progress
 from linumpy.mosaic.stacking import SLAB_PX, cuts
-from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.stage_params.bias import BiasParams
 from linumpy.stream import stream
 from linumpy.timeline import span

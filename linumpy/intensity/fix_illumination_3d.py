@@ -3,7 +3,7 @@
 Model: ``I_i(x) = F(x) · T_i(x)`` on amplitudes, mean F = 1, as in BaSiC (Peng et al., Nature
 Communications 8, 14836, 2017) without its dark field: OCT's floor is noise, which does not
 follow the illumination and is subtracted in power before the fit. Where BaSiC relies on the
-sparsity of many tiles, the overlaps of neighbouring tiles are used too (`mosaic.shared_field`).
+sparsity of many tiles, the overlaps of neighbouring tiles are used too (`geometry.shared_field`).
 F is a polynomial times a gain of each line of either axis (`line_gain`).
 """
 
@@ -17,8 +17,8 @@ import numpy as np
 from linumpy.device import Array, is_device_array, like, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.interface import difference_weights
+from linumpy.geometry.shared_field import LineTerms, SharedField, TileMap, fit_shared_field
 from linumpy.intensity.line_gain import LineGain, LineMaps, fit_line_gain, places_of
-from linumpy.mosaic.shared_field import LineTerms, SharedField, TileMap, fit_shared_field
 
 MIN_SIGNAL_TO_NOISE = 2.0
 _WATER_MARGIN_PX = 4

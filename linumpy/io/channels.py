@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from linumpy.cli import logger
 from linumpy.io.axes import Choice, axis_names, channel_names
 from linumpy.io.omezarr import Image, check_kind, open_checked_group, open_image
 from linumpy.io.remote import as_path
 from linumpy.io.untrusted_zarr import metadata_of, store_key
 from linumpy.io.zarr_io import zarr_context
+from linumpy.log import logger
 
 
 def open_channels(

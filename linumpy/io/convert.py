@@ -154,8 +154,8 @@ def write_volume(
     OutputExistsError
         When `output` exists and `overwrite` is false.
     """
-    from linumpy.cli import logger, progress
-    from linumpy.mosaic.pyramid import Part, Pyramid
+    from linumpy.io.pyramid import Part, Pyramid
+    from linumpy.log import logger, progress
     from linumpy.stream import stream
 
     dtype = native(volume.dtype)

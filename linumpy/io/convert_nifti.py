@@ -69,7 +69,7 @@ def convert_nifti_to_zarr(
     OutputExistsError
         When `output` exists and `overwrite` is false.
     """
-    from linumpy.cli import logger
+    from linumpy.log import logger
 
     output = refuse_existing(output, overwrite)
     output.parent.mkdir(parents=True, exist_ok=True)

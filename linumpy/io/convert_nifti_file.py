@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path
 from linumpy.io.convert import native, unit_um
 from linumpy.io.remote import local_file
+from linumpy.log import logger
 
 ENDINGS = (".nii", ".nii.gz")
 SLAB_BYTES = 128 * 2**20

@@ -258,7 +258,7 @@ def copy_array(source: Any, target: Any, where: str) -> None:
     InputError
         When a box cannot be read; begins with `where`.
     """
-    from linumpy.cli import progress
+    from linumpy.log import progress
     from linumpy.stream import stream
 
     def read(box: tuple[slice, ...]) -> np.ndarray:

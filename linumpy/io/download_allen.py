@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.errors import InputError, LinumpyError
 from linumpy.io.atomic import atomic_path, refuse_existing
+from linumpy.log import logger
 
 BASE_URL = (
     "https://download.alleninstitute.org/informatics-archive/current-release/mouse_ccf/"

@@ -34,6 +34,9 @@ from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.io.tables import LARGEST_ID
 from linumpy.io.untrusted_zarr import metadata_of
 
+Key = tuple[int, int]
+"""Indices along axis 1 and axis 2: of a tile in its grid, or of a block in its slice."""
+
 NOMINAL_OVERLAP_FRACTION = 0.2
 
 MOST_TILE_VOXELS = 1 << 31

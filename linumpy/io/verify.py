@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from linumpy.cli import progress
 from linumpy.errors import InputError
 from linumpy.io.digests import check_inner_checksums
 from linumpy.io.manifest import Manifest, adopt, read_manifest
 from linumpy.io.store_files import list_files, root_document
+from linumpy.log import progress
 
 _MARKS = ("zarr.json", ".zgroup", ".zarray")
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linumpy.cli import logger, progress
 from linumpy.device import CPU, Array, Device, default_workers, to_host
 from linumpy.errors import InputError
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, placed_map
@@ -18,6 +17,7 @@ from linumpy.io.atomic import together, write_text
 from linumpy.io.grid import parse_stage_to_array
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import (
     offsets_from_shifts,
     position_corrections_um,
@@ -25,6 +25,7 @@ from linumpy.io.tables import (
     read_slice_config,
     selected_ids,
 )
+from linumpy.log import logger, progress
 from linumpy.mosaic.stack_slices_motor import (
     brain_geometry,
     slice_volumes,
@@ -43,7 +44,6 @@ from linumpy.registration.register_slices import (
     register_slices,
 )
 from linumpy.registration.slice_planes import GivenPlace, SliceVolume
-from linumpy.slices.layout import volume_spec
 from linumpy.slices.single_stages import model_place
 from linumpy.stage_params.brain import RegisterParams, StackParams
 from linumpy.stream import stream
@@ -434,7 +434,7 @@ def resolutions(values: Mapping[str, Any]) -> list[float]:
     InputError
         When ``pyramid_resolutions`` is not a list of sizes.
     """
-    from linumpy.mosaic.pyramid import DEFAULT_RESOLUTIONS_UM
+    from linumpy.io.pyramid import DEFAULT_RESOLUTIONS_UM
 
     wanted = values.get("pyramid_resolutions") or DEFAULT_RESOLUTIONS_UM
     if isinstance(wanted, str):

@@ -42,7 +42,7 @@ from linumpy.io.grid import GridInfo, create_grid, parse_stage_to_array
 from linumpy.io.omezarr import Shape, Triple
 from linumpy.io.raw import RawTile, depth_mean, discover_tiles, read_aip, read_tile
 from linumpy.io.raw_files import image_files
-from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
+from linumpy.io.sample_checks import GARBLED, check_samples
 from linumpy.mosaic.raw_slice import (
     RawSlice,
     TileGrid,
@@ -51,7 +51,7 @@ from linumpy.mosaic.raw_slice import (
     slice_interval_um,
     tile_grid,
 )
-from linumpy.mosaic.sample_checks import GARBLED, check_samples
+from linumpy.slices.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.stream import stream
 
 logger = logging.getLogger("linumpy")
@@ -436,7 +436,7 @@ class PreparedTile:
 def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTile:
     """Mask what no microscope writes, note what is odd, and resample.
 
-    Flags: those of `linumpy.mosaic.sample_checks.check_samples`, whose samples become 0; ``dark``
+    Flags: those of `linumpy.io.sample_checks.check_samples`, whose samples become 0; ``dark``
     for a tile that shows
     nothing, its mean the same at every depth within 10 %; ``saturated`` when
     more than 1 % of the samples have the largest value.

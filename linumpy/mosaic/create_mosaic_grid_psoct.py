@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.device import CPU, Array, Device, namespace
 from linumpy.errors import InputError
 from linumpy.geometry.resample import (
@@ -20,6 +19,8 @@ from linumpy.geometry.resample import (
 from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import GridInfo
 from linumpy.io.psoct import read_oct
+from linumpy.io.sample_checks import check_samples
+from linumpy.log import logger
 from linumpy.mosaic.create_mosaic_grid_3d import (
     PreparedTile,
     Progress,
@@ -27,10 +28,9 @@ from linumpy.mosaic.create_mosaic_grid_3d import (
     prepare_tile,
     write_grid,
 )
-from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY, PsoctOptions
 from linumpy.mosaic.psoct_slice import Key, PsoctSlice, read_psoct_slice
-from linumpy.mosaic.sample_checks import check_samples
+from linumpy.slices.grid_options import NATIVE_RESOLUTION, GridOptions
 
 
 def create_mosaic_grid_psoct(

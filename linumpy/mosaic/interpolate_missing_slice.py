@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.cli import progress
 from linumpy.device import Array, namespace, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.zmorph import (
@@ -25,6 +24,8 @@ from linumpy.geometry.zmorph import (
     source_window,
 )
 from linumpy.io.omezarr import ImageSpec, create_image
+from linumpy.io.slice_layout import volume_spec
+from linumpy.log import progress
 from linumpy.mosaic.interpolate_missing_slice_frame import (
     Gap,
     Grid,
@@ -42,7 +43,6 @@ from linumpy.mosaic.interpolate_missing_slice_match import (
 )
 from linumpy.mosaic.stacking import BLOCK_PX, cuts
 from linumpy.registration.register_slices import SliceRegistration, SliceVolume
-from linumpy.slices.layout import volume_spec
 from linumpy.stage_params.gaps import InterpolateParams
 from linumpy.stream import stream
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.device import CPU, Device
 from linumpy.errors import InputError
 from linumpy.io.tables import SliceConfig, parse_slice_id, stamp
 from linumpy.io.untrusted import TABLE_NBYTES, quoted, read_bounded
+from linumpy.log import logger
 from linumpy.stage_params.gaps import InterpolateParams
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def write_preview(
     from linumpy.io.atomic import atomic_path
     from linumpy.io.omezarr import open_image
     from linumpy.io.previews import figure_png, positive_window, shrink
-    from linumpy.report.style import INK, new_figure
+    from linumpy.style import INK, new_figure
 
     pictures: list[tuple[str, Any]] = [("above the gap", planes[0].data[-1])]
     if made is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace, to_host
-from linumpy.mosaic.neighbours import close_pairs
+from linumpy.geometry.neighbours import close_pairs
 from linumpy.mosaic.scan_distortion import FAST_AXIS, pair_mismatch
 from linumpy.registration.correlation import (
     ACCEPT_Z_SCORE,

@@ -13,7 +13,7 @@ from linumpy.io.previews import figure_png
 from linumpy.io.tables import XYShift
 from linumpy.mosaic.analyze_shifts import ShiftAnalysis, drift_mm
 from linumpy.mosaic.detect_rehoming import RehomingEvent
-from linumpy.report.style import (
+from linumpy.style import (
     BLUE,
     FAINT,
     GREEN,

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linumpy.cli import logger, progress
 from linumpy.device import (
     CPU,
     Array,
@@ -23,8 +22,11 @@ from linumpy.device import (
 from linumpy.errors import InputError
 from linumpy.intensity.quality_map import decode_map, weights_at
 from linumpy.io.omezarr import Image, ImageWriter, Shape, create_image, open_image
+from linumpy.io.pyramid import Part, Pyramid, write_parts
 from linumpy.io.reading import reading
-from linumpy.mosaic.pyramid import Part, Pyramid, write_parts
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
+from linumpy.io.usable import refuse_unusable
+from linumpy.log import logger, progress
 from linumpy.mosaic.stacking import (
     BLOCK_PX,
     FEATHER_UM,
@@ -46,8 +48,6 @@ from linumpy.registration.align_mosaics_3d_from_shifts import (
 )
 from linumpy.registration.register_slices import SliceRegistration
 from linumpy.registration.slice_planes import GivenPlace, SliceVolume
-from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.slices.usable import refuse_unusable
 from linumpy.stage_params.brain import StackParams
 from linumpy.stream import stream
 from linumpy.timeline import span

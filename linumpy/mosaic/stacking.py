@@ -11,6 +11,7 @@ import numpy as np
 from linumpy.device import Array, Device, is_device_array, namespace, to_device, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.canvas import MOST_EMPTY
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX
 from linumpy.registration.align_mosaics_3d_from_shifts import (
     Placement,
     interpolate,
@@ -18,7 +19,6 @@ from linumpy.registration.align_mosaics_3d_from_shifts import (
 )
 from linumpy.registration.correlation import flatten
 from linumpy.registration.slice_planes import expected_plane
-from linumpy.slices.layout import CHUNK_PX, SHARD_PX
 
 BLOCK_PX = 2 * SHARD_PX
 """Lateral side of what is put together at a time: the wider, the fewer chunks of slices that two

@@ -11,7 +11,7 @@ import numpy as np
 from linumpy.device import to_host
 from linumpy.intensity.tissue import clean_mask, tissue_cells, trim_rim
 from linumpy.io.omezarr import ImageWriter, Shape, Triple
-from linumpy.mosaic.pyramid import Box, Part
+from linumpy.io.pyramid import Box, Part
 from linumpy.stage_params.bias import BiasParams
 
 NAME = "tissue"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from linumpy.io.slice_layout import SHARD_PX
 from linumpy.mosaic.stacking import BLOCK_PX
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.sizes import Sizes
 from linumpy.planning.survey import SAMPLE_BYTES, Survey
-from linumpy.slices.layout import SHARD_PX
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES
 
 GIB = 1 << 30

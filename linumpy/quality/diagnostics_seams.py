@@ -110,7 +110,7 @@ def _p90(errors: np.ndarray) -> float:
 
 def seam_figure(comparison: SeamComparison) -> Figure:
     """Draw the errors of every slice before and after."""
-    from linumpy.report.style import BLUE, ORANGE, dress, legend, new_figure, whole_ticks
+    from linumpy.style import BLUE, ORANGE, dress, legend, new_figure, whole_ticks
 
     figure = new_figure(9.0, 3.6)
     axes = figure.subplots()
@@ -174,7 +174,7 @@ def seam_picture(grid_path: Path, registration: TileRegistration) -> Figure:
     """
     from linumpy.io.grid import open_grid
     from linumpy.io.previews import positive_window
-    from linumpy.report.style import VERMILION, dress, new_figure
+    from linumpy.style import VERMILION, dress, new_figure
 
     grid = open_grid(grid_path)
     if grid.info.slice_id != registration.slice_id:

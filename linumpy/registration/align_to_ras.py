@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.device import CPU, Device, to_device, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.orientation import (
@@ -40,6 +39,7 @@ from linumpy.io.atlas import Atlas, read_atlas
 from linumpy.io.atomic import refuse_existing
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import Image, open_image
+from linumpy.log import logger
 from linumpy.params import build
 from linumpy.registration.align_to_ras_refine import RefineSettings, likeness, refine
 from linumpy.registration.align_to_ras_search import (

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linumpy.cli import progress
 from linumpy.device import CPU, Array, Device, default_workers, namespace
 from linumpy.geometry.orientation import orientation_of
 from linumpy.geometry.resample import HALF
 from linumpy.io.atomic import atomic_path
 from linumpy.io.manifest import check_all, write_manifest
 from linumpy.io.omezarr import Image, Shape, Triple, create_image, open_image
+from linumpy.io.pyramid import Box, Part, Pyramid, write_parts
 from linumpy.io.reading import reading
-from linumpy.mosaic.pyramid import Box, Part, Pyramid, write_parts
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
+from linumpy.io.usable import refuse_unusable
+from linumpy.log import progress
 from linumpy.mosaic.tissue_label import TissueLabel
-from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.slices.usable import refuse_unusable
 from linumpy.stream import stream
 
 _EDGE = 1e-6

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linumpy.cli import logger, progress
 from linumpy.device import CPU, Device
 from linumpy.errors import InputError
+from linumpy.log import logger, progress
 from linumpy.registration.register_slices import SliceRegistration
 from linumpy.stage_params.gaps import RefineManualParams
 

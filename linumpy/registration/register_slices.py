@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.cli import logger
+from linumpy.log import logger
 from linumpy.registration.expected_depths import expected_depths, expected_steps
 from linumpy.registration.register_pairwise import NO_SHARED_PLANES, PairShift, register_pair
 from linumpy.registration.slice_planes import SliceVolume as SliceVolume

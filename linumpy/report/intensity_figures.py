@@ -9,7 +9,7 @@ import numpy as np
 
 from linumpy.quality.run import TileRegistration
 from linumpy.quality.seams import log_ratio
-from linumpy.report.style import (
+from linumpy.style import (
     BLUE,
     FAINT,
     GREEN,

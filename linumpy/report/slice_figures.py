@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.quality.run import SliceRegistration
-from linumpy.report.style import (
+from linumpy.style import (
     BLUE,
     GREEN,
     ORANGE,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from linumpy.quality.run import PRIOR_ONLY, TileRegistration
-from linumpy.report.style import (
+from linumpy.style import (
     BLUE,
     FAINT,
     INK,

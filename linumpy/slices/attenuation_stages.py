@@ -16,8 +16,8 @@ from linumpy.intensity.compensate_attenuation import (
     estimate_attenuation,
 )
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, encode_map
+from linumpy.io.slice_layout import SliceLayout
 from linumpy.slices.engine import Stage
-from linumpy.slices.layout import SliceLayout
 from linumpy.slices.psf_stages import AGAROSE_ATTRIBUTE, NOISE_ATTRIBUTE
 from linumpy.slices.tile import Key, Tile
 from linumpy.stage_params.intensity import AttenuationParams

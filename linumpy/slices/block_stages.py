@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.device import CPU, Array, Device, like, to_device, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.canvas import check_canvas
@@ -20,6 +19,7 @@ from linumpy.geometry.crop_3d_mosaic_below_interface import (
     solve_interface_cut,
 )
 from linumpy.geometry.interface_surface import cell_size_px, log_profiles
+from linumpy.geometry.neighbours import boxes_by_block
 from linumpy.intensity.normalize_intensities_per_slice import (
     AgaroseMask,
     Normalization,
@@ -30,7 +30,8 @@ from linumpy.intensity.normalize_intensities_per_slice import (
 )
 from linumpy.intensity.quantiles import float_histogram
 from linumpy.io.grid import GridInfo
-from linumpy.mosaic.neighbours import boxes_by_block
+from linumpy.io.slice_layout import SHARD_PX, SliceLayout
+from linumpy.log import logger
 from linumpy.mosaic.scan_distortion import straighten
 from linumpy.mosaic.stitch_3d_refined import (
     blending_weights,
@@ -38,7 +39,6 @@ from linumpy.mosaic.stitch_3d_refined import (
     stitch_3d_refined,
 )
 from linumpy.slices.engine import Source, Stage, on_device
-from linumpy.slices.layout import SHARD_PX, SliceLayout
 from linumpy.slices.odd_tiles import contradicting_tiles
 from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore

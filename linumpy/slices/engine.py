@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from typing import Any, ClassVar
 
-from linumpy.cli import logger, progress
 from linumpy.device import (
     CPU,
     Device,
@@ -24,6 +23,7 @@ from linumpy.device import (
 )
 from linumpy.host_memory import free_host_bytes
 from linumpy.io import host_pool
+from linumpy.log import logger, progress
 from linumpy.slices.gpu_sweep import Result, on_each_gpu, sweep_on_gpu
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES, TileStore
 from linumpy.slices.tile import Key, Tile

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.device import (
     Array,
     Device,
@@ -24,10 +23,11 @@ from linumpy.io.grid import Grid, GridInfo, create_grid, masks_on_gpu, open_grid
 from linumpy.io.omezarr import Image, create_image, open_image
 from linumpy.io.reading import reading
 from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
+from linumpy.io.slice_layout import SliceLayout, corner_of, third_party_attributes
+from linumpy.io.usable import mask_unusable, refuse_unusable
+from linumpy.log import logger
 from linumpy.slices.engine import Sink, Source
-from linumpy.slices.layout import SliceLayout, corner_of, third_party_attributes
 from linumpy.slices.tile import Key, Tile
-from linumpy.slices.usable import mask_unusable, refuse_unusable
 
 ENCODE_NBYTES = 1 << 30
 """Most bytes of tiles on a GPU that are gathered before they are encoded together."""

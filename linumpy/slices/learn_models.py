@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.device import CPU, Device
 from linumpy.errors import InputError
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
@@ -24,6 +23,7 @@ from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.io.grid import check_slice_ids, open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
+from linumpy.log import logger
 from linumpy.mosaic.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
 from linumpy.slices.grid_io import GridSource

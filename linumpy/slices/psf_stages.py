@@ -21,8 +21,8 @@ from linumpy.intensity.compensate_psf import (
     no_response,
 )
 from linumpy.io.grid import GridInfo
+from linumpy.io.slice_layout import SHARD_PX, SliceLayout
 from linumpy.slices.engine import Stage
-from linumpy.slices.layout import SHARD_PX, SliceLayout
 from linumpy.slices.tile import Key, Tile
 from linumpy.stage_params.intensity import PsfParams
 

@@ -19,10 +19,10 @@ from linumpy.io.raw import RawTile, discover_tiles, tiles_of_slice
 from linumpy.io.raw_files import image_files
 from linumpy.io.tables import read_slice_config, selected_ids
 from linumpy.mosaic.create_mosaic_grid_3d import RawTiles, TileNotes, open_raw_tiles
-from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.raw_slice import axial_resolution_um, read_raw_slice
 from linumpy.slices.engine import Source
 from linumpy.slices.grid_io import GridSource
+from linumpy.slices.grid_options import GridOptions
 from linumpy.slices.tile import Key, Tile
 
 T = TypeVar("T")

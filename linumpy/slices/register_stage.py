@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.device import Array, to_host
 from linumpy.errors import InputError
 from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import load_model
+from linumpy.log import logger
 from linumpy.mosaic.register_tiles import (
     PairResult,
     PendingPair,

@@ -288,7 +288,7 @@ def attenuation_map(
     """Write the attenuation coefficient of a cropped slice, 1/mm, in lateral bins, as OME-Zarr."""
     from linumpy.device import to_host
     from linumpy.io.omezarr import create_image
-    from linumpy.slices.layout import volume_spec
+    from linumpy.io.slice_layout import volume_spec
 
     stage = CompensateAttenuation(build(AttenuationParams, values))
     source = SliceSource.open(volume)

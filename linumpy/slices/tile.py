@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linumpy.device import Array
-
-Key = tuple[int, int]
+from linumpy.io.grid import Key as Key
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from linumpy.geometry.resample import (
     resampled_length,
     resampling_matrices,
 )
+from linumpy.geometry.shared_field import TileMap, bin_map
 from linumpy.intensity.fix_illumination_3d import (
     FlatField,
     brightness_map,
@@ -31,7 +32,6 @@ from linumpy.intensity.fix_illumination_3d import (
 from linumpy.intensity.line_gain import LineMaps, line_maps
 from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
-from linumpy.mosaic.shared_field import TileMap, bin_map
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
 from linumpy.stage_params.slices import FocalParams, ResampleParams

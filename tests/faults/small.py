@@ -10,7 +10,7 @@ from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.io.grid import GridInfo, GridTile, create_grid
 from linumpy.io.omezarr import create_image
-from linumpy.slices.layout import volume_spec
+from linumpy.io.slice_layout import volume_spec
 from linumpy.slices.learn_models import AcquisitionModels
 
 TILE = (40, 60, 56)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linumpy.mosaic import neighbours
-from linumpy.mosaic.neighbours import boxes_by_block, close_pairs
+from linumpy.geometry import neighbours
+from linumpy.geometry.neighbours import boxes_by_block, close_pairs
 from linumpy.mosaic.register_tiles import find_pairs
 from linumpy.stream import StreamError, stream
 

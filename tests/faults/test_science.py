@@ -18,6 +18,7 @@ from linumpy.io.grid import open_grid
 from linumpy.io.manifest import adopt
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.usable import LARGEST, all_usable, mask_unusable, refuse_unusable
 from linumpy.mosaic.brain import register_folder, stack_folder
 from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d, prepare_tile
 from linumpy.quality.assess_folder import assess_folder
@@ -28,7 +29,6 @@ from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.raw_source import raw_inputs
 from linumpy.slices.reconstruct_slice import reconstruct_slice
 from linumpy.slices.register_stage import TilePositions
-from linumpy.slices.usable import LARGEST, all_usable, mask_unusable, refuse_unusable
 from linumpy.stage_params.bias import BiasParams
 from linumpy.stage_params.slices import SliceParams
 
@@ -243,7 +243,7 @@ def test_a_brain_with_voxels_that_are_no_numbers_is_refused(tmp_path):
     data = small.block(shape=(40, 60, 60))
     data[20, 30, 30] = np.inf
     path = tmp_path / "brain.ome.zarr"
-    from linumpy.slices.layout import volume_spec
+    from linumpy.io.slice_layout import volume_spec
 
     spec = volume_spec(data.shape, small.VOXEL_UM, (0.0, 0.0, 0.0), {"kind": "brain"})
     with create_image(path, spec, overwrite=False) as image:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from linumpy.errors import InputError
 from linumpy.io.omezarr import open_image
+from linumpy.io.slice_layout import SHARD_PX
 from linumpy.mosaic.stack_slices_motor import open_slices, stack_slices_motor
 from linumpy.mosaic.stacking import BLOCK_PX, SLAB_PX, place_slices, stack_steps
 from linumpy.registration.register_slices import motor_registration
-from linumpy.slices.layout import SHARD_PX
 from linumpy.stage_params.brain import StackParams
 
 from . import small

@@ -5,7 +5,7 @@ import pytest
 
 from linumpy.device import is_device_array, to_host
 from linumpy.errors import InputError
-from linumpy.slices.usable import LARGEST, all_usable, mask_unusable, refuse_unusable
+from linumpy.io.usable import LARGEST, all_usable, mask_unusable, refuse_unusable
 
 
 @pytest.mark.parametrize("bad", [None, np.nan, np.inf, -np.inf, 2e15, -3e38])

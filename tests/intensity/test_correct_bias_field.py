@@ -22,10 +22,10 @@ from linumpy.intensity.tissue import tissue_cells
 from linumpy.io.manifest import adopt
 from linumpy.io.models import load_model
 from linumpy.io.omezarr import create_array, create_image, open_image
+from linumpy.io.pyramid import Pyramid, write_parts
+from linumpy.io.slice_layout import volume_spec
 from linumpy.io.verify import verify
-from linumpy.mosaic.pyramid import Pyramid, write_parts
 from linumpy.mosaic.stacking import StackedSlice, hann_weights
-from linumpy.slices.layout import volume_spec
 from linumpy.stage_params.bias import BiasParams
 
 FIELDS_ALONE = {"match_planes": False, "zprofile_sigma_px": 0.0, "engine": "linumpy"}

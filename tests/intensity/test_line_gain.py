@@ -3,10 +3,10 @@ import pytest
 from scipy.fft import dct
 from scipy.ndimage import gaussian_filter
 
+from linumpy.geometry.shared_field import TileMap, bin_map
 from linumpy.intensity.fix_illumination_3d import FlatField, fit_flat_field
 from linumpy.intensity.line_gain import fit_line_gain, line_maps, places_of
 from linumpy.io.models import load_model, save_model
-from linumpy.mosaic.shared_field import TileMap, bin_map
 
 N, CELL, VOXEL = 64, 2, (10.0, 10.0, 10.0)
 

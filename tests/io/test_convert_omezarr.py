@@ -12,8 +12,8 @@ from linumpy.io.convert_omezarr import (
 )
 from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import create_image, open_image
-from linumpy.mosaic.pyramid import Pyramid, write_parts
-from linumpy.slices.layout import volume_spec
+from linumpy.io.pyramid import Pyramid, write_parts
+from linumpy.io.slice_layout import volume_spec
 
 SHAPE = (70, 130, 90)
 

@@ -14,6 +14,8 @@ import pytest
 
 from linumpy.errors import InputError, LinumpyError
 from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.pyramid import Pyramid, write_parts
+from linumpy.io.slice_layout import volume_spec
 from linumpy.io.viewer import (
     NEUROGLANCER,
     contrast_limits,
@@ -23,8 +25,6 @@ from linumpy.io.viewer import (
     state_page,
     viewer_links,
 )
-from linumpy.mosaic.pyramid import Pyramid, write_parts
-from linumpy.slices.layout import volume_spec
 
 SHAPE = (40, 60, 80)
 

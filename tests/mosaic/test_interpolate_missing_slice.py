@@ -13,6 +13,7 @@ from linumpy.errors import InputError
 from linumpy.geometry.zmorph import affine_power, planar, turn_about
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import (
     SliceConfig,
     XYShift,
@@ -36,7 +37,6 @@ from linumpy.mosaic.interpolate_missing_slice_match import (
     match_slices,
 )
 from linumpy.registration.register_slices import SliceRegistration
-from linumpy.slices.layout import volume_spec
 from linumpy.stage_params.gaps import InterpolateParams
 
 VOXEL = (10.0, 10.0, 10.0)

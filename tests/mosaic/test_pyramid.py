@@ -11,8 +11,8 @@ from linumpy.device import CPU, to_device
 from linumpy.errors import InputError
 from linumpy.geometry.resample import HALF, axis_weights, resample_mosaic_grid
 from linumpy.io.omezarr import create_image, open_image
-from linumpy.mosaic.pyramid import Pyramid, pyramid_levels, write_parts
-from linumpy.slices.layout import volume_spec
+from linumpy.io.pyramid import Pyramid, pyramid_levels, write_parts
+from linumpy.io.slice_layout import volume_spec
 
 CELL = (64, 64, 128)
 

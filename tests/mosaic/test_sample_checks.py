@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from linumpy.device import to_host
+from linumpy.io.sample_checks import check_samples
 from linumpy.mosaic.create_mosaic_grid_3d import prepare_tile
-from linumpy.mosaic.sample_checks import check_samples
 
 SHAPE = (40, 30, 24)
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.errors import InputError
-from linumpy.mosaic.shared_field import TileMap, basis, bin_map, fit_shared_field, term_degrees
+from linumpy.geometry.shared_field import TileMap, basis, bin_map, fit_shared_field, term_degrees
 
 TILE = (60, 72)
 CELL = 2

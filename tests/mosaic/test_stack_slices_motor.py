@@ -15,6 +15,7 @@ from linumpy.device import CPU, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.resample import HALF, axis_weights
 from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.mosaic import pyramid, stacking
 from linumpy.mosaic import stack_slices_motor as module
 from linumpy.mosaic.stack_slices_motor import (
@@ -25,7 +26,6 @@ from linumpy.mosaic.stack_slices_motor import (
 )
 from linumpy.registration.register_slices import SliceRegistration, motor_registration
 from linumpy.registration.turned import rotation_matrix
-from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.stage_params.brain import StackParams
 
 VOXEL_UM = (10.0, 8.0, 8.0)

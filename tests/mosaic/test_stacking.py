@@ -6,6 +6,7 @@ from scipy.signal.windows import hann
 
 from linumpy.device import to_host
 from linumpy.errors import InputError
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX
 from linumpy.mosaic.stacking import (
     BLOCK_PX,
     SLAB_PX,
@@ -23,7 +24,6 @@ from linumpy.registration.align_mosaics_3d_from_shifts import (
     interpolate,
     place_block,
 )
-from linumpy.slices.layout import CHUNK_PX, SHARD_PX
 
 from ..conftest import HAS_GPU
 

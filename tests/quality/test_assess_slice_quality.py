@@ -9,6 +9,7 @@ from scipy.ndimage import gaussian_filter
 
 from linumpy.errors import InputError
 from linumpy.io.omezarr import create_image
+from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
 from linumpy.quality.assess_folder import assess_folder, stamp_quality
 from linumpy.quality.assess_slice_quality import (
@@ -18,7 +19,6 @@ from linumpy.quality.assess_slice_quality import (
     rate,
 )
 from linumpy.registration.slice_planes import SliceVolume
-from linumpy.slices.layout import volume_spec
 from linumpy.stage_params.quality import QualityParams
 
 VOXEL_UM = (10.0, 10.0, 10.0)

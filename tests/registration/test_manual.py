@@ -11,6 +11,7 @@ from linumpy.errors import InputError
 from linumpy.geometry.zmorph import planar, turn_about
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image
+from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import XYShift, write_shifts
 from linumpy.registration.manual_export import METADATA, export_manual_align
 from linumpy.registration.manual_network import ManualPair, place_by_hand, residual_of
@@ -27,7 +28,6 @@ from linumpy.registration.register_slices import (
     SliceVolume,
     solve_registration,
 )
-from linumpy.slices.layout import volume_spec
 from linumpy.stage_params.brain import RegisterParams
 from linumpy.stage_params.gaps import ExportManualParams, RefineManualParams
 

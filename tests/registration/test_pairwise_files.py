@@ -7,7 +7,7 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 from linumpy.io.omezarr import create_image
-from linumpy.slices.layout import volume_spec
+from linumpy.io.slice_layout import volume_spec
 
 from ..conftest import run_script
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from linumpy.device import to_device, to_host
+from linumpy.io.slice_layout import SHARD_PX, SliceLayout
 from linumpy.slices.block_stages import (
     Crop3dMosaicBelowInterface,
     FindAgarose,
     NormalizeIntensitiesPerSlice,
 )
-from linumpy.slices.layout import SHARD_PX, SliceLayout
 from linumpy.slices.tile import Tile
 from linumpy.stage_params.slices import CropParams, NormalizeParams
 

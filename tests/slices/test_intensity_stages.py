@@ -8,8 +8,8 @@ import pytest
 from linumpy.errors import InputError
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.slice_layout import volume_spec
 from linumpy.slices import single_stages as single
-from linumpy.slices.layout import volume_spec
 from linumpy.slices.psf_stages import AGAROSE_ATTRIBUTE, NOISE_ATTRIBUTE
 
 from ..intensity.confocal import confocal_response

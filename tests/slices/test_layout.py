@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.slices.layout import SliceLayout, corner_of
+from linumpy.io.slice_layout import SliceLayout, corner_of
 
 um = st.floats(-2e5, 2e5)
 

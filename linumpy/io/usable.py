@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.cli import logger
 from linumpy.device import Array, is_device_array, namespace, to_host
 from linumpy.errors import InputError
+from linumpy.log import logger
 
 LARGEST = 1e15
 """Amplitudes beyond are as useless as infinity: squares of smaller ones, summed over a slice, still
@@ -31,7 +31,8 @@ def all_usable(data: Array) -> bool:
 def usable(data: Array) -> Array:
     """Return which voxels are finite, and no larger than `LARGEST`; bool."""
     # Comparisons with NaN are false.
-    return abs(data) <= data.dtype.type(LARGEST)
+    small: Array = abs(data) <= data.dtype.type(LARGEST)
+    return small
 
 
 def mask_unusable(data: Array, valid: Array | None, where: str) -> tuple[Array, Array | None]:
@@ -85,4 +86,5 @@ def clear_masked(data: Array, valid: Array | None) -> Array:
     """Return voxels with 0 where the mask is 0."""
     if valid is None or bool(valid.all()):
         return data
-    return namespace(data).where(valid > 0, data, data.dtype.type(0))
+    cleared: Array = namespace(data).where(valid > 0, data, data.dtype.type(0))
+    return cleared

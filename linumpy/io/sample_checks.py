@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.device import Array, namespace, to_host
-from linumpy.slices.usable import LARGEST, usable
+from linumpy.io.usable import LARGEST, usable
 
 DYNAMIC_RANGE = 1e6
 """Ratio of amplitudes, 120 dB. Fourier-domain OCT has a sensitivity of 90 to 115 dB below a mirror
@@ -48,7 +48,7 @@ def check_samples(volume: Array) -> SampleCheck:
     - ``garbled``: sizes without order, as of another byte order, another type or a shifted file.
       Random exponents span tens of decades; amplitudes lie within `DYNAMIC_RANGE`. All of the tile
       is unusable.
-    - ``nan:<n>``: n samples are not finite, or beyond `linumpy.slices.usable.LARGEST`.
+    - ``nan:<n>``: n samples are not finite, or beyond `linumpy.io.usable.LARGEST`.
     - ``spikes:<n>``: n samples are above the tile's median by more than `DYNAMIC_RANGE`, or above
       all of their neighbours by more than `SPIKE`, as after one flipped bit of the exponent.
     - ``zeros:<n>``: n A-lines are exactly 0, as where a file was preallocated and not written to
@@ -128,7 +128,7 @@ def _zero_lines(volume: Array) -> Array | None:
     """Return which A-lines are 0, or partly 0 beside one that is; None where none is 0."""
     xp = namespace(volume)
     # One plane tells where to look: what is 0 throughout is 0 there.
-    lines = volume[len(volume) // 2] == 0
+    lines: Array = volume[len(volume) // 2] == 0
     if not bool(lines.any()):
         return None
     places = xp.nonzero(lines)
@@ -145,4 +145,5 @@ def _zero_lines(volume: Array) -> Array | None:
     # The first A-line of a B-scan follows the last one of the B-scan before.
     near[0, 1:] |= lines[-1, :-1]
     near[-1, :-1] |= lines[0, 1:]
-    return lines | (near & (n_zero > usual))
+    zero: Array = lines | (near & (n_zero > usual))
+    return zero

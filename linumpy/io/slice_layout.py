@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from linumpy.io.grid import Key
 from linumpy.io.omezarr import ImageSpec, Shape, Triple
-from linumpy.slices.tile import Key
 
 CHUNK_PX = 64
 SHARD_PX = 256

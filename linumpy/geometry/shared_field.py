@@ -33,7 +33,7 @@ from linumpy.geometry.least_squares import (
     linear_combination,
     solve_positive,
 )
-from linumpy.mosaic.neighbours import close_pairs
+from linumpy.geometry.neighbours import close_pairs
 
 _ROBUST_SIGMA = 1.4826
 _TUKEY = 4.685
