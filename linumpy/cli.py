@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from linumpy import __version__
 from linumpy.errors import InputError
 from linumpy.exit_status import DEVICE_LOST, exit_status, message
-from linumpy.gpu.lease import DEFAULT_WAIT_S, Ask
 from linumpy.io.remote import as_path, is_remote, refuse_remote_arguments
+from linumpy.leases.lease import DEFAULT_WAIT_S, Ask
 from linumpy.log import configure_logging, logger
 from linumpy.migration import suggestion, translate
 from linumpy.start_up import Stopped, Stopping, begin_cuda, leave

@@ -73,7 +73,7 @@ def resolve(use_gpu: bool, gpu_memory_bytes: int | None = None) -> Device:
     use_gpu
         Whether the user asked for a GPU. Of those that are visible (``CUDA_VISIBLE_DEVICES``) the
         process has what it leased: what its command line asked for (`linumpy.start_up.begin_cuda`),
-        else its memory's share of one (`linumpy.gpu.lease`).
+        else its memory's share of one (`linumpy.leases.lease`).
     gpu_memory_bytes
         Most device memory to take, so that several processes can share a GPU; None for all that is
         free, or for the process's share. CuPy's pool gives unused memory back before it takes
@@ -86,7 +86,7 @@ def resolve(use_gpu: bool, gpu_memory_bytes: int | None = None) -> Device:
     """
     if not use_gpu:
         return CPU
-    from linumpy.gpu import lease
+    from linumpy.leases import lease
 
     held = lease.hold(lease.Ask(memory_bytes=gpu_memory_bytes))
     count = held.ask.count

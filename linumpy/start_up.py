@@ -22,9 +22,9 @@ from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
 from linumpy.errors import LinumpyError
-from linumpy.gpu.lease import Ask, hold, want
-from linumpy.gpu.lease_book import turn
 from linumpy.gpu.watchdog import watch
+from linumpy.leases.book import turn
+from linumpy.leases.lease import Ask, hold, want
 from linumpy.timeline import span
 
 MOST_TURN_S = 20.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.slices.grid_options import NATIVE_RESOLUTION, add_grid_options, grid_options
+from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, add_grid_options, grid_options
 
 
 def build_parser() -> argparse.ArgumentParser:

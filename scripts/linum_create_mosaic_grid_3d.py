@@ -9,17 +9,17 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.log import progress
+from linumpy.mosaic.grid_options import (
+    NATIVE_RESOLUTION,
+    GridOptions,
+    add_grid_options,
+    grid_options,
+)
 from linumpy.mosaic.psoct_options import (
     STAGE_TO_ARRAY,
     PsoctOptions,
     add_psoct_options,
     psoct_options,
-)
-from linumpy.slices.grid_options import (
-    NATIVE_RESOLUTION,
-    GridOptions,
-    add_grid_options,
-    grid_options,
 )
 
 DESCRIPTION = """Turn the raw tiles of one slice into a mosaic grid (OME-Zarr).

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
+from linumpy.mosaic.grid_options import add_galvo_threshold
 from linumpy.params import add_assume_unit
-from linumpy.slices.grid_options import add_galvo_threshold
 
 DESCRIPTION = """Write slice_config.csv: one row a slice, saying whether it goes into the brain.
 

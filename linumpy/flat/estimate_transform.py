@@ -15,8 +15,8 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.geometry.least_squares import least_squares
+from linumpy.geometry.network import robust_spread
 from linumpy.io.grid import GridInfo
-from linumpy.registration.network import robust_spread
 from linumpy.slices.register_stage import TilePositions
 
 _ITERATIONS = 20

@@ -18,7 +18,7 @@ from linumpy.flat.estimate_transform import (
 )
 from linumpy.flat.stitch_2d import stitch_2d
 from linumpy.io.grid import GridInfo, check_slice_ids
-from linumpy.io.models import load_model, save_model
+from linumpy.io.models import load_model, model_place, save_model
 from linumpy.params import build
 from linumpy.slices.engine import Source, Stage, make_store, run
 from linumpy.slices.grid_io import GridSink, GridSource, SliceSink
@@ -29,7 +29,6 @@ from linumpy.slices.raw_source import (
     with_masks_where_needed,
 )
 from linumpy.slices.register_stage import RegisterTiles, TilePositions
-from linumpy.slices.single_stages import model_place
 from linumpy.stage_params.flat import CropTilesParams, ProjectParams
 from linumpy.stage_params.slices import ResampleParams, StitchParams
 

@@ -16,7 +16,7 @@ from linumpy.device import CPU, Array, Device, default_workers
 from linumpy.errors import InputError
 from linumpy.flat.pictures import find_pictures, open_pictures
 from linumpy.io.atomic import together
-from linumpy.io.models import load_model, save_model
+from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import ImageSpec, Triple, create_image
 from linumpy.io.pyramid import Part, Pyramid, write_parts
 from linumpy.log import progress
@@ -32,7 +32,6 @@ from linumpy.registration.register_slices import (
     motor_registration,
     register_slices,
 )
-from linumpy.slices.single_stages import model_place
 from linumpy.stage_params.flat import Stack2dParams
 from linumpy.stream import stream
 

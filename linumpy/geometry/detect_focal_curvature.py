@@ -83,7 +83,7 @@ def detect_focal_curvature(
     samples that it was interpolated from are.
     """
     if is_device_array(array):
-        from linumpy.gpu.stage_kernels import shifted_along_depth
+        from linumpy.geometry.kernels import shifted_along_depth
 
         return shifted_along_depth(array, surface_px, valid)
     surface = to_host(surface_px).astype(np.float32)

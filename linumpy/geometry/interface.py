@@ -66,7 +66,7 @@ def find_tissue_interface(
     volume = namespace(vol).moveaxis(vol, axis, 0)
     mask = None if valid is None else namespace(valid).moveaxis(valid, axis, 0)
     if is_device_array(vol):
-        from linumpy.gpu.stage_kernels import first_tissue
+        from linumpy.geometry.kernels import first_tissue
 
         return first_tissue(volume, mask, s_xy, difference_weights(s_z), use_log=use_log)
     first = np.empty(volume.shape[1:], np.float32)

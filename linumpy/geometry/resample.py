@@ -93,7 +93,7 @@ def apply_axis_weights(array: Array, matrices: Sequence[np.ndarray | None]) -> A
     if all(matrix is None for matrix in matrices):
         return array
     if is_device_array(array):
-        from linumpy.gpu.stage_resample import resampled
+        from linumpy.geometry.resample_kernels import resampled
 
         fast = resampled(array, matrices)
         return _dense(array, matrices) if fast is None else fast
@@ -234,7 +234,7 @@ def resample_masked(
     xp = namespace(array)
     array = xp.ascontiguousarray(array)
     if is_device_array(array):
-        from linumpy.gpu.stage_resample import resampled_masked
+        from linumpy.geometry.resample_kernels import resampled_masked
 
         fast = resampled_masked(array, valid, matrices, HALF)
         return _dense_masked(array, valid, matrices) if fast is None else fast

@@ -70,7 +70,7 @@ def brightness_map(array: Array, valid: Array | None = None) -> Array:
     """
     weights = difference_weights(_PROFILE_SIGMA)
     if is_device_array(array):
-        from linumpy.gpu.stage_kernels import brightness
+        from linumpy.geometry.kernels import brightness
 
         return brightness(array, valid, weights, _WATER_MARGIN_PX, MIN_SIGNAL_TO_NOISE)
     power, count, plane_power, plane_count = _power_sums(

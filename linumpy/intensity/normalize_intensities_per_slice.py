@@ -56,7 +56,7 @@ class Normalization:
 def depth_mean(volume: Array, valid: Array | None) -> Array:
     """Return the mean over depth of the valid voxels; NaN in columns without any."""
     if is_device_array(volume):
-        from linumpy.gpu.stage_kernels import mean_along_depth
+        from linumpy.geometry.kernels import mean_along_depth
 
         return mean_along_depth(volume, valid)
     if valid is None:
@@ -154,7 +154,7 @@ def normalize_intensities_per_slice(
     floor, cap = np.asarray(model.floor, np.float32), np.asarray(model.cap, np.float32)
     scale = np.float32(model.scale)
     if is_device_array(volume):
-        from linumpy.gpu.stage_kernels import scaled_planes
+        from linumpy.geometry.kernels import scaled_planes
 
         return scaled_planes(volume, valid, floor, cap, scale)
     out = np.empty(volume.shape, np.float32)

@@ -35,7 +35,7 @@ def float_histogram(
     int64 array of shape (planes, `N_BINS`), where `values` lies; bin 0 holds zeros and negatives.
     """
     if is_device_array(values):
-        from linumpy.gpu.stage_kernels import pattern_counts
+        from linumpy.geometry.kernels import pattern_counts
 
         return pattern_counts(values, selected, columns, N_BINS)
     counts = np.zeros((len(values), N_BINS), np.int64)

@@ -16,6 +16,7 @@ import numpy as np
 from linumpy.errors import InputError
 from linumpy.io.atomic import atomic_path, write_json
 from linumpy.io.untrusted import JSON_NBYTES, parse_json, read_arrays, read_bounded
+from linumpy.metrics.stages import measure
 
 M = TypeVar("M")
 
@@ -26,7 +27,6 @@ def save_model(folder: Path | str, stem: str, model: Any) -> None:
     The models of stages get their figures beside them, ``<stem>_metrics.json``.
     """
     from linumpy.device import is_device_array, to_host
-    from linumpy.quality.metrics import write_metrics
 
     plain: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
@@ -48,7 +48,9 @@ def save_model(folder: Path | str, stem: str, model: Any) -> None:
             # file the same for the same arrays, but for that stamp.
             np.savez(file, allow_pickle=False, **arrays)
     write_json(folder / f"{stem}.json", plain)
-    write_metrics(folder, stem, model)
+    figures = measure(stem, model)
+    if figures is not None:
+        write_json(folder / f"{stem}_metrics.json", figures.as_json())
 
 
 def _plain(value: Any) -> Any:
@@ -59,6 +61,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return value
+
+
+def model_place(path: Path) -> tuple[Path, str]:
+    """Split the path of a model's JSON into its folder and stem."""
+    return path.parent, path.name.removesuffix(".json")
 
 
 def load_model(folder: Path | str, stem: str, kind: type[M]) -> M:

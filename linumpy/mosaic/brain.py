@@ -15,7 +15,7 @@ from linumpy.errors import InputError
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, placed_map
 from linumpy.io.atomic import together, write_text
 from linumpy.io.grid import parse_stage_to_array
-from linumpy.io.models import load_model, save_model
+from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import (
@@ -44,7 +44,6 @@ from linumpy.registration.register_slices import (
     register_slices,
 )
 from linumpy.registration.slice_planes import GivenPlace, SliceVolume
-from linumpy.slices.single_stages import model_place
 from linumpy.stage_params.brain import RegisterParams, StackParams
 from linumpy.stream import stream
 

@@ -17,8 +17,8 @@ from linumpy.io.raw_files import image_files
 from linumpy.io.sample_checks import GARBLED
 from linumpy.log import logger
 from linumpy.mosaic.create_mosaic_grid_3d import PreparedTile, RawTiles, open_raw_tiles
+from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.shifts import grids_by_id
-from linumpy.slices.grid_options import GridOptions
 
 RECORD = "tile_cleaning.json"
 

@@ -43,6 +43,7 @@ from linumpy.io.omezarr import Shape, Triple
 from linumpy.io.raw import RawTile, depth_mean, discover_tiles, read_aip, read_tile
 from linumpy.io.raw_files import image_files
 from linumpy.io.sample_checks import GARBLED, check_samples
+from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.raw_slice import (
     RawSlice,
     TileGrid,
@@ -51,7 +52,6 @@ from linumpy.mosaic.raw_slice import (
     slice_interval_um,
     tile_grid,
 )
-from linumpy.slices.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.stream import stream
 
 logger = logging.getLogger("linumpy")

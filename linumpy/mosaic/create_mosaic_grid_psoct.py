@@ -28,9 +28,9 @@ from linumpy.mosaic.create_mosaic_grid_3d import (
     prepare_tile,
     write_grid,
 )
+from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY, PsoctOptions
 from linumpy.mosaic.psoct_slice import Key, PsoctSlice, read_psoct_slice
-from linumpy.slices.grid_options import NATIVE_RESOLUTION, GridOptions
 
 
 def create_mosaic_grid_psoct(

@@ -98,12 +98,11 @@ def interpolate_gap(
     diagnostics, preview, manifest
         JSON of the report, PNG, and one-line CSV to write; None for none.
     """
-    from linumpy.io.models import load_model, save_model
+    from linumpy.io.models import load_model, model_place, save_model
     from linumpy.io.omezarr import open_image
     from linumpy.mosaic.brain import load_slices
     from linumpy.mosaic.interpolate_missing_slice import WIDE_GAP, interpolate_missing_slice
     from linumpy.registration.register_slices import SliceRegistration
-    from linumpy.slices.single_stages import model_place
 
     model = load_model(*model_place(registration), SliceRegistration)
     (upper, lower), voxel_um, _ = load_slices([before, after], shifts, device=device)

@@ -11,13 +11,13 @@ import numpy as np
 from linumpy.device import Array, Device, is_device_array, namespace, to_device, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.canvas import MOST_EMPTY
+from linumpy.geometry.correlation import flatten
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX
 from linumpy.registration.align_mosaics_3d_from_shifts import (
     Placement,
     interpolate,
     interpolate_mask,
 )
-from linumpy.registration.correlation import flatten
 from linumpy.registration.slice_planes import expected_plane
 
 BLOCK_PX = 2 * SHARD_PX
@@ -289,9 +289,9 @@ def add_faces(faces: Array, seen: int, valid: Array, placement: Placement) -> No
         Mask of the planes that follow; the placement's `source`.
     """
     if is_device_array(faces):
-        from linumpy.gpu import stack_kernels
+        from linumpy.registration import kernels
 
-        stack_kernels.add_faces(faces, seen, valid, placement)
+        kernels.add_faces(faces, seen, valid, placement)
         return
     for n in range(len(valid)):
         waiting = faces == seen + n
@@ -337,9 +337,9 @@ def lay_slice(
         Sum of the weights that the block holds already, like `out`; goes with `quality`.
     """
     if is_device_array(out):
-        from linumpy.gpu import stack_kernels
+        from linumpy.registration import kernels
 
-        stack_kernels.lay_slice(out, mask, data, valid, placement, weights, faces, quality, kept)
+        kernels.lay_slice(out, mask, data, valid, placement, weights, faces, quality, kept)
         return
     moved, known = interpolate(data, valid, placement)
     planes, good = to_host(moved), None if known is None else to_host(known)

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from linumpy.gpu.nvml import list_gpus, visible_gpus
+from linumpy.leases.nvml import list_gpus, visible_gpus
 from linumpy.planning.task import Machine
 
 LOCAL_SUBMIT_S = 0.03

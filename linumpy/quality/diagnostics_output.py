@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linumpy.io.atomic import atomic_path, refuse_existing
-from linumpy.io.models import save_model
+from linumpy.io.models import model_place, save_model
 from linumpy.io.previews import figure_png
-from linumpy.slices.single_stages import model_place
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

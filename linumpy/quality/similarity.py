@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace, ndimage_of
-from linumpy.registration.correlation import (
+from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     Peak,
     correlation_surface,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from linumpy.device import Array, namespace
+from linumpy.geometry.correlation import ACCEPT_Z_SCORE
 from linumpy.mosaic.stacking import BLOCK_PX, cuts
 from linumpy.quality.similarity import bin_planes, compare_planes, match_peak
-from linumpy.registration.correlation import ACCEPT_Z_SCORE
 from linumpy.registration.slice_planes import SliceVolume, Window, expected_plane
 from linumpy.stage_params.quality import QualityParams
 

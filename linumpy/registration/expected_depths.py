@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from linumpy.geometry.network import robust_spread
 from linumpy.io.raw import LIKELY_CUT
-from linumpy.registration.network import robust_spread
 from linumpy.registration.slice_planes import SliceVolume
 
 _SAME_UM = 1.0

@@ -300,9 +300,8 @@ def export_folder(
     device: Device = CPU,
 ) -> dict[str, Any]:
     """Write a package of the slices of a folder: between files."""
-    from linumpy.io.models import load_model
+    from linumpy.io.models import load_model, model_place
     from linumpy.mosaic.brain import load_folder
-    from linumpy.slices.single_stages import model_place
 
     model = load_model(*model_place(registration), SliceRegistration)
     volumes, _, _ = load_folder(folder, shifts, config, device=device)

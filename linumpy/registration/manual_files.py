@@ -46,12 +46,11 @@ def refine_manual_transforms(
     InputError
         When a transform is of a slice that is not there, or cannot be understood.
     """
-    from linumpy.io.models import load_model, save_model
+    from linumpy.io.models import load_model, model_place, save_model
     from linumpy.mosaic.brain import load_folder
     from linumpy.registration.manual_network import ManualPair, place_by_hand
     from linumpy.registration.manual_refine import refine_transform
     from linumpy.registration.manual_transforms import find_transforms, read_transform
-    from linumpy.slices.single_stages import model_place
 
     model = load_model(*model_place(registration), SliceRegistration)
     volumes, _, _ = load_folder(folder, shifts, config, device=device)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.device import Array, namespace
-from linumpy.geometry.zmorph import planar, sample_plane, source_window, turn_about
-from linumpy.registration.correlation import (
+from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     correlation_surface,
     find_peak,
     flatten,
 )
+from linumpy.geometry.zmorph import planar, sample_plane, source_window, turn_about
 from linumpy.registration.poses import entry_of
 from linumpy.registration.register_slices import SliceRegistration, SliceVolume
 from linumpy.registration.rigid import fit_rigid, middle_px

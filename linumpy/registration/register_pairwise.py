@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace, to_host
-from linumpy.registration.correlation import (
+from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     Peak,
     confidence,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.device import Array, namespace, to_host
+from linumpy.geometry.correlation import fetch_surfaces, start_correlation
 from linumpy.geometry.least_squares import least_squares, solve_positive
-from linumpy.registration.correlation import fetch_surfaces, start_correlation
 from linumpy.registration.turned import turn_planes
 
 _BLOCK_PX = 96

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linumpy.geometry.least_squares import solve_positive
-from linumpy.registration.expected_depths import most_likely
-from linumpy.registration.network import (
+from linumpy.geometry.network import (
     Network,
     cauchy_weights,
     connected_components,
     least_deviations,
     robust_spread,
 )
+from linumpy.registration.expected_depths import most_likely
 
 _ROUNDS = 6
 _FREE = 1000.0

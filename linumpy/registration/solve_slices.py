@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.geometry.least_squares import column_products, solve_positive
-from linumpy.registration.network import (
+from linumpy.geometry.network import (
     Network,
     cauchy_weights,
     connected_components,

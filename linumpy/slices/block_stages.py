@@ -32,18 +32,18 @@ from linumpy.intensity.quantiles import float_histogram
 from linumpy.io.grid import GridInfo
 from linumpy.io.slice_layout import SHARD_PX, SliceLayout
 from linumpy.log import logger
-from linumpy.mosaic.scan_distortion import straighten
-from linumpy.mosaic.stitch_3d_refined import (
-    blending_weights,
-    canvas_shape,
-    stitch_3d_refined,
-)
 from linumpy.slices.engine import Source, Stage, on_device
 from linumpy.slices.odd_tiles import contradicting_tiles
 from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Key, Tile
 from linumpy.stage_params.slices import CropParams, NormalizeParams, StitchParams
+from linumpy.tiles.scan_distortion import straighten
+from linumpy.tiles.stitch_3d_refined import (
+    blending_weights,
+    canvas_shape,
+    stitch_3d_refined,
+)
 
 
 class StitchedSource(Source):

@@ -24,7 +24,6 @@ from linumpy.io.grid import check_slice_ids, open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
 from linumpy.log import logger
-from linumpy.mosaic.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.psf_stages import CompensatePsf
@@ -45,6 +44,7 @@ from linumpy.slices.tile_stages import (
 )
 from linumpy.stage_params.intensity import PsfParams
 from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnParams, ResampleParams
+from linumpy.tiles.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
 
 
 @dataclass(frozen=True)

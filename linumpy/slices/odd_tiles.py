@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from linumpy.slices.register_stage import TilePositions
 
 CLEAR = 0.5
-"""Confidence from which a match is believed (`linumpy.registration.correlation.confidence`)."""
+"""Confidence from which a match is believed (`linumpy.geometry.correlation.confidence`)."""
 
 LEAST_NEIGHBOURS = 3
 """Neighbours that must contradict a tile. Below that one wrong neighbour and one dim overlap would

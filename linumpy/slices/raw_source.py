@@ -6,6 +6,7 @@ read, cut, mask and flag their tiles by the same code (`linumpy.mosaic.create_mo
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +20,10 @@ from linumpy.io.raw import RawTile, discover_tiles, tiles_of_slice
 from linumpy.io.raw_files import image_files
 from linumpy.io.tables import read_slice_config, selected_ids
 from linumpy.mosaic.create_mosaic_grid_3d import RawTiles, TileNotes, open_raw_tiles
+from linumpy.mosaic.grid_options import GridOptions, grid_options
 from linumpy.mosaic.raw_slice import axial_resolution_um, read_raw_slice
 from linumpy.slices.engine import Source
 from linumpy.slices.grid_io import GridSource
-from linumpy.slices.grid_options import GridOptions
 from linumpy.slices.tile import Key, Tile
 
 T = TypeVar("T")
@@ -235,3 +236,11 @@ def finished_layout(source: Source, layout: GridInfo) -> GridInfo:
         When all samples of a raw slice are 0.
     """
     return replace(layout, tiles=source.finish().tiles) if isinstance(source, RawSource) else layout
+
+
+def slice_input(args: argparse.Namespace) -> SliceInput:
+    """Return the grid that was named, or the raw slice that stands for it."""
+    if args.input is not None:
+        grid: Path = args.input
+        return grid
+    return raw_inputs(args.from_root_directory, [args.slice], options=grid_options(args))[0]

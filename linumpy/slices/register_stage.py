@@ -15,7 +15,9 @@ from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import load_model
 from linumpy.log import logger
-from linumpy.mosaic.register_tiles import (
+from linumpy.slices.engine import Stage
+from linumpy.slices.tile import Key, Tile
+from linumpy.tiles.register_tiles import (
     PairResult,
     PendingPair,
     Solution,
@@ -30,10 +32,8 @@ from linumpy.mosaic.register_tiles import (
     tile_brightness,
     tile_evidence,
 )
-from linumpy.mosaic.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
-from linumpy.mosaic.scan_strips import overlap_strips, scan_evidence
-from linumpy.slices.engine import Stage
-from linumpy.slices.tile import Key, Tile
+from linumpy.tiles.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
+from linumpy.tiles.scan_strips import overlap_strips, scan_evidence
 
 SCAN_MODEL = "scan_distortion"
 """Stem of the acquisition's model of the scan."""

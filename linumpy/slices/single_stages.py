@@ -14,7 +14,7 @@ from linumpy.device import Device
 from linumpy.errors import InputError
 from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.io.atomic import together
-from linumpy.io.models import load_model, save_model
+from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import open_image
 from linumpy.params import build
 from linumpy.slices.attenuation_stages import CompensateAttenuation
@@ -49,11 +49,6 @@ from linumpy.stage_params.slices import (
 )
 
 Values = Mapping[str, Any]
-
-
-def model_place(path: Path) -> tuple[Path, str]:
-    """Split the path of a model's JSON into its folder and stem."""
-    return path.parent, path.name.removesuffix(".json")
 
 
 def _grid_to_grid(

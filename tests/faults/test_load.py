@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from linumpy.geometry import neighbours
 from linumpy.geometry.neighbours import boxes_by_block, close_pairs
-from linumpy.mosaic.register_tiles import find_pairs
 from linumpy.stream import StreamError, stream
+from linumpy.tiles.register_tiles import find_pairs
 
 from . import load
 

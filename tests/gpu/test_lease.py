@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from linumpy.errors import DeviceError, InputError
-from linumpy.gpu import lease_book
-from linumpy.gpu.lease import PARTS, Ask, take
-from linumpy.gpu.lease_book import Book
-from linumpy.gpu.nvml import Gpu
+from linumpy.leases import book
+from linumpy.leases.book import Book
+from linumpy.leases.lease import PARTS, Ask, take
+from linumpy.leases.nvml import Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -29,8 +29,8 @@ TWO = [Gpu("GPU-aaaaaaaa-1", "H", 80 * GIB), Gpu("GPU-bbbbbbbb-2", "H", 80 * GIB
 HOLDER = """
 import json, os, sys, time
 from pathlib import Path
-from linumpy.gpu.lease import Ask, take
-from linumpy.gpu.nvml import Gpu
+from linumpy.leases.lease import Ask, take
+from linumpy.leases.nvml import Gpu
 
 ask, names, folder, log, hold_s = json.loads(sys.argv[1])
 gpus = [Gpu(name, "H", 80 << 30) for name in names]
@@ -236,12 +236,12 @@ def test_containers_that_share_the_folder_share_the_gpus(tmp_path):
 
 
 def test_the_folder_is_the_users_alone_and_local(tmp_path, monkeypatch):
-    monkeypatch.delenv(lease_book.VARIABLE, raising=False)
-    assert lease_book.lease_folder({}) == Path(f"/tmp/linumpy-lease-{os.geteuid()}")
-    assert lease_book.lease_folder({"LINUMPY_LEASE_DIR": "/x"}) == Path("/x")
+    monkeypatch.delenv(book.VARIABLE, raising=False)
+    assert book.lease_folder({}) == Path(f"/tmp/linumpy-lease-{os.geteuid()}")
+    assert book.lease_folder({"LINUMPY_LEASE_DIR": "/x"}) == Path("/x")
 
     def refusal(path):
-        monkeypatch.setattr(lease_book, "lease_folder", lambda: path)
+        monkeypatch.setattr(book, "lease_folder", lambda: path)
         with pytest.raises(InputError, match="LINUMPY_LEASE_DIR") as caught:
             take(Ask(), TWO)
         return str(caught.value)
@@ -255,7 +255,7 @@ def test_the_folder_is_the_users_alone_and_local(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     assert "file: " in refusal(tmp_path / "file")
     mine.chmod(0o700)
-    monkeypatch.setattr(lease_book, "_filesystem", lambda _: "nfs4")
+    monkeypatch.setattr(book, "_filesystem", lambda _: "nfs4")
     assert "lies on nfs4" in refusal(mine)
 
 
@@ -265,7 +265,7 @@ def test_the_kind_of_file_system_is_read_from_the_kernels_list(tmp_path):
         "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
         "35 22 0:52 / /home rw,relatime shared:1 - nfs4 server:/home rw\n"
     )
-    kind = lease_book._filesystem
+    kind = book._filesystem
     assert [kind(os.makedev(*n), mounts) for n in ((8, 1), (0, 52), (9, 9))] == ["ext4", "nfs4", ""]
     assert kind(1, tmp_path / "none") == ""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.gpu.nvml import Gpu, by_uuid, list_gpus, visible_gpus
+from linumpy.leases.nvml import Gpu, by_uuid, list_gpus, visible_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 SAME = [Gpu(f"GPU-{n}{n}{n}{n}-5", "H", 10) for n in range(4)]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from linumpy.device import Device
-from linumpy.gpu.nvml import by_uuid, list_gpus, started_uuids
 from linumpy.io.omezarr import open_image
+from linumpy.leases.nvml import by_uuid, list_gpus, started_uuids
 from linumpy.slices import gpu_sweep
 from linumpy.slices.reconstruct_slice import reconstruct_slice
 from linumpy.slices.store import TileStore
@@ -140,7 +140,7 @@ def test_arrays_go_from_gpu_to_gpu_in_what_holds_them():
     import cupy
 
     from linumpy.device import with_arrays_on
-    from linumpy.mosaic.register_tiles import TileEvidence
+    from linumpy.tiles.register_tiles import TileEvidence
 
     with cupy.cuda.Device(1):
         slabs = cupy.arange(60, dtype=cupy.float32).reshape(3, 4, 5)[:, ::2, 1:]
@@ -194,12 +194,12 @@ def test_the_first_reads_of_a_process_can_be_those_of_two_gpus_at_once(tmp_path)
 
 CHILD = """
 import sys
-from linumpy.gpu.lease import Ask
+from linumpy.leases.lease import Ask
 from linumpy.start_up import begin_cuda
 
 begin_cuda(Ask(count=int(sys.argv[1]), wait_s=60))
 from linumpy.device import resolve
-from linumpy.gpu.nvml import started_uuids
+from linumpy.leases.nvml import started_uuids
 
 device = resolve(True)
 import cupy

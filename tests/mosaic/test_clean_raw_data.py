@@ -13,8 +13,8 @@ from linumpy.io.manifest import adopt
 from linumpy.io.raw import discover_tiles
 from linumpy.mosaic.clean_raw_data import clean_raw_data
 from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
+from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.merge_slices_into_folders import merge_slices_into_folders
-from linumpy.slices.grid_options import GridOptions
 
 
 def write_raw(root, n_slices=2, n_tiles=3, seed=5):
@@ -125,7 +125,7 @@ def test_nothing_goes_when_a_grid_is_not_whole(acquisition, spoil, match):
 
 def test_a_grid_of_other_voxels_does_not_count(acquisition, tmp_path):
     raw, grids = acquisition
-    from linumpy.slices.grid_options import GridOptions
+    from linumpy.mosaic.grid_options import GridOptions
 
     coarse = tmp_path / "coarse" / "mosaic_grid_3d_z00.ome.zarr"
     create_mosaic_grid_3d(raw, 0, coarse, GridOptions(resolution_um=20.0))

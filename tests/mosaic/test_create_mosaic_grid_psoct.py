@@ -7,10 +7,10 @@ from linumpy.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, resampling_matrices
 from linumpy.io.grid import open_grid
 from linumpy.mosaic.create_mosaic_grid_psoct import create_mosaic_grid_psoct
+from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY, PsoctOptions
 from linumpy.mosaic.psoct_slice import find_oct_files
 from linumpy.phantom.psoct import export_psoct, mixing_deg, write_oct
-from linumpy.slices.grid_options import GridOptions
 
 RANGE_MM = (0.6, 0.4, 0.05)
 STEP_MM = (0.48, 0.3)

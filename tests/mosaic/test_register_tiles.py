@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 
 from linumpy.device import to_host
-from linumpy.mosaic.register_tiles import (
+from linumpy.geometry.correlation import Peak, flatten
+from linumpy.geometry.network import connected_components
+from linumpy.tiles.register_tiles import (
     MAX_SLABS,
     PairResult,
     correlate_pair,
@@ -12,8 +14,6 @@ from linumpy.mosaic.register_tiles import (
     tile_brightness,
     tile_evidence,
 )
-from linumpy.registration.correlation import Peak, flatten
-from linumpy.registration.network import connected_components
 
 from ..registration.speckle import FINE, fixed_field, image
 

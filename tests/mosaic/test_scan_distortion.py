@@ -5,7 +5,8 @@ import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.device import to_host
-from linumpy.mosaic.register_tiles import (
+from linumpy.geometry.correlation import Peak
+from linumpy.tiles.register_tiles import (
     correlate_pair,
     find_pairs,
     finish_pairs,
@@ -13,14 +14,13 @@ from linumpy.mosaic.register_tiles import (
     start_pair,
     tile_evidence,
 )
-from linumpy.mosaic.scan_distortion import (
+from linumpy.tiles.scan_distortion import (
     Strip,
     fit_scan_distortion,
     pair_mismatch,
     straighten,
 )
-from linumpy.mosaic.scan_strips import overlap_strips, scan_evidence
-from linumpy.registration.correlation import Peak
+from linumpy.tiles.scan_strips import overlap_strips, scan_evidence
 
 from .test_register_tiles import measured_pairs
 

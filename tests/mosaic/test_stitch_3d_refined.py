@@ -4,7 +4,7 @@ from scipy.ndimage import map_coordinates
 
 from linumpy.device import to_host
 from linumpy.mosaic import stitch_3d_refined as module
-from linumpy.mosaic.stitch_3d_refined import (
+from linumpy.tiles.stitch_3d_refined import (
     blending_weights,
     canvas_shape,
     stitch_3d_refined,

@@ -17,19 +17,19 @@ from linumpy.intensity.compensate_psf import AxialResponse, no_response
 from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.intensity.normalize_intensities_per_slice import Normalization
 from linumpy.io.models import save_model
+from linumpy.metrics.figures import StageMetrics
+from linumpy.metrics.limits import LIMITS, Limits, worst
+from linumpy.metrics.stages import READERS, measure
 from linumpy.mosaic.detect_rehoming import RehomingReport
 from linumpy.mosaic.interpolate_missing_slice import InterpolationReport
-from linumpy.mosaic.scan_distortion import ScanDistortion
 from linumpy.mosaic.stack_slices_motor import BrainModel
 from linumpy.quality.assess_slice_quality import SliceQuality
-from linumpy.quality.metrics import StageMetrics, measure
 from linumpy.quality.run import Run
-from linumpy.quality.stage_metrics import READERS
-from linumpy.quality.thresholds import LIMITS, Limits, worst
 from linumpy.registration.align_to_ras import AlignedBrain
 from linumpy.registration.auto_exclude_slices import ExclusionModel
 from linumpy.registration.register_slices import SliceRegistration
 from linumpy.slices.register_stage import TilePositions
+from linumpy.tiles.scan_distortion import ScanDistortion
 
 VOXEL = (10.0, 5.0, 5.0)
 

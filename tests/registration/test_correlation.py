@@ -3,7 +3,7 @@ import pytest
 from scipy.ndimage import gaussian_filter, uniform_filter
 
 from linumpy.device import to_host
-from linumpy.registration.correlation import (
+from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     _window_mean,
     confidence,

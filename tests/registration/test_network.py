@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components as scipy_components
 
-from linumpy.registration import network
-from linumpy.registration.network import (
+from linumpy.geometry import network
+from linumpy.geometry.network import (
     Design,
     bridges,
     connected_components,

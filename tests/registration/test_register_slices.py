@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter1d
 
 from linumpy.device import to_host
+from linumpy.geometry.correlation import ACCEPT_Z_SCORE
 from linumpy.registration import register_pairwise as module
 from linumpy.registration import slice_planes
-from linumpy.registration.correlation import ACCEPT_Z_SCORE
 from linumpy.registration.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.registration.register_slices import (
     motor_registration,

@@ -8,7 +8,7 @@ from scipy.ndimage import gaussian_filter1d, map_coordinates
 from scipy.ndimage import rotate as scipy_rotate
 
 from linumpy.device import to_host
-from linumpy.registration.correlation import flatten
+from linumpy.geometry.correlation import flatten
 from linumpy.registration.register_pairwise import register_pair
 from linumpy.registration.register_slices import register_slices
 from linumpy.registration.rigid import fit_rigid, middle_px

@@ -11,8 +11,8 @@ from linumpy.io.grid import open_grid
 from linumpy.io.omezarr import open_image
 from linumpy.io.raw import discover_tiles
 from linumpy.mosaic import create_mosaic_grid_3d as maker
+from linumpy.mosaic.grid_options import GridOptions
 from linumpy.slices.grid_io import GridSource
-from linumpy.slices.grid_options import GridOptions
 from linumpy.slices.learn_models import AcquisitionModels, learn_models
 from linumpy.slices.raw_source import MaskNeeded, RawSource, raw_inputs
 from linumpy.slices.reconstruct_slice import reconstruct_slice

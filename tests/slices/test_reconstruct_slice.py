@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from linumpy.io.omezarr import open_image
-from linumpy.mosaic.scan_distortion import ScanDistortion
 from linumpy.slices import single_stages as single
 from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.reconstruct_slice import reconstruct_slice
 from linumpy.stage_params.slices import SliceParams
+from linumpy.tiles.scan_distortion import ScanDistortion
 
 from .learned import PARAMS, learned
 

@@ -98,7 +98,7 @@ def flatten(planes: Array, valid: Array | None = None) -> Array:
     flattened by itself.
     """
     if is_device_array(planes):
-        from linumpy.gpu.mosaic_kernels import flatten_planes
+        from linumpy.geometry.tile_kernels import flatten_planes
 
         wide, narrow = (_taps(sigma) for sigma in (_FLATTEN_SIGMA_PX, _SMOOTH_SIGMA_PX))
         return flatten_planes(planes, valid, wide.tolist(), narrow.tolist())
@@ -237,7 +237,7 @@ def start_correlation(
     first, second, centre_px, radius_px, min_overlap_share
         As there.
     chosen
-        On a device, the planes to use, from `linumpy.gpu.mosaic_kernels.choose_slabs`; None for
+        On a device, the planes to use, from `linumpy.geometry.tile_kernels.choose_slabs`; None for
         all.
     """
     size = (
@@ -247,7 +247,7 @@ def start_correlation(
     low = (centre_px[0] - radius_px[0], centre_px[1] - radius_px[1])
     side = (2 * radius_px[0] + 1, 2 * radius_px[1] + 1)
     if is_device_array(first):
-        from linumpy.gpu.mosaic_kernels import choose_all, correlate
+        from linumpy.geometry.tile_kernels import choose_all, correlate
 
         if chosen is None:
             chosen = choose_all(len(first))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from linumpy.params import add_slice_id
 
@@ -114,15 +113,6 @@ def check_raw_arguments(
     given = args.slice is not None or getattr(args, "slice_config", None) is not None
     if not raw and (given or grid_options(args) != GridOptions()):
         parser.error("flags of a raw acquisition come with --from_root_directory alone")
-
-
-def slice_input(args: argparse.Namespace) -> Any:
-    """Return the grid that was named, or the raw slice that stands for it."""
-    if args.input is not None:
-        return args.input
-    from linumpy.slices.raw_source import raw_inputs
-
-    return raw_inputs(args.from_root_directory, [args.slice], options=grid_options(args))[0]
 
 
 def grid_options(args: argparse.Namespace, resolution_um: float = NATIVE_RESOLUTION) -> GridOptions:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.quality.metrics import StageMetrics
-from linumpy.quality.thresholds import LIMITS, OK
+from linumpy.metrics.figures import StageMetrics
+from linumpy.metrics.limits import LIMITS, OK
 
 
 def depth_metrics(model: Any, found: StageMetrics) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from linumpy.mosaic.register_tiles import (
+from linumpy.tiles.register_tiles import (
     SECOND_LOOK_Z_SCORE,
     PairResult,
     Solution,
     TilePair,
 )
-from linumpy.mosaic.scan_distortion import FAST_AXIS, ScanEvidence, Strip
+from linumpy.tiles.scan_distortion import FAST_AXIS, ScanEvidence, Strip
 
 _STRIP_PX, _MIN_STRIP_PX = 8, 4
 _MIN_STRIPS, _MAX_STRIPS = 3, 8

@@ -31,8 +31,8 @@ from linumpy.geometry.least_squares import (
     linear_combination,
     solve_positive,
 )
+from linumpy.geometry.network import robust_spread
 from linumpy.geometry.resample import apply_axis_weights, resample_masked
-from linumpy.registration.network import robust_spread
 
 FAST_AXIS = 0
 """Of the lateral axes: A-lines follow one another along axis 1 of a tile."""

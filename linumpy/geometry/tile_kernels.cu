@@ -1,4 +1,4 @@
-// Kernels of stitching and registration; mosaic_kernels.py says how to call them.
+// Kernels of stitching and registration; tile_kernels.py says how to call them.
 
 typedef unsigned char u8;
 typedef long long i64;

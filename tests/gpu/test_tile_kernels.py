@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from linumpy.device import is_device_array, to_host
-from linumpy.mosaic.register_tiles import TilePair, correlate_pair, tile_evidence
-from linumpy.mosaic.stitch_3d_refined import (
+from linumpy.geometry.correlation import correlation_surface, flatten
+from linumpy.stage_params.slices import BLENDING_METHODS
+from linumpy.tiles.register_tiles import TilePair, correlate_pair, tile_evidence
+from linumpy.tiles.stitch_3d_refined import (
     blending_weights,
     canvas_shape,
     stitch_3d_refined,
 )
-from linumpy.registration.correlation import correlation_surface, flatten
-from linumpy.stage_params.slices import BLENDING_METHODS
 
 from . import needs_gpu
 
@@ -122,8 +122,8 @@ def test_pairs_of_tiles_are_the_hosts(rng, on_device, shape, masked):
 
 
 def test_slabs_are_chosen_as_on_the_host(rng, on_device):
-    from linumpy.gpu.mosaic_kernels import choose_slabs
-    from linumpy.mosaic.register_tiles import _MIN_SLABS, _SIGNAL_OVER_NOISE, _common_slabs
+    from linumpy.geometry.tile_kernels import choose_slabs
+    from linumpy.tiles.register_tiles import _MIN_SLABS, _SIGNAL_OVER_NOISE, _common_slabs
 
     for n, spread in ((24, 3.0), (24, 0.1), (9, 1.0), (3, 1.0)):
         first, second = 1 + spread * rng.random((2, n), dtype=np.float32)
@@ -134,7 +134,6 @@ def test_slabs_are_chosen_as_on_the_host(rng, on_device):
 
 
 def test_planes_transformed_a_few_at_a_time_give_the_same_surface(rng, on_device, monkeypatch):
-    from linumpy.gpu import mosaic_kernels
 
     first = rng.normal(size=(5, 20, 24)).astype(np.float32)
     second = rng.normal(size=(5, 18, 22)).astype(np.float32)
@@ -142,8 +141,11 @@ def test_planes_transformed_a_few_at_a_time_give_the_same_surface(rng, on_device
     options = {"centre_px": (2, -1), "radius_px": (4, 5), "min_overlap_share": 0.61}
     host = correlation_surface(first, second, **options)
     assert 0 < np.isnan(host.values).mean() < 1
-    for nbytes in (mosaic_kernels._STACK_NBYTES, 50_000, 1):
-        monkeypatch.setattr(mosaic_kernels, "_STACK_NBYTES", nbytes)
+
+    from linumpy.geometry import tile_kernels
+
+    for nbytes in (tile_kernels._STACK_NBYTES, 50_000, 1):
+        monkeypatch.setattr(tile_kernels, "_STACK_NBYTES", nbytes)
         device = correlation_surface(on_device(first), on_device(second), **options)
         np.testing.assert_allclose(device.values, host.values, atol=1e-5)
         np.testing.assert_allclose(device.weight, host.weight, atol=1e-6)

@@ -1,4 +1,4 @@
-// Kernels of stacking; stack_kernels.py says how to call them.
+// Kernels of stacking; kernels.py says how to call them.
 
 typedef unsigned char u8;
 typedef long long i64;

@@ -23,9 +23,9 @@ from pathlib import Path
 from types import TracebackType
 
 from linumpy.errors import DeviceError, InputError, LinumpyError
-from linumpy.gpu import nvml
-from linumpy.gpu.lease_book import Book, Entry, OwnEntry
-from linumpy.gpu.nvml import Gpu
+from linumpy.leases import nvml
+from linumpy.leases.book import Book, Entry, OwnEntry
+from linumpy.leases.nvml import Gpu
 
 LEASED = "LINUMPY_LEASED_GPUS"
 """Environment variable by which a process tells those it starts that the GPUs visible to them,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from linumpy.device import to_host
-from linumpy.quality.depth_metrics import depth_metrics
-from linumpy.quality.metrics import StageMetrics
+from linumpy.metrics.depths import depth_metrics
+from linumpy.metrics.figures import StageMetrics
 
 Reader = Callable[[Any, StageMetrics], None]
 
@@ -156,7 +156,7 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
 
 
 _CLEAR = 0.5
-"""Confidence from which a pair's peak is believed (`registration.correlation.confidence`)."""
+"""Confidence from which a pair's peak is believed (`geometry.correlation.confidence`)."""
 
 _FEW = 4
 """Pairs, or tiles, of which fewer tell no share."""
@@ -464,6 +464,26 @@ READERS: dict[str, Reader] = {
 # Models that are named for what they tell, and not for their stage.
 READERS["rehoming_report"] = detect_rehoming
 READERS["interpolated_diagnostics"] = interpolate_missing_slice
+
+
+def measure(stem: str, model: Any) -> StageMetrics | None:
+    """Return the figures of a model; None when no stage of that name has any.
+
+    Parameters
+    ----------
+    stem
+        The model's file stem: a stage's name, maybe behind the name of what it was learned from
+        and an underscore.
+    model
+        The stage's dataclass.
+    """
+    names = [name for name in READERS if stem == name or stem.endswith(f"_{name}")]
+    if not names:
+        return None
+    reader = READERS[max(names, key=len)]
+    found = StageMetrics(reader.__name__)
+    reader(model, found)
+    return found
 
 
 def _share(part: int, whole: int) -> float | None:

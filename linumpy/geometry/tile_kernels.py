@@ -1,4 +1,4 @@
-"""Stitching and registration on a GPU: calls of the CUDA kernels in ``mosaic_kernels.cu``.
+"""Stitching and registration on a GPU: calls of the CUDA kernels in ``tile_kernels.cu``.
 
 The functions are the device's side of those in `mosaic` and `registration` that name them, with
 the same meaning. They queue work on the current stream and wait for nothing.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.device import Array, like
-from linumpy.mosaic.stitch_3d_refined import Placement
+from linumpy.geometry.tile_on_block import TileOnBlock
 
 _THREADS = 256
 _PLANES_A_THREAD = 4
@@ -27,7 +27,7 @@ _STACK_NBYTES = 128 << 20
 def _module(device_id: int) -> Any:
     import cupy
 
-    source = (resources.files(__package__) / "mosaic_kernels.cu").read_text()
+    source = (resources.files(__package__) / "tile_kernels.cu").read_text()
     return cupy.RawModule(code=source, options=("--std=c++17",), backend="nvrtc")
 
 
@@ -65,12 +65,12 @@ def _pointer(array: Array | None) -> Any:
 
 
 def stitch_block(
-    parts: Sequence[Placement],
+    parts: Sequence[TileOnBlock],
     weights: tuple[Array, Array],
     shape: tuple[int, int, int],
     like_array: Array,
 ) -> tuple[Array, Array]:
-    """Blend tiles into one block in one launch; see `mosaic.stitch_3d_refined`."""
+    """Blend tiles into one block in one launch; see `tiles.stitch_3d_refined`."""
     import cupy
 
     depth, rows, columns = shape
@@ -147,7 +147,7 @@ def _taps(device_id: int, taps: tuple[float, ...]) -> Array:
 def flatten_planes(
     planes: Array, valid: Array | None, wide: Sequence[float], narrow: Sequence[float]
 ) -> Array:
-    """Take the local mean and brightness out of images; see `registration.correlation.flatten`.
+    """Take the local mean and brightness out of images; see `geometry.correlation.flatten`.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def correlate(
     size: tuple[int, int],
     min_overlap_share: float,
 ) -> Array:
-    """Correlate two stacks over a window; see `registration.correlation.correlation_surface`.
+    """Correlate two stacks over a window; see `geometry.correlation.correlation_surface`.
 
     Parameters
     ----------

@@ -8,11 +8,11 @@ the order of the grid.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from linumpy.device import Array, is_device_array
+from linumpy.geometry.tile_on_block import TileOnBlock
 
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-9, 1e9
 """Products of two, and of a voxel with them, are still float32 numbers of full precision."""
@@ -66,31 +66,6 @@ def canvas_shape(
     return corner, (int(shape[0]), int(shape[1]))
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Where a tile lies on a block of the canvas.
-
-    Attributes
-    ----------
-    data, valid
-        The tile (z, axis 1, axis 2) and its mask, or None.
-    low, high
-        Pixels of the block that the tile reaches with both samples of the interpolation, along
-        axis 1 and axis 2; `high` is one past the last.
-    shift
-        Tile pixel minus block pixel.
-    fraction
-        Share of the tile pixel before, for a tile that lies between pixels.
-    """
-
-    data: Array
-    valid: Array | None
-    low: tuple[int, int]
-    high: tuple[int, int]
-    shift: tuple[int, int]
-    fraction: tuple[np.float32, np.float32]
-
-
 def stitch_3d_refined(
     tiles: Iterable[tuple[Array, Array | None, Sequence[float]]],
     weights: tuple[np.ndarray, np.ndarray],
@@ -119,7 +94,7 @@ def stitch_3d_refined(
     parts = [part for part in placed if part is not None]
     shape = (like_array.shape[0], *(s.stop - s.start for s in window))
     if is_device_array(like_array):
-        from linumpy.gpu.mosaic_kernels import stitch_block
+        from linumpy.geometry.tile_kernels import stitch_block
 
         return stitch_block(parts, weights, shape, like_array)
     return _blend(parts, weights, shape)
@@ -127,7 +102,7 @@ def stitch_3d_refined(
 
 def place_tile(
     data: Array, valid: Array | None, offset_px: Sequence[float], window: tuple[slice, slice]
-) -> Placement | None:
+) -> TileOnBlock | None:
     """Place a tile on a block; None where it does not reach any of its pixels."""
     low, high, shift, fraction = [], [], [], []
     for axis in (0, 1):
@@ -143,7 +118,7 @@ def place_tile(
         high.append(stop - window[axis].start)
         shift.append(window[axis].start - whole)
         fraction.append(share)
-    return Placement(
+    return TileOnBlock(
         data,
         valid,
         (low[0], low[1]),
@@ -156,7 +131,7 @@ def place_tile(
 class _Taps:
     """How a tile's samples add up to weighted pixels of a block, one axis after the other."""
 
-    def __init__(self, part: Placement, weights: tuple[np.ndarray, np.ndarray]) -> None:
+    def __init__(self, part: TileOnBlock, weights: tuple[np.ndarray, np.ndarray]) -> None:
         self.part = part
         self.at = (slice(None), *(slice(*ends) for ends in zip(part.low, part.high, strict=True)))
         self.rows, self.columns = (
@@ -223,7 +198,7 @@ def _shaped(buffer: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _blend(
-    parts: Sequence[Placement], weights: tuple[np.ndarray, np.ndarray], shape: tuple[int, ...]
+    parts: Sequence[TileOnBlock], weights: tuple[np.ndarray, np.ndarray], shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Blend on the host, a few planes at a time.
 

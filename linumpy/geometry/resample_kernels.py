@@ -1,4 +1,4 @@
-"""Resampling of all three axes in one CUDA kernel; ``stage_kernels.cu`` holds it.
+"""Resampling of all three axes in one CUDA kernel; ``kernels.cu`` holds it.
 
 A block of threads makes 4 planes by 8 rows of output, some columns wide. What it has to read, and
 with which weights, is worked out here from the axis matrices, once for all tiles.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.device import Array
-from linumpy.gpu.stage_kernels import SHARED_NBYTES, as_bytes, blocks_for, launch
+from linumpy.geometry.kernels import SHARED_NBYTES, as_bytes, blocks_for, launch
 
 Matrices = Sequence[np.ndarray | None]
 

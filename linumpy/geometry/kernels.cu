@@ -1,4 +1,4 @@
-// Kernels of the stages on tiles; stage_kernels.py says how to call them. Arrays are (z, axis 1,
+// Kernels of the stages on tiles; kernels.py says how to call them. Arrays are (z, axis 1,
 // axis 2), contiguous; `plane` is the number of A-lines, an A-line being its index in a plane.
 // Masks are bytes, 0 meaning no data; a null pointer means that all is data.
 

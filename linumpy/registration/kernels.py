@@ -1,4 +1,4 @@
-"""Stacking on a GPU: calls of the CUDA kernels in ``stack_kernels.cu``."""
+"""Stacking on a GPU: calls of the CUDA kernels in ``kernels.cu``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REACH = np.dtype(
 def _module(device_id: int) -> Any:
     import cupy
 
-    source = (resources.files(__package__) / "stack_kernels.cu").read_text()
+    source = (resources.files(__package__) / "kernels.cu").read_text()
     return cupy.RawModule(code=source, options=("--std=c++17",), backend="nvrtc")
 
 

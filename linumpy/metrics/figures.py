@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from linumpy.io.atomic import write_json
-from linumpy.quality.thresholds import ERROR, LIMITS, OK, WARNING, worst
-
-SUFFIX = "_metrics.json"
+from linumpy.metrics.limits import ERROR, LIMITS, OK, WARNING, worst
 
 
 @dataclass(frozen=True)
@@ -82,32 +78,3 @@ class StageMetrics:
             "warnings": self.warnings,
             "errors": self.errors,
         }
-
-
-def measure(stem: str, model: Any) -> StageMetrics | None:
-    """Return the figures of a model; None when no stage of that name has any.
-
-    Parameters
-    ----------
-    stem
-        The model's file stem: a stage's name, maybe behind the name of what it was learned from
-        and an underscore.
-    model
-        The stage's dataclass.
-    """
-    from linumpy.quality.stage_metrics import READERS
-
-    names = [name for name in READERS if stem == name or stem.endswith(f"_{name}")]
-    if not names:
-        return None
-    reader = READERS[max(names, key=len)]
-    found = StageMetrics(reader.__name__)
-    reader(model, found)
-    return found
-
-
-def write_metrics(folder: Path | str, stem: str, model: Any) -> None:
-    """Write the figures of a model beside it, where there are any."""
-    found = measure(stem, model)
-    if found is not None:
-        write_json(Path(folder) / f"{stem}{SUFFIX}", found.as_json())

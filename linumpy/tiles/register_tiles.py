@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace, to_host
-from linumpy.geometry.neighbours import close_pairs
-from linumpy.mosaic.scan_distortion import FAST_AXIS, pair_mismatch
-from linumpy.registration.correlation import (
+from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     CorrelationSurface,
     Peak,
@@ -26,7 +24,8 @@ from linumpy.registration.correlation import (
     flatten,
     start_correlation,
 )
-from linumpy.registration.network import (
+from linumpy.geometry.neighbours import close_pairs
+from linumpy.geometry.network import (
     Design,
     bridges,
     cauchy_weights,
@@ -34,6 +33,7 @@ from linumpy.registration.network import (
     least_deviations,
     solve_network,
 )
+from linumpy.tiles.scan_distortion import FAST_AXIS, pair_mismatch
 
 MAX_SLABS = 24
 MIN_SIDE_SHARE = 0.5
@@ -190,7 +190,7 @@ def tile_evidence(array: Array, valid: Array | None = None) -> TileEvidence:
     """
     thickness = -(-array.shape[0] // MAX_SLABS)
     if is_device_array(array):
-        from linumpy.gpu.mosaic_kernels import slab_means
+        from linumpy.geometry.tile_kernels import slab_means
 
         slabs, there = slab_means(array, valid, thickness)
     else:
@@ -288,7 +288,7 @@ def start_pair(
     part_b = second.slabs[:, windows[0][1], windows[1][1]]
     chosen: Array | None = None
     if is_device_array(part_a):
-        from linumpy.gpu.mosaic_kernels import choose_slabs
+        from linumpy.geometry.tile_kernels import choose_slabs
 
         chosen = choose_slabs(first.slab_means, second.slab_means, _SIGNAL_OVER_NOISE, _MIN_SLABS)
     else:

@@ -1,4 +1,4 @@
-"""Calls of the CUDA kernels in ``stage_kernels.cu``: what the stages do to a tile on the device.
+"""Calls of the CUDA kernels in ``kernels.cu``: what the stages do to a tile on the device.
 
 Nothing is copied to the host in between, and no temporary is larger than the tile. Everything runs
 on CuPy's current stream. Masks are boolean or uint8.
@@ -29,7 +29,7 @@ _HISTOGRAM_SHARE = 1 << 17
 def _module(device_id: int) -> Any:
     import cupy
 
-    source = (resources.files(__package__) / "stage_kernels.cu").read_text()
+    source = (resources.files(__package__) / "kernels.cu").read_text()
     return cupy.RawModule(code=source, options=("--std=c++17",), backend="nvrtc")
 
 

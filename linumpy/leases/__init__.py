@@ -1,0 +1,1 @@
+"""Which process may use which GPU, and how much of its memory."""

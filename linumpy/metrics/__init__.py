@@ -1,0 +1,1 @@
+"""What is measured of each stage, read from its model, and the limits it is judged by."""
