@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from linumpy import device as places
+from linumpy.benchmark import limits as rows
+from linumpy.benchmark.machine import describe_machine, describe_versions, gds_state
+from linumpy.benchmark.readers import kvikio_modes
+from linumpy.benchmark.rows import Row, best, timed
 from linumpy.device import CPU, Device
 from linumpy.errors import LinumpyError
-from linumpy.gpu import benchmark_limits as rows
-from linumpy.gpu.benchmark_machine import describe_machine, describe_versions, gds_state
-from linumpy.gpu.benchmark_readers import kvikio_modes
-from linumpy.gpu.benchmark_rows import Row, best, timed
 from linumpy.gpu.fetch import n_threads
-from linumpy.gpu.host_codec import encode_chunk, encoder
 from linumpy.gpu.kvikio_zarr import kvikio_settings
 from linumpy.io.omezarr import open_image
+from linumpy.store.host_codec import encode_chunk, encoder
 
 BLOCK_NBYTES = 1 << 24
 MEMORY_NBYTES = 1 << 29

@@ -185,8 +185,8 @@ def write_template(path: Path) -> None:
 
 def read_template(path: Path) -> Any:
     """Read what `write_template` wrote."""
-    from linumpy.io.untrusted import read_arrays
     from linumpy.phantom.anatomy import Template
+    from linumpy.store.untrusted import read_arrays
 
     found = read_arrays(path)
     voxel = found["voxel_mm"].tolist()

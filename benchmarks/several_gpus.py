@@ -55,7 +55,7 @@ def covered_by_step(measured: Measured) -> dict[str, float]:
 
 def describe(folder: Path, on_gpu: bool) -> dict[str, Any]:
     """Return the machine and the versions of what works on it."""
-    from linumpy.gpu.benchmark_machine import describe_machine, describe_versions
+    from linumpy.benchmark.machine import describe_machine, describe_versions
 
     return {"machine": describe_machine(folder, on_gpu), "versions": describe_versions()}
 

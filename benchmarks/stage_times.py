@@ -167,7 +167,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 def describe(use_gpu: bool) -> dict[str, Any]:
     """Return what the machine is."""
-    from linumpy.gpu.benchmark_machine import describe_machine, describe_versions
+    from linumpy.benchmark.machine import describe_machine, describe_versions
 
     machine = describe_machine(Path.cwd(), use_gpu)
     return {"machine": machine, "versions": describe_versions()}

@@ -25,7 +25,7 @@ def switch_off() -> None:
     """Take the checks out, before whoever calls them is imported."""
     # Zarr's configuration, read when it is imported: the host's decoder compares no CRC-32C.
     os.environ["ZARR_CODEC_PIPELINE__VALIDATE_CHECKSUMS"] = "False"
-    from linumpy.io import chunk_guard, manifest
+    from linumpy.store import chunk_guard, manifest
 
     for name in ("check_files", "check_all", "find_manifest", "write_manifest"):
         assert hasattr(manifest, name), name

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 from linumpy import __version__
 from linumpy.errors import InputError
 from linumpy.exit_status import DEVICE_LOST, exit_status, message
-from linumpy.io.remote import as_path, is_remote, refuse_remote_arguments
 from linumpy.leases.lease import DEFAULT_WAIT_S, Ask
 from linumpy.log import configure_logging, logger
 from linumpy.migration import suggestion, translate
 from linumpy.start_up import Stopped, Stopping, begin_cuda, leave
+from linumpy.store.remote import as_path, is_remote, refuse_remote_arguments
 
 # Before NumPy is loaded: products of matrices are rounded differently with another number of
 # threads, and the threads that work on tiles take all cores as it is.
@@ -222,7 +222,7 @@ def _check_inputs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
     for value in [getattr(args, dest) for dest in inputs]:
         for path in value if isinstance(value, list) else [value]:
             if path is not None and not is_remote(path) and path.is_dir():
-                from linumpy.io.manifest import check_files
+                from linumpy.store.manifest import check_files
 
                 check_files(path)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from linumpy.errors import LinumpyError
 from linumpy.extras import extra_advice
-from linumpy.io.atomic import atomic_path
+from linumpy.store.atomic import atomic_path
 
 _LISTING = "class_path.txt"
 _DOWNLOAD_TRIES = 4

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linumpy.io.atomic import write_text
 from linumpy.migration import SAME, is_alias, read_table
+from linumpy.store.atomic import write_text
 
 _INTRODUCTION = """\
 <!-- Made from linumpy/migration.json by linumpy.migration_page; edit the table instead. -->

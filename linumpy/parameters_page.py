@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linumpy.io.atomic import write_text
+from linumpy.store.atomic import write_text
 
 _INTRODUCTION = """\
 <!-- Made from nextflow_schema.json by linumpy.parameters_page; edit the schema instead. -->

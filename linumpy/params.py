@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from linumpy.cli import make_parser
 from linumpy.errors import InputError
-from linumpy.io.remote import as_path
+from linumpy.store.remote import as_path
 
 P = TypeVar("P")
 

@@ -204,7 +204,7 @@ class Stopping:
 def end_now(status: int) -> NoReturn:
     """End the process, whatever its threads wait for, and remove what it was making."""
     # No lock is taken here that another thread may hold for good.
-    aside = sys.modules.get("linumpy.io.aside")
+    aside = sys.modules.get("linumpy.store.aside")
     if aside is not None:
         aside.remove_rest()
     os._exit(status)

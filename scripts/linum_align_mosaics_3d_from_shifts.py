@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:

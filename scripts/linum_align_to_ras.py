@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, add_assume_unit, add_pyramid_resolutions, read_params
 from linumpy.stage_params.atlas import AlignParams
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:

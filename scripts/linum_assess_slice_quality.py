@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.quality import QualityParams
+from linumpy.store.remote import as_path
 
 DESCRIPTION = """Rate the slices of a brain and leave out those that look unlike their neighbours.
 
@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.device import resolve
-    from linumpy.io.atomic import refuse_existing
     from linumpy.quality.assess_folder import assess_folder
+    from linumpy.store.atomic import refuse_existing
 
     for path in (args.output, args.slice_config_out):
         if path is not None:

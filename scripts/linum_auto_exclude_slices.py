@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stamp the table."""
     args = parse(build_parser(), argv)
 
-    from linumpy.io.atomic import refuse_existing
     from linumpy.registration.auto_exclude_slices import auto_exclude_file
+    from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.slice_config_out, args.overwrite)
     auto_exclude_file(

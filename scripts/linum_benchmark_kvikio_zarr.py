@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     args = parse(build_parser(), argv)
 
+    from linumpy.benchmark.kvikio_zarr import benchmark_kvikio_zarr, format_record
     from linumpy.device import resolve
-    from linumpy.gpu.benchmark_kvikio_zarr import benchmark_kvikio_zarr, format_record
-    from linumpy.io.atomic import refuse_existing, write_json
+    from linumpy.store.atomic import refuse_existing, write_json
 
     if args.output is not None:
         refuse_existing(args.output, args.overwrite)

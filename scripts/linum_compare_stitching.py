@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
+from linumpy.store.remote import as_path
 
 DESCRIPTION = """Compare seams at the stage's positions with seams at registered ones.
 
@@ -36,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if (args.grid is None) != (args.seam_picture is None):
         parser.error("--grid and --seam_picture go together")
 
-    from linumpy.io.atomic import refuse_existing
     from linumpy.quality.diagnostics_output import write_diagnostic, write_figure
     from linumpy.quality.diagnostics_seams import compare_stitching, grid_seam, seam_figure
     from linumpy.quality.run import Run
+    from linumpy.store.atomic import refuse_existing
 
     if args.seam_picture is not None:
         refuse_existing(args.seam_picture, args.overwrite)

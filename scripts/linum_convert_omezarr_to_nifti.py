@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.params import add_assume_unit, add_choice, chosen
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:

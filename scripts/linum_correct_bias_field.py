@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.device import resolve
     from linumpy.intensity.correct_bias_field import correct_bias_field
-    from linumpy.io.atomic import refuse_existing
     from linumpy.io.models import model_place, save_model
     from linumpy.io.previews import brain_preview
+    from linumpy.store.atomic import refuse_existing
 
     for path in (args.preview, args.output_model):
         if path is not None:

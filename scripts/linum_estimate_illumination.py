@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.flat import CropTilesParams, FlatParams, ProjectParams
 from linumpy.stage_params.slices import LearnParams, ResampleParams
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,10 +38,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.device import resolve
     from linumpy.flat.estimate_illumination import estimate_illumination
-    from linumpy.io.atomic import refuse_existing
     from linumpy.io.models import save_model
     from linumpy.slices.raw_source import raw_inputs
     from linumpy.slices.tile_stages import FixIllumination3d
+    from linumpy.store.atomic import refuse_existing
 
     stem = FixIllumination3d.name
     refuse_existing(args.output / f"{stem}.json", args.overwrite)

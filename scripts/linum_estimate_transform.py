@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.device import resolve
     from linumpy.flat.single_steps import estimate_transform_of
-    from linumpy.io.atomic import refuse_existing
+    from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)
     estimate_transform_of(

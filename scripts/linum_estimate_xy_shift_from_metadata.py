@@ -35,9 +35,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
     args = parse(build_parser(), argv)
-    from linumpy.io.atomic import refuse_existing
     from linumpy.io.tables import write_shifts
     from linumpy.mosaic.shifts import estimate_xy_shift_from_metadata, read_extents
+    from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)
     shifts = estimate_xy_shift_from_metadata(

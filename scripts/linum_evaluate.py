@@ -45,10 +45,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Evaluate a run."""
     args = parse(build_parser(), argv)
 
-    from linumpy.io.atomic import refuse_existing, write_json
     from linumpy.params import read_params
     from linumpy.quality.evaluate import evaluate, failed
     from linumpy.quality.figure import format_table
+    from linumpy.store.atomic import refuse_existing, write_json
 
     refuse_existing(args.output, args.overwrite)
     figures = evaluate(

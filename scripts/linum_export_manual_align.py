@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import ExportManualParams
+from linumpy.store.remote import as_path
 
 DESCRIPTION = """Write pictures and transforms to align slices by hand.
 
@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the package."""
     args = parse(build_parser(), argv)
 
-    from linumpy.io.atomic import refuse_existing
     from linumpy.registration.manual_export import export_folder
+    from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)
     export_folder(

@@ -29,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the report."""
     args = parse(build_parser(), argv)
 
-    from linumpy.io.atomic import refuse_existing, write_text
     from linumpy.report.build import build_report
     from linumpy.report.collect import load_info
+    from linumpy.store.atomic import refuse_existing, write_text
 
     refuse_existing(args.output, args.overwrite)
     page = build_report(args.run, load_info(args.info))

@@ -53,9 +53,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
     args = parse(build_parser(), argv)
-    from linumpy.io.atomic import refuse_existing
     from linumpy.io.tables import parse_ids, write_slice_config
     from linumpy.mosaic.slice_config import generate_slice_config
+    from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)
     rows = generate_slice_config(

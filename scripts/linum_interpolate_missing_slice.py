@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import InterpolateParams
+from linumpy.store.remote import as_path
 
 DESCRIPTION = """Fill the gap that one missing slice leaves between its neighbours.
 
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             parser.error(f"needs {name if name in ('before', 'after', 'output') else '--' + name}")
 
     from linumpy.device import resolve
-    from linumpy.io.atomic import refuse_existing
     from linumpy.mosaic.interpolate_missing_slice_files import interpolate_gap
+    from linumpy.store.atomic import refuse_existing
 
     for path in (args.output, args.preview, args.manifest_entry):
         if path is not None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.intensity import PsfParams
 from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnParams, ResampleParams
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_raw_arguments(parser, args, bool(args.grids), several=True)
 
     from linumpy.device import resolve
-    from linumpy.io.atomic import refuse_existing
     from linumpy.slices.learn_models import learn_models
     from linumpy.slices.raw_source import raw_inputs
+    from linumpy.store.atomic import refuse_existing
 
     for stem in (
         "detect_focal_curvature",

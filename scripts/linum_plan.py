@@ -54,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Plan."""
     args = parse(build_parser(), argv)
 
-    from linumpy.io.atomic import refuse_existing, write_json
     from linumpy.planning.machine import has_slurm, this_machine
     from linumpy.planning.plan import make_plan, with_given
     from linumpy.planning.table import plan_json, plan_text
+    from linumpy.store.atomic import refuse_existing, write_json
 
     if args.json is not None:
         refuse_existing(args.json, args.overwrite)

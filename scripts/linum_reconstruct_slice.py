@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments
 from linumpy.params import add_arguments, read_params
 from linumpy.slices.raw_source import slice_input
 from linumpy.stage_params.slices import SliceParams
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:

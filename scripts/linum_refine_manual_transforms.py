@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import RefineManualParams
+from linumpy.store.remote import as_path
 
 DESCRIPTION = """Take over transforms between slices that were made by hand.
 
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.device import resolve
-    from linumpy.io.atomic import refuse_existing
     from linumpy.registration.manual_files import refine_manual_transforms
+    from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)
     refine_manual_transforms(

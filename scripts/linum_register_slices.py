@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.brain import RegisterParams
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.device import resolve
-    from linumpy.io.atomic import refuse_existing
     from linumpy.mosaic.brain import register_folder
+    from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)
     register_folder(

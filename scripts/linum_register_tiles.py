@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.device import resolve
-    from linumpy.io.atomic import refuse_existing
     from linumpy.slices.single_stages import register_grid
+    from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)
     device = resolve(args.use_gpu, args.gpu_memory)

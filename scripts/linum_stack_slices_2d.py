@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, add_pyramid_resolutions, read_params
 from linumpy.stage_params.flat import Stack2dParams
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.device import resolve
     from linumpy.flat.stack_slices_2d import stack_folder_2d
-    from linumpy.io.atomic import refuse_existing
     from linumpy.io.previews import brain_preview
+    from linumpy.store.atomic import refuse_existing
 
     for path in (args.preview, args.output_model):
         if path is not None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path
 from linumpy.params import add_arguments, add_pyramid_resolutions, read_params
 from linumpy.stage_params.brain import StackParams
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.device import resolve
-    from linumpy.io.atomic import refuse_existing
     from linumpy.io.previews import brain_preview
     from linumpy.mosaic.brain import stack_folder
+    from linumpy.store.atomic import refuse_existing
 
     if args.preview is not None:
         refuse_existing(args.preview, args.overwrite)

@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Suggest parameters."""
     args = parse(build_parser(), argv)
 
-    from linumpy.io.atomic import refuse_existing, write_json
     from linumpy.quality.suggest_params import params_file, suggest_for, table_text
+    from linumpy.store.atomic import refuse_existing, write_json
 
     if args.output is not None:
         refuse_existing(args.output, args.overwrite)

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Verify."""
     args = parse(build_parser(), argv)
 
-    from linumpy.io.verify import adopt_store, find_stores, verify
+    from linumpy.store.verify import adopt_store, find_stores, verify
 
     stores = [store for path in args.input for store in find_stores(path)]
     bad = 0

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.io.remote import as_path, is_remote
 from linumpy.params import add_assume_unit, add_choice, chosen
+from linumpy.store.remote import as_path, is_remote
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     from urllib.parse import unquote
 
     from linumpy.errors import InputError
-    from linumpy.io.atomic import write_text
     from linumpy.io.channels import open_channels
     from linumpy.io.viewer import (
         contrast_limits,
@@ -54,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         viewer_links,
         web_address,
     )
+    from linumpy.store.atomic import write_text
 
     if not (args.neuroglancer or args.state):
         open_in_napari(args.input, assume_unit=args.assume_unit, choice=chosen(args))

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the record."""
     args = parse(build_parser(), argv)
 
-    from linumpy.records.finish import finish_run
+    from linumpy.report.finish import finish_run
 
     for path in finish_run(args.run, license_text=args.license, agent=args.agent):
         print(path)

@@ -13,7 +13,6 @@ from linumpy.errors import InputError
 from linumpy.flat.estimate_illumination import picture_stages
 from linumpy.flat.stitch_2d import stitch_2d
 from linumpy.intensity.fix_illumination_3d import FlatField
-from linumpy.io.atomic import refuse_existing, together
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import load_model, save_model
 from linumpy.slices.engine import Stage, make_store, run
@@ -27,6 +26,7 @@ from linumpy.slices.raw_source import (
 from linumpy.slices.register_stage import RegisterTiles
 from linumpy.slices.tile_stages import Aip, FixIllumination3d
 from linumpy.stage_params.flat import FlatParams
+from linumpy.store.atomic import refuse_existing, together
 
 
 @together()

@@ -15,7 +15,6 @@ from typing import Any
 from linumpy.device import CPU, Array, Device, default_workers
 from linumpy.errors import InputError
 from linumpy.flat.pictures import find_pictures, open_pictures
-from linumpy.io.atomic import together
 from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import ImageSpec, Triple, create_image
 from linumpy.io.pyramid import Part, Pyramid, write_parts
@@ -33,6 +32,7 @@ from linumpy.registration.register_slices import (
     register_slices,
 )
 from linumpy.stage_params.flat import Stack2dParams
+from linumpy.store.atomic import together
 from linumpy.stream import stream
 
 CHUNK_PX = 128

@@ -185,7 +185,7 @@ class LazyArray:
             )
         import zarr
 
-        from linumpy.io.untrusted_zarr import check_array
+        from linumpy.store.untrusted_zarr import check_array
 
         try:
             found = zarr.open_array(path, mode="r")

@@ -18,12 +18,12 @@ from linumpy.errors import DeviceMemoryError
 from linumpy.gpu.decode import Placement, ReadRecord, read_on_device, read_plan
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.formats import device_format
-from linumpy.gpu.host_codec import decode_chunk
-from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout
 from linumpy.gpu.plan import ReadItem, ReadPlan, batches
 from linumpy.gpu.session import Session, current_session
 from linumpy.gpu.stored_checks import checking_files
 from linumpy.gpu.transfer import PIECE_NBYTES, allocate, copy_to_device, pinned_piece
+from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout
+from linumpy.store.host_codec import decode_chunk
 
 BACKENDS = ("auto", "kvikio", "nvcomp", "host", "zarr")
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from linumpy.gpu import kernels, nvcomp
 from linumpy.gpu.formats import EMPTY_ZSTD, Decoded, Outcome, StoredBatch, condemned
-from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout
 from linumpy.gpu.transfer import allocate, upload
+from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout
 
 HEADER_NBYTES = 16
 FORMAT_VERSION = 1

@@ -20,14 +20,14 @@ from zarr.registry import register_pipeline
 
 from linumpy.gpu.backends import read_items
 from linumpy.gpu.encode import WriteItem, refuse_unwritable, write_on_device
-from linumpy.gpu.layout import HOST_CODECS, ChunkLayout, UnsupportedLayout, layout_of
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.plan import ReadItem
 from linumpy.gpu.requests import Box, box_of, kept_axes
 from linumpy.gpu.session import current_session
 from linumpy.gpu.stored_checks import check_for_zarr, plan_of
-from linumpy.io.zarr_adapter import ArraySpec, BatchedCodecPipeline, read_results, stored_with
-from linumpy.io.zarr_settings import zarr_settings
+from linumpy.store.chunk_layout import HOST_CODECS, ChunkLayout, UnsupportedLayout, layout_of
+from linumpy.store.zarr_adapter import ArraySpec, BatchedCodecPipeline, read_results, stored_with
+from linumpy.store.zarr_settings import zarr_settings
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import NDBuffer

@@ -21,7 +21,7 @@ from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.codecs.numcodecs import LZ4, Zlib
 from zarr.registry import register_codec
 
-from linumpy.gpu.layout import NUMERIC_KINDS, ChunkLayout, UnsupportedLayout
+from linumpy.store.chunk_layout import NUMERIC_KINDS, ChunkLayout, UnsupportedLayout
 
 Pair = tuple[Any, Any]
 

@@ -20,10 +20,10 @@ from linumpy.errors import DeviceMemoryError, InputError
 from linumpy.gpu import kernels
 from linumpy.gpu.fetch import make_fetch, plan_runs
 from linumpy.gpu.formats import StoredBatch, device_format
-from linumpy.gpu.host_codec import decode_chunk
-from linumpy.gpu.layout import ChunkLayout
 from linumpy.gpu.plan import ReadItem, ReadPlan, batches, element_width, plan_read
 from linumpy.gpu.transfer import allocate, upload
+from linumpy.store.chunk_layout import ChunkLayout
+from linumpy.store.host_codec import decode_chunk
 from linumpy.timeline import span
 
 BATCH_NBYTES = 1 << 31

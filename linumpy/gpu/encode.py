@@ -17,11 +17,11 @@ import numpy as np
 from linumpy.errors import DeviceError, DeviceMemoryError
 from linumpy.gpu import kernels, nvcomp
 from linumpy.gpu.fetch import n_threads
-from linumpy.gpu.host_codec import encode_chunk, encoder, index_bytes, join_chunks
-from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout
 from linumpy.gpu.plan import element_width
 from linumpy.gpu.requests import Box, copies_of
 from linumpy.gpu.transfer import allocate, copy_to_host, upload
+from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout
+from linumpy.store.host_codec import encode_chunk, encoder, index_bytes, join_chunks
 from linumpy.timeline import span
 
 GROUP_NBYTES = 1 << 30

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from linumpy.gpu import kernels, nvcomp
-from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout
 from linumpy.gpu.transfer import allocate, upload
+from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 from linumpy.device import Device, locate, missing_library
 from linumpy.errors import InputError
-from linumpy.gpu.layout import ChunkLayout
 from linumpy.gpu.zarr_io import array_layout, open_array, read_zarr_to_gpu
+from linumpy.store.chunk_layout import ChunkLayout
 
 
 def read_raw_zarr(

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.gpu.frames import first_overlap
-from linumpy.gpu.layout import MISSING, ShardIndex
-from linumpy.io.untrusted_zarr import stay_inside
+from linumpy.store.chunk_layout import MISSING, ShardIndex
+from linumpy.store.frames import first_overlap
+from linumpy.store.untrusted_zarr import stay_inside
 
 
 class StoredObject(Protocol):
@@ -72,7 +72,7 @@ class KeyObject:
 
     def size(self) -> int | None:
         """Bytes of the value, or None when the key is not there."""
-        from linumpy.io.zarr_adapter import sync
+        from linumpy.store.zarr_adapter import sync
 
         try:
             return int(sync(self._store.getsize(self._key)))
@@ -84,7 +84,7 @@ class KeyObject:
         from zarr.abc.store import RangeByteRequest
         from zarr.buffer.cpu import buffer_prototype
 
-        from linumpy.io.zarr_adapter import sync
+        from linumpy.store.zarr_adapter import sync
 
         value = sync(
             self._store.get(self._key, buffer_prototype, RangeByteRequest(offset, offset + nbytes))

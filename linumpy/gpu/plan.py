@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.gpu.layout import MISSING, ChunkLayout
 from linumpy.gpu.objects import StoredObject, read_index
 from linumpy.gpu.requests import Box, copies_of
+from linumpy.store.chunk_layout import MISSING, ChunkLayout
 
 
 @dataclass(frozen=True)

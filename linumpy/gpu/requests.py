@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.gpu.layout import ChunkLayout
+from linumpy.store.chunk_layout import ChunkLayout
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from linumpy.gpu.layout import ChunkLayout
 from linumpy.gpu.objects import StoredObject
-from linumpy.io.chunk_guard import ChunkPlan, ShardPlan, check_chunk
-from linumpy.io.manifest import check_chunk_file, find_manifest
+from linumpy.store.chunk_guard import ChunkPlan, ShardPlan, check_chunk
+from linumpy.store.chunk_layout import ChunkLayout
+from linumpy.store.manifest import check_chunk_file, find_manifest
 
 CHECK_THREADS = 8
 """Files that are looked at together: what they cost is waiting, for disks that are not near."""

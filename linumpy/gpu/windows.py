@@ -18,12 +18,12 @@ from linumpy.device import Device, locate
 from linumpy.errors import DeviceError, DeviceMemoryError
 from linumpy.exit_status import is_lost
 from linumpy.gpu.encode import WriteItem, refuse_unwritable, write_on_device
-from linumpy.gpu.layout import UnsupportedLayout
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.requests import box_of, kept_axes
 from linumpy.gpu.session import Session, session
 from linumpy.gpu.zarr_io import array_layout, read_zarr_to_gpu, selection_items
-from linumpy.io.remote import is_remote
+from linumpy.store.chunk_layout import UnsupportedLayout
+from linumpy.store.remote import is_remote
 
 Window = tuple[slice, ...]
 
@@ -120,7 +120,7 @@ def write_windows(array: Any, windows: Sequence[Window], values: Sequence[Any]) 
     import cupy
     from zarr.buffer.cpu import Buffer
 
-    from linumpy.io.zarr_adapter import array_parts, sync
+    from linumpy.store.zarr_adapter import array_parts, sync
 
     layout = array_layout(array)
     refuse_unwritable(layout)

@@ -17,9 +17,9 @@ from typing import Any
 from linumpy.errors import DeviceError, DeviceMemoryError, InputError
 from linumpy.exit_status import is_lost
 from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
-from linumpy.gpu.layout import HOST_CODECS, ChunkLayout, UnsupportedLayout, layout_of
 from linumpy.gpu.session import Session, session
-from linumpy.io.remote import is_remote, storage
+from linumpy.store.chunk_layout import HOST_CODECS, ChunkLayout, UnsupportedLayout, layout_of
+from linumpy.store.remote import is_remote, storage
 
 CODECS = {
     "zstd": "linumpy.gpu.codecs.NvcompZstdCodec",
@@ -88,8 +88,8 @@ def gpu_zarr_context(
     import zarr
 
     from linumpy.gpu import buffers, codec_pipeline, codecs  # noqa: F401 - registers them
-    from linumpy.io.zarr_adapter import configured_default_codec
-    from linumpy.io.zarr_settings import zarr_settings
+    from linumpy.store.zarr_adapter import configured_default_codec
+    from linumpy.store.zarr_settings import zarr_settings
 
     settings = {
         "codec_pipeline.path": PIPELINE,
@@ -234,7 +234,7 @@ def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
 
 def _why_by_host(array: Any) -> str | None:
     """Return why the host must decode an array, None where the device can."""
-    from linumpy.io.zarr_adapter import codecs_of, stored_with
+    from linumpy.store.zarr_adapter import codecs_of, stored_with
 
     if is_remote(str(array.store_path)):
         return "on an object store, which the device cannot read"
@@ -246,9 +246,9 @@ def _read_by_host(array: Any, selection: Any, out: Any, cause: str) -> Any:
     """Read what the device cannot: decoded on the host, then copied."""
     import numpy as np
 
-    from linumpy.io.zarr_io import read_zarr
+    from linumpy.store.host_zarr import read_on_host
 
-    data = read_zarr(array, selection)
+    data = read_on_host(array, selection)
     result = _output(out, data.shape, data.dtype.newbyteorder("="), array)
     result.set(np.ascontiguousarray(data, result.dtype))
     _last.record = ReadRecord("host", causes=[cause])
@@ -299,7 +299,7 @@ def selection_items(
     from linumpy.gpu.objects import stored_object
     from linumpy.gpu.plan import ReadItem
     from linumpy.gpu.requests import box_of, kept_axes
-    from linumpy.io.zarr_adapter import array_parts
+    from linumpy.store.zarr_adapter import array_parts
 
     shape, parts = array_parts(array, selection)
     items = []
@@ -322,7 +322,7 @@ def array_layout(array: Any) -> ChunkLayout:
     UnsupportedLayout
         When a device reader cannot take them; says why.
     """
-    from linumpy.io.zarr_adapter import chunk_spec, codecs_of, has_regular_chunks
+    from linumpy.store.zarr_adapter import chunk_spec, codecs_of, has_regular_chunks
 
     if not has_regular_chunks(array):
         raise UnsupportedLayout("a rectilinear chunk grid")
@@ -333,8 +333,8 @@ def _check_stored(array: Any, selection: Any) -> None:
     """Check the files of a selection for Zarr, which decodes whatever it finds."""
     from linumpy.gpu.objects import stored_object
     from linumpy.gpu.stored_checks import check_for_zarr
-    from linumpy.io.chunk_guard import plan_chunks
-    from linumpy.io.zarr_adapter import array_parts
+    from linumpy.store.chunk_guard import plan_chunks
+    from linumpy.store.zarr_adapter import array_parts
 
     _, parts = array_parts(array, selection)
     keys = ((array.metadata.encode_chunk_key(part[0]), part[1]) for part in parts)
@@ -361,7 +361,7 @@ def _read_by_zarr(array: Any, selection: Any, out: Any, record: ReadRecord) -> A
     import cupy
     import zarr
 
-    from linumpy.io.zarr_adapter import BATCHED_PIPELINE, codecs_of, stored_with
+    from linumpy.store.zarr_adapter import BATCHED_PIPELINE, codecs_of, stored_with
 
     if name := stored_with(codecs_of(array), HOST_CODECS):
         raise UnsupportedLayout(f"{array.store_path}: codec {name} is only decoded on the host")

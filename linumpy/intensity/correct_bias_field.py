@@ -18,15 +18,15 @@ from linumpy.errors import InputError
 from linumpy.intensity.bias_correction import Correction, thin
 from linumpy.intensity.bias_learning import Block, learn, read_block, sections
 from linumpy.intensity.bias_model import BiasModel
-from linumpy.io.atomic import atomic_path, refuse_existing
-from linumpy.io.manifest import check_all, write_manifest
 from linumpy.io.omezarr import Image, ImageWriter, open_image
 from linumpy.io.pyramid import Box, Part, Pyramid, pyramid_levels, write_parts
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.io.untrusted_zarr import check_links
 from linumpy.log import progress
 from linumpy.mosaic.stacking import SLAB_PX, cuts
 from linumpy.stage_params.bias import BiasParams
+from linumpy.store.atomic import atomic_path, refuse_existing
+from linumpy.store.manifest import check_all, write_manifest
+from linumpy.store.untrusted_zarr import check_links
 from linumpy.stream import stream
 from linumpy.timeline import span
 

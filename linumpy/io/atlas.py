@@ -27,8 +27,8 @@ from linumpy.geometry.orientation import (
 )
 from linumpy.io.convert_nifti_file import check_nifti_size
 from linumpy.io.nifti import write_picture
-from linumpy.io.remote import as_path, local_file, storage
-from linumpy.io.untrusted import quoted
+from linumpy.store.remote import as_path, local_file, storage
+from linumpy.store.untrusted import quoted
 
 UNITS_UM = {
     "nanometer": 1e-3, "nm": 1e-3,

@@ -7,10 +7,10 @@ from typing import Any
 
 from linumpy.io.axes import Choice, axis_names, channel_names
 from linumpy.io.omezarr import Image, check_kind, open_checked_group, open_image
-from linumpy.io.remote import as_path
-from linumpy.io.untrusted_zarr import metadata_of, store_key
 from linumpy.io.zarr_io import zarr_context
 from linumpy.log import logger
+from linumpy.store.remote import as_path
+from linumpy.store.untrusted_zarr import metadata_of, store_key
 
 
 def open_channels(

@@ -12,7 +12,6 @@ import numpy as np
 
 from linumpy.device import to_host
 from linumpy.errors import InputError
-from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.convert import Box, Volume, native, whole_numbers, write_volume
 from linumpy.io.convert_nifti_file import (
     SLAB_BYTES,
@@ -22,6 +21,7 @@ from linumpy.io.convert_nifti_file import (
     reoriented,
     write_nifti,
 )
+from linumpy.store.atomic import atomic_path, refuse_existing
 
 _OBLIQUE_DEG = 0.5
 _NRRD_TYPES = {

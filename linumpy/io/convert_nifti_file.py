@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import atomic_path
 from linumpy.io.convert import native, unit_um
-from linumpy.io.remote import local_file
 from linumpy.log import logger
+from linumpy.store.atomic import atomic_path
+from linumpy.store.remote import local_file
 
 ENDINGS = (".nii", ".nii.gz")
 SLAB_BYTES = 128 * 2**20

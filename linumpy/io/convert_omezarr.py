@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.convert import Box, Volume, native, write_volume
-from linumpy.io.manifest import check_files, write_manifest
-from linumpy.io.manifest_document import without_manifest
 from linumpy.io.ngff import VERSIONS, metadata_error
 from linumpy.io.omezarr import Image, Triple, check_kind, open_checked_group
 from linumpy.io.reading import reading
-from linumpy.io.remote import RemotePath, as_path, storage
-from linumpy.io.untrusted_zarr import check_node, metadata_of, store_key
 from linumpy.io.zarr_io import zarr_context
+from linumpy.store.atomic import atomic_path, refuse_existing
+from linumpy.store.manifest import check_files, write_manifest
+from linumpy.store.manifest_document import without_manifest
+from linumpy.store.remote import RemotePath, as_path, storage
+from linumpy.store.untrusted_zarr import check_node, metadata_of, store_key
 
 _FORMATS: dict[str, Any] = {"0.4": 2, "0.5": 3}
 _CHUNK_PX = 64

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.axes import Choice
-from linumpy.io.chunk_guard import inflated
 from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.omezarr import Triple, open_image
+from linumpy.store.atomic import atomic_path, refuse_existing
+from linumpy.store.chunk_guard import inflated
 
 ENDINGS = (".tif", ".tiff")
 _UNITS = {

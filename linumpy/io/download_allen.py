@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from linumpy.errors import InputError, LinumpyError
-from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.log import logger
+from linumpy.store.atomic import atomic_path, refuse_existing
 
 BASE_URL = (
     "https://download.alleninstitute.org/informatics-archive/current-release/mouse_ccf/"

@@ -29,10 +29,10 @@ from linumpy.io.omezarr import (
     open_image,
 )
 from linumpy.io.reading import reading
-from linumpy.io.remote import require
 from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.io.tables import LARGEST_ID
-from linumpy.io.untrusted_zarr import metadata_of
+from linumpy.store.remote import require
+from linumpy.store.untrusted_zarr import metadata_of
 
 Key = tuple[int, int]
 """Indices along axis 1 and axis 2: of a tile in its grid, or of a block in its slice."""

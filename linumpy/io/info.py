@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar, Union
 
 from linumpy.errors import InputError
-from linumpy.io.untrusted import TEXT_NBYTES, quoted, read_bounded
+from linumpy.store.untrusted import TEXT_NBYTES, quoted, read_bounded
 
 Value = Union[int, float, str]  # noqa: UP007 - made when imported, by any Python at launch
 N = TypeVar("N", int, float)

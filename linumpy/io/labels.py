@@ -7,8 +7,8 @@ from typing import Any
 
 from linumpy.io.axes import Choice, axis_names
 from linumpy.io.omezarr import Image, open_checked_group, open_image
-from linumpy.io.untrusted_zarr import metadata_of, store_key
 from linumpy.io.zarr_io import zarr_context
+from linumpy.store.untrusted_zarr import metadata_of, store_key
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import atomic_path, write_json
-from linumpy.io.untrusted import JSON_NBYTES, parse_json, read_arrays, read_bounded
 from linumpy.metrics.stages import measure
+from linumpy.store.atomic import atomic_path, write_json
+from linumpy.store.untrusted import JSON_NBYTES, parse_json, read_arrays, read_bounded
 
 M = TypeVar("M")
 

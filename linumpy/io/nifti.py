@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import atomic_path, refuse_existing
+from linumpy.store.atomic import atomic_path, refuse_existing
 
 if TYPE_CHECKING:
     from linumpy.io.axes import Choice

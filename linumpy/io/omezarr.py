@@ -15,7 +15,6 @@ from typing import Any
 
 from linumpy import __version__
 from linumpy.errors import InputError
-from linumpy.io.atomic import atomic_path
 from linumpy.io.axes import (
     AXES,
     Choice,
@@ -26,11 +25,12 @@ from linumpy.io.axes import (
     leading_index,
 )
 from linumpy.io.axes import Triple as Triple
-from linumpy.io.manifest import check_files, write_manifest
-from linumpy.io.manifest_document import without_manifest
-from linumpy.io.remote import RemotePath, as_path, storage
-from linumpy.io.untrusted_zarr import check_node, metadata_of, store_key
 from linumpy.io.zarr_io import zarr_context
+from linumpy.store.atomic import atomic_path
+from linumpy.store.manifest import check_files, write_manifest
+from linumpy.store.manifest_document import without_manifest
+from linumpy.store.remote import RemotePath, as_path, storage
+from linumpy.store.untrusted_zarr import check_node, metadata_of, store_key
 
 Shape = tuple[int, int, int]
 
@@ -215,7 +215,7 @@ def create_image(
 ) -> Iterator[ImageWriter]:
     """Write an OME-Zarr image that appears at `path` when the block ends without an error.
 
-    Last of all its manifest is written (`linumpy.io.manifest`).
+    Last of all its manifest is written (`linumpy.store.manifest`).
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ def open_checked_group(path: Path | RemotePath) -> Any:
     try:
         store = storage(path)
         if isinstance(path, RemotePath):
-            from linumpy.io.remote_manifest import take_manifest
+            from linumpy.store.remote_manifest import take_manifest
 
             take_manifest(store)
         return zarr.open_group(store, mode="r")
@@ -304,8 +304,8 @@ def open_image(
 ) -> Image:
     """Open an OME-Zarr 0.4 or 0.5 image with the axes z, y, x, after checking its files.
 
-    They are held against its manifest, where it has one, as `linumpy.io.manifest.check_files` does;
-    what is in a chunk, when that is first read.
+    They are held against its manifest, where it has one, as
+    `linumpy.store.manifest.check_files` does; what is in a chunk, when that is first read.
 
     Parameters
     ----------

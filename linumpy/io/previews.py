@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.io.atomic import atomic_path, refuse_existing
+from linumpy.store.atomic import atomic_path, refuse_existing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

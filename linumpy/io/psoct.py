@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.untrusted import (
+from linumpy.store.untrusted import (
     TABLE_NBYTES,
     check_expansion,
     open_archive,

@@ -24,7 +24,7 @@ from linumpy.io.models import read_json
 from linumpy.io.raw_files import image_files
 from linumpy.io.raw_folders import SLICE_NAME, TILE_PREFIX, walk_raw_folders
 from linumpy.io.tables import LARGEST_ID
-from linumpy.io.untrusted import quoted
+from linumpy.store.untrusted import quoted
 
 logger = logging.getLogger("linumpy")
 

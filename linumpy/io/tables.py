@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import write_text
-from linumpy.io.untrusted import TABLE_NBYTES, quoted, read_bounded, shown
+from linumpy.store.atomic import write_text
+from linumpy.store.untrusted import TABLE_NBYTES, quoted, read_bounded, shown
 
 _TRUE = frozenset({"true", "1", "1.0", "yes", "y", "t"})
 _FALSE = frozenset({"false", "0", "0.0", "no", "n", "f"})

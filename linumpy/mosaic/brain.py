@@ -13,7 +13,6 @@ from typing import Any
 from linumpy.device import CPU, Array, Device, default_workers, to_host
 from linumpy.errors import InputError
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, placed_map
-from linumpy.io.atomic import together, write_text
 from linumpy.io.grid import parse_stage_to_array
 from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import create_image, open_image
@@ -45,6 +44,7 @@ from linumpy.registration.register_slices import (
 )
 from linumpy.registration.slice_planes import GivenPlace, SliceVolume
 from linumpy.stage_params.brain import RegisterParams, StackParams
+from linumpy.store.atomic import together, write_text
 from linumpy.stream import stream
 
 _MAX_PAIRS = 4

@@ -10,7 +10,6 @@ import numpy as np
 
 from linumpy.device import to_host
 from linumpy.errors import InputError
-from linumpy.io.atomic import write_json
 from linumpy.io.grid import Grid, open_grid
 from linumpy.io.raw import RawTile, discover_tiles, tiles_of_slice
 from linumpy.io.raw_files import image_files
@@ -19,6 +18,7 @@ from linumpy.log import logger
 from linumpy.mosaic.create_mosaic_grid_3d import PreparedTile, RawTiles, open_raw_tiles
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.shifts import grids_by_id
+from linumpy.store.atomic import write_json
 
 RECORD = "tile_cleaning.json"
 

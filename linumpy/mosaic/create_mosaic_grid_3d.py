@@ -37,7 +37,6 @@ from linumpy.geometry.resample import (
     resampled_length,
     resampling_matrices,
 )
-from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import GridInfo, create_grid, parse_stage_to_array
 from linumpy.io.omezarr import Shape, Triple
 from linumpy.io.raw import RawTile, depth_mean, discover_tiles, read_aip, read_tile
@@ -52,6 +51,7 @@ from linumpy.mosaic.raw_slice import (
     slice_interval_um,
     tile_grid,
 )
+from linumpy.store.atomic import refuse_existing
 from linumpy.stream import stream
 
 logger = logging.getLogger("linumpy")

@@ -16,7 +16,6 @@ from linumpy.geometry.resample import (
     resampled_length,
     resampling_matrices,
 )
-from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import GridInfo
 from linumpy.io.psoct import read_oct
 from linumpy.io.sample_checks import check_samples
@@ -31,6 +30,7 @@ from linumpy.mosaic.create_mosaic_grid_3d import (
 from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY, PsoctOptions
 from linumpy.mosaic.psoct_slice import Key, PsoctSlice, read_psoct_slice
+from linumpy.store.atomic import refuse_existing
 
 
 def create_mosaic_grid_psoct(

@@ -14,9 +14,9 @@ import numpy as np
 from linumpy.device import CPU, Device
 from linumpy.errors import InputError
 from linumpy.io.tables import SliceConfig, parse_slice_id, stamp
-from linumpy.io.untrusted import TABLE_NBYTES, quoted, read_bounded
 from linumpy.log import logger
 from linumpy.stage_params.gaps import InterpolateParams
+from linumpy.store.untrusted import TABLE_NBYTES, quoted, read_bounded
 
 if TYPE_CHECKING:
     from linumpy.mosaic.interpolate_missing_slice import InterpolationReport
@@ -147,7 +147,7 @@ def write_manifest(
     path: Path, entries: Iterable[ManifestEntry], *, overwrite: bool = False
 ) -> None:
     """Write manifest lines as CSV."""
-    from linumpy.io.atomic import write_text
+    from linumpy.store.atomic import write_text
 
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -271,9 +271,9 @@ def write_preview(
     overwrite: bool = False,
 ) -> None:
     """Draw the end of the upper neighbour, the middle of what was made, and the lower one's top."""
-    from linumpy.io.atomic import atomic_path
     from linumpy.io.omezarr import open_image
     from linumpy.io.previews import figure_png, positive_window, shrink
+    from linumpy.store.atomic import atomic_path
     from linumpy.style import INK, new_figure
 
     pictures: list[tuple[str, Any]] = [("above the gap", planes[0].data[-1])]

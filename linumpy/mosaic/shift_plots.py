@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from linumpy.io.atomic import atomic_path
 from linumpy.io.previews import figure_png
 from linumpy.io.tables import XYShift
 from linumpy.mosaic.analyze_shifts import ShiftAnalysis, drift_mm
 from linumpy.mosaic.detect_rehoming import RehomingEvent
+from linumpy.store.atomic import atomic_path
 from linumpy.style import (
     BLUE,
     FAINT,

@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from linumpy.errors import InputError, LinumpyError
-from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.phantom.anatomy import Anatomy, Template, load_template
 from linumpy.phantom.artefacts import slice_artefacts
 from linumpy.phantom.cutting import (
@@ -32,6 +31,7 @@ from linumpy.phantom.optics import (
 from linumpy.phantom.params import PhantomParams
 from linumpy.phantom.tile import Scene, image_tile
 from linumpy.phantom.truth import describe, write_fields, write_volumes
+from linumpy.store.atomic import atomic_path, refuse_existing
 
 Job = tuple[SlicePlan, TilePlan]
 Progress = Callable[[Iterator[Job], int, str], Iterator[Job]]

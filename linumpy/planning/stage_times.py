@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import write_json
 from linumpy.io.models import read_json
+from linumpy.store.atomic import write_json
 
 MODEL = Path(__file__).with_name("stage_times.json")
 GIB = 1 << 30

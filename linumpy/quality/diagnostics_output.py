@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linumpy.io.atomic import atomic_path, refuse_existing
 from linumpy.io.models import model_place, save_model
 from linumpy.io.previews import figure_png
+from linumpy.store.atomic import atomic_path, refuse_existing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
-from linumpy.io.manifest import check_files
 from linumpy.quality.atlas import atlas_figures
 from linumpy.quality.attenuation import attenuation_figures
 from linumpy.quality.axial import axial_flatness
@@ -28,6 +27,7 @@ from linumpy.quality.rehoming import decision_figures
 from linumpy.quality.run import Run, find_grids
 from linumpy.quality.seams import seams
 from linumpy.quality.truth import load_truth
+from linumpy.store.manifest import check_files
 
 ORDER = (
     "tile_positions_px",

@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import atomic_path, write_json
 from linumpy.io.models import read_json
 from linumpy.log import progress
 from linumpy.quality.fields import on_model_grid
@@ -23,6 +22,7 @@ from linumpy.quality.positions import face_to_plane_um, plane_depth_um
 from linumpy.quality.run import Run
 from linumpy.quality.truth import Truth
 from linumpy.registration.turned import rotation_matrix
+from linumpy.store.atomic import atomic_path, write_json
 
 M = TypeVar("M")
 

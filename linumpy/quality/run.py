@@ -14,7 +14,7 @@ from typing import Any
 from linumpy.errors import InputError
 from linumpy.io.models import read_json
 from linumpy.io.tables import LARGEST_ID
-from linumpy.io.untrusted import TABLE_NBYTES, read_arrays, read_bounded
+from linumpy.store.untrusted import TABLE_NBYTES, read_arrays, read_bounded
 
 PRIOR_ONLY = -1
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.io.models import read_json
-from linumpy.io.untrusted import read_arrays
+from linumpy.store.untrusted import read_arrays
 
 TISSUE_CLASS = 2
 

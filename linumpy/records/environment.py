@@ -60,7 +60,7 @@ def note_environment(folder: Path | None = None) -> None:
     if folder is None or not folder.is_dir():
         return
     with suppress(Exception):
-        from linumpy.io.atomic import write_json
+        from linumpy.store.atomic import write_json
 
         path, found = folder / NOTE, describe_environment()
         before = read_note(folder)

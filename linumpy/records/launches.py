@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
-from linumpy.io.aside import clean
-from linumpy.io.atomic import write_json
 from linumpy.io.models import read_json
-from linumpy.io.untrusted import quoted
 from linumpy.records.environment import describe_environment, read_note
 from linumpy.records.privacy import without_secrets
 from linumpy.records.summary import summarise_notes
-from linumpy.report.timing import Task, as_record, read_trace, tasks_of, traces
+from linumpy.records.timing import Task, as_record, read_trace, tasks_of, traces
+from linumpy.store.aside import clean
+from linumpy.store.atomic import write_json
+from linumpy.store.untrusted import quoted
 
 logger = logging.getLogger("linumpy")
 

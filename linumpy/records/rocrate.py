@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.records.privacy import short_command, short_text, short_word
-from linumpy.report.timing import duration_label
+from linumpy.records.timing import duration_label
 
 METADATA = "ro-crate-metadata.json"
 WORKFLOW = "pipeline_info/main.nf"

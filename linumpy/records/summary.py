@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from linumpy.report.timing import Task
+from linumpy.records.timing import Task
 
 
 def summarise_notes(notes: Sequence[tuple[Task, Mapping[str, Any] | None]]) -> dict[str, Any]:

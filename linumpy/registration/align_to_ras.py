@@ -36,7 +36,6 @@ from linumpy.geometry.orientation import (
     parse_orientation,
 )
 from linumpy.io.atlas import Atlas, read_atlas
-from linumpy.io.atomic import refuse_existing
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import Image, open_image
 from linumpy.log import logger
@@ -65,6 +64,7 @@ from linumpy.registration.align_to_ras_volume import (
     working_voxel_um,
 )
 from linumpy.stage_params.atlas import AlignParams
+from linumpy.store.atomic import refuse_existing
 
 _KINDS = ("rigid", "similarity", "affine")
 _REFINED = 8

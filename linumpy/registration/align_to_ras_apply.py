@@ -17,8 +17,6 @@ import numpy as np
 from linumpy.device import CPU, Array, Device, default_workers, namespace
 from linumpy.geometry.orientation import orientation_of
 from linumpy.geometry.resample import HALF
-from linumpy.io.atomic import atomic_path
-from linumpy.io.manifest import check_all, write_manifest
 from linumpy.io.omezarr import Image, Shape, Triple, create_image, open_image
 from linumpy.io.pyramid import Box, Part, Pyramid, write_parts
 from linumpy.io.reading import reading
@@ -26,6 +24,8 @@ from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.io.usable import refuse_unusable
 from linumpy.log import progress
 from linumpy.mosaic.tissue_label import TissueLabel
+from linumpy.store.atomic import atomic_path
+from linumpy.store.manifest import check_all, write_manifest
 from linumpy.stream import stream
 
 _EDGE = 1e-6

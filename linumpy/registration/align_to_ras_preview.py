@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from linumpy.device import to_host
-from linumpy.io.atomic import atomic_path
 from linumpy.io.previews import figure_png
 from linumpy.registration.align_to_ras_volume import Volume, affine_sample
+from linumpy.store.atomic import atomic_path
 
 _INK = "#1b1f24"
 _AXES = ("superior", "anterior", "right")

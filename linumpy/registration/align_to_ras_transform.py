@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import write_text
+from linumpy.store.atomic import write_text
 
 _LPS_MM = np.array([[0, 0, -1e-3, 0], [0, -1e-3, 0, 0], [1e-3, 0, 0, 0], [0, 0, 0, 1]], dtype=float)
 """From (z, y, x) um to ITK's (−x, −y, z) mm; of an atlas that is from (S, A, R) to LPS."""

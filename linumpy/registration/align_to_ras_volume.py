@@ -143,8 +143,8 @@ def _valid_level(image: Image, level: int) -> Any | None:
         return None
     import zarr
 
-    from linumpy.io.remote import storage
     from linumpy.io.zarr_io import zarr_context
+    from linumpy.store.remote import storage
 
     with zarr_context():
         group = zarr.open_group(storage(image.path), mode="r")

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from linumpy.device import CPU, Device, to_host
-from linumpy.io.atomic import atomic_path, write_json
 from linumpy.io.slice_layout import SHARD_PX
 from linumpy.log import progress
 from linumpy.registration.manual_refine import shared_planes
@@ -24,6 +23,7 @@ from linumpy.registration.manual_transforms import FILE_NAME, write_transform
 from linumpy.registration.poses import entry_of, stage_to_common
 from linumpy.registration.register_slices import SliceRegistration, SliceVolume
 from linumpy.stage_params.gaps import ExportManualParams
+from linumpy.store.atomic import atomic_path, write_json
 
 FOLDERS = ("aips", "aips_xz", "aips_yz")
 METADATA = "manual_align_metadata.json"

@@ -16,7 +16,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.geometry.zmorph import planar
-from linumpy.io.atomic import atomic_path
+from linumpy.store.atomic import atomic_path
 
 FILE_NAME = "transform.tfm"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from linumpy.device import CPU, Device
 from linumpy.errors import InputError
-from linumpy.io.atomic import refuse_existing, write_text
+from linumpy.store.atomic import refuse_existing, write_text
 
 STEM = "register_pairwise"
 OFFSETS_NAME = "offsets.txt"

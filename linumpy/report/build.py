@@ -16,6 +16,7 @@ from linumpy.errors import InputError
 from linumpy.io.previews import figure_png, picture_png, shrink, slice_picture, three_plane_figure
 from linumpy.quality.figure import AT_LEAST
 from linumpy.quality.run import Run
+from linumpy.records.timing import Task, find_trace, read_trace, tasks_of
 from linumpy.report.collect import RunInfo, SliceRecord, read_info, slice_records
 from linumpy.report.findings import PROBLEM, SEVERITIES, WORST_NAMED, find_issues, summary_of
 from linumpy.report.intensity_figures import axial_figure, bias_figure, seam_figure
@@ -32,7 +33,6 @@ from linumpy.report.run_section import (
 )
 from linumpy.report.slice_figures import overlap_figure, projection, shift_figure
 from linumpy.report.tile_figures import confidence_figure, stage_axes_figure, tile_figure
-from linumpy.report.timing import Task, find_trace, read_trace, tasks_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.report.timing import StageTime, duration_label
+from linumpy.records.timing import StageTime, duration_label
 from linumpy.style import BLUE, INK, colour_bar, dress, new_figure
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from linumpy.errors import InputError
 from linumpy.records.privacy import from_home
-from linumpy.report.timing import (
+from linumpy.records.timing import (
     Task,
     by_stage,
     bytes_label,

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from linumpy.device import CPU, Device
-from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import create_grid
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.single_stages import project_grid
+from linumpy.store.atomic import refuse_existing
 
 
 def write_aip_image(

@@ -18,7 +18,6 @@ from linumpy.device import (
     to_host,
 )
 from linumpy.errors import InputError
-from linumpy.io.atomic import refuse_existing
 from linumpy.io.grid import Grid, GridInfo, create_grid, masks_on_gpu, open_grid
 from linumpy.io.omezarr import Image, create_image, open_image
 from linumpy.io.reading import reading
@@ -28,6 +27,7 @@ from linumpy.io.usable import mask_unusable, refuse_unusable
 from linumpy.log import logger
 from linumpy.slices.engine import Sink, Source
 from linumpy.slices.tile import Key, Tile
+from linumpy.store.atomic import refuse_existing
 
 ENCODE_NBYTES = 1 << 30
 """Most bytes of tiles on a GPU that are gathered before they are encoded together."""

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from linumpy.device import CPU, Device
-from linumpy.io.atomic import refuse_existing, together
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import open_image
@@ -46,6 +45,7 @@ from linumpy.slices.tile_stages import (
 )
 from linumpy.stage_params.slices import SliceParams
 from linumpy.start_up import begin_import
+from linumpy.store.atomic import refuse_existing, together
 
 
 def tile_chain(params: SliceParams, models: AcquisitionModels) -> list[Stage]:

@@ -13,7 +13,6 @@ from typing import Any
 from linumpy.device import Device
 from linumpy.errors import InputError
 from linumpy.intensity.compensate_psf import AxialResponse
-from linumpy.io.atomic import together
 from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import open_image
 from linumpy.params import build
@@ -47,6 +46,7 @@ from linumpy.stage_params.slices import (
     ResampleParams,
     StitchParams,
 )
+from linumpy.store.atomic import together
 
 Values = Mapping[str, Any]
 

@@ -30,18 +30,17 @@ from linumpy.io import (
     convert_omezarr,
     convert_tiff,
     grid,
-    guarded_pipeline,  # noqa: F401
     info,
     models,
     omezarr,
     psoct,
     tables,
-    verify,
     zarr_io,
 )
 from linumpy.mosaic import interpolate_missing_slice_files
 from linumpy.quality import run
 from linumpy.report import build
+from linumpy.store import guarded_pipeline, verify  # noqa: F401
 from tests.faults.fuzz import frames
 
 MOST_S = 60

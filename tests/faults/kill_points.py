@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from linumpy.io import aside, atomic
-from linumpy.io.atomic import atomic_path, together, write_text
 from linumpy.start_up import Stopping
+from linumpy.store import aside, atomic
+from linumpy.store.atomic import atomic_path, together, write_text
 
 CALLS = ("mkdir", "open", "fsync", "rename", "replace", "link", "unlink", "rmdir")
 # When these fail, what was to be removed stays for a later run.

@@ -36,7 +36,7 @@ SHARE_OF_CLOCK = 0.5
 MICRO = ("--preset", "tiny", "--n_slices", "2", "--tiles_x", "2", "--tiles_y", "2")
 HEAVY = (
     *("numpy", "scipy.ndimage", "scipy.fft", "scipy.optimize", "scipy.sparse.linalg", "PIL.Image"),
-    *("zarr", "zarrs", "zarr.codecs", "linumpy.io.guarded_pipeline", "linumpy.cli"),
+    *("zarr", "zarrs", "zarr.codecs", "linumpy.store.guarded_pipeline", "linumpy.cli"),
     *("linumpy.slices.reconstruct_slice", "linumpy.mosaic.brain", "linumpy.slices.aip_output"),
     *("linumpy.mosaic.create_mosaic_grid_3d", "linumpy.io.previews", "linumpy.slices.learn_models"),
 )
@@ -200,8 +200,8 @@ def meaning(path: Path) -> Any:
 def _meaning_of_zarr(path: Path) -> dict[str, Any]:
     import zarr
 
-    from linumpy.io.verify import verify
     from linumpy.io.zarr_io import zarr_context
+    from linumpy.store.verify import verify
 
     problems = verify(path, deep=True)
     if problems:

@@ -6,8 +6,8 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.codecs.numcodecs import LZ4
 
-from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import ImageSpec, create_image
+from linumpy.store.manifest import adopt
 
 SHAPE = (8, 16, 16)
 CHUNK = (8, 8, 8)

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from linumpy.errors import LinumpyError, OutputExistsError
-from linumpy.io import aside, atomic
-from linumpy.io.atomic import atomic_path, together, write_text
+from linumpy.store import aside, atomic
+from linumpy.store.atomic import atomic_path, together, write_text
 from tests.conftest import run_script
 from tests.faults import kill_points
 from tests.faults.kill_points import NEW, OLD, SCENARIOS, UNTOUCHED
@@ -98,7 +98,7 @@ def begin_writer(path, more="time.sleep(600)"):
     """Start a process that is writing an output; returns when it is."""
     code = (
         "import sys, time\n"
-        "from linumpy.io.atomic import atomic_path\n"
+        "from linumpy.store.atomic import atomic_path\n"
         "with atomic_path(sys.argv[1], overwrite=True, directory=True) as partial:\n"
         "    (partial / 'a').write_text('half')\n"
         "    print('ready', flush=True)\n"
@@ -338,7 +338,8 @@ def test_a_quota_on_file_sizes_is_one_line_and_leaves_what_was(kind, tmp_path):
         "    noise = np.random.default_rng(1).random((64,) * 3, 'f4')\n"
         "    with create_image(path, spec, overwrite=True) as image:\n"
         "        image.array[:] = noise\n",
-        "text": "from linumpy.io.atomic import write_text\n    write_text(path, 'x' * 200_000)\n",
+        "text": "from linumpy.store.atomic import write_text\n"
+        "    write_text(path, 'x' * 200_000)\n",
         "npz": "from linumpy.io.models import save_model\n"
         "    from dataclasses import make_dataclass\n"
         "    kind = make_dataclass('Model', [('a', np.ndarray)])\n"

@@ -13,11 +13,17 @@ import zarr
 
 from linumpy.errors import InputError
 from linumpy.io.convert_omezarr import convert_omezarr, extract_pyramid_levels
-from linumpy.io.digests import file_digest, shard_layout
-from linumpy.io.manifest import adopt, check_chunk_file, check_files, read_manifest, write_manifest
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
-from linumpy.io.verify import find_stores, verify
 from linumpy.io.zarr_io import read_zarr, zarr_context
+from linumpy.store.digests import file_digest, shard_layout
+from linumpy.store.manifest import (
+    adopt,
+    check_chunk_file,
+    check_files,
+    read_manifest,
+    write_manifest,
+)
+from linumpy.store.verify import find_stores, verify
 
 from .stores import (
     DAMAGES,

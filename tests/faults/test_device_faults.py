@@ -218,7 +218,7 @@ WATCHED = """
     import sys, threading, time
     from linumpy import cli
     from linumpy.gpu import watchdog
-    from linumpy.io.atomic import atomic_path
+    from linumpy.store.atomic import atomic_path
     from linumpy.start_up import end_now
 
     watchdog.EVERY_S, watchdog.LONGEST_S, watchdog._TICK_S = 0.1, 1.0, 0.1

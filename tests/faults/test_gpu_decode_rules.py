@@ -14,7 +14,7 @@ from linumpy.gpu.backends import choose
 from linumpy.gpu.objects import KeyObject, LocalObject
 from linumpy.gpu.stored_checks import check_for_zarr, checking_files, plan_of
 from linumpy.gpu.zarr_io import array_layout
-from linumpy.io.manifest import write_manifest
+from linumpy.store.manifest import write_manifest
 
 SHAPE, CHUNKS, SHARDS = (16, 16, 32), (8, 8, 8), (16, 16, 16)
 

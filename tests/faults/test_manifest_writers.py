@@ -14,10 +14,10 @@ from linumpy.io.convert_omezarr import (
     convert_zarr_to_omezarr,
     extract_pyramid_levels,
 )
-from linumpy.io.manifest import adopt, read_manifest
 from linumpy.io.omezarr import ImageSpec, create_array, create_image, open_image
-from linumpy.io.verify import verify
 from linumpy.registration.align_to_ras_apply import store_transform
+from linumpy.store.manifest import adopt, read_manifest
+from linumpy.store.verify import verify
 
 from .stores import flip_bit, make_store, swap
 
@@ -95,7 +95,7 @@ def test_no_other_module_makes_stores():
         if re.search(r"zarr\.create_group\(|mode=\"(r\+|a|w)\"", path.read_text())
         and "zarr" in path.read_text()
     }
-    assert makers - {"gpu/benchmark_kvikio_zarr.py"} == {
+    assert makers - {"benchmark/kvikio_zarr.py"} == {
         "io/omezarr.py",
         "io/convert_omezarr.py",
         "intensity/correct_bias_field.py",

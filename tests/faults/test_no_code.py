@@ -11,9 +11,9 @@ import pytest
 import zarr
 
 from linumpy.errors import InputError
-from linumpy.io.untrusted import read_arrays
-from linumpy.io.untrusted_zarr import check_array
 from linumpy.io.zarr_io import read_zarr
+from linumpy.store.untrusted import read_arrays
+from linumpy.store.untrusted_zarr import check_array
 from tests.faults.bombs import array
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from linumpy.io.atlas import read_atlas
 from linumpy.io.convert_omezarr import convert_omezarr
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
 from linumpy.io.psoct import read_oct_header
-from linumpy.io.untrusted_zarr import stay_inside, store_key
 from linumpy.io.zarr_io import read_zarr, zarr_context
+from linumpy.store.untrusted_zarr import stay_inside, store_key
 from tests.faults.bombs import OCT
 
 SHAPE = (8, 8, 8)

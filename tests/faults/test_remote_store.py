@@ -11,7 +11,7 @@ from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.testing.store import StoreTests
 
 from linumpy.errors import InputError
-from linumpy.io.remote_store import RemoteStore
+from linumpy.store.remote_store import RemoteStore
 
 WRITING = (
     "test_serializable_store", "test_set", "test_set_not_open", "test_set_many", "test_delete",

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 from PIL import Image
 
-from linumpy.io.manifest import adopt
 from linumpy.report.build import build_report
 from linumpy.report.run_section import SECTION, WALL, replace_part
+from linumpy.store.manifest import adopt
 from tests.report.conftest import pristine_run  # noqa: F401
 
 EVIL = (

@@ -15,7 +15,6 @@ from hypothesis.extra.numpy import arrays
 from linumpy.errors import InputError
 from linumpy.intensity.correct_bias_field import correct_bias_field
 from linumpy.io.grid import open_grid
-from linumpy.io.manifest import adopt
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.usable import LARGEST, all_usable, mask_unusable, refuse_unusable
@@ -31,6 +30,7 @@ from linumpy.slices.reconstruct_slice import reconstruct_slice
 from linumpy.slices.register_stage import TilePositions
 from linumpy.stage_params.bias import BiasParams
 from linumpy.stage_params.slices import SliceParams
+from linumpy.store.manifest import adopt
 
 from ..mosaic.conftest import Acquisition
 from . import small

@@ -18,7 +18,7 @@ SCRIPT = """\
 import os, signal, sys, time
 from pathlib import Path
 from linumpy.cli import run
-from linumpy.io.atomic import atomic_path
+from linumpy.store.atomic import atomic_path
 from linumpy.stream import stream
 
 def main():
@@ -111,7 +111,7 @@ def test_what_threads_write_after_a_signal_goes_too(tmp_path):
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from contextlib import suppress\n"
         "from linumpy.cli import run\n"
-        "from linumpy.io.atomic import atomic_path\n"
+        "from linumpy.store.atomic import atomic_path\n"
         "def main():\n"
         "    pool = ThreadPoolExecutor(1)\n"
         "    with atomic_path(sys.argv[1], directory=True) as partial:\n"
@@ -141,7 +141,7 @@ def test_threads_that_never_end_are_not_waited_for(tmp_path):
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from linumpy import start_up\n"
         "from linumpy.cli import run\n"
-        "from linumpy.io.atomic import atomic_path\n"
+        "from linumpy.store.atomic import atomic_path\n"
         "start_up.PATIENCE_S = 0.5\n"
         "def main():\n"
         "    pool = ThreadPoolExecutor()\n"

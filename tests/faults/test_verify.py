@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from linumpy.io.verify import find_stores, verify
+from linumpy.store.verify import find_stores, verify
 from tests.conftest import run_script
 
 from .stores import delete, flip_bit, make_store, truncate

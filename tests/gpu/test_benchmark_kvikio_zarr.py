@@ -12,12 +12,12 @@ import pytest
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from linumpy.benchmark import kvikio_zarr as benchmark
+from linumpy.benchmark import machine
+from linumpy.benchmark.array import create_array, sample, sample_shape
+from linumpy.benchmark.limits import chunk_table, launch_sizes, read_limits, stored_files
+from linumpy.benchmark.rows import Row, best, format_table, format_time, same_bits, timed
 from linumpy.errors import InputError
-from linumpy.gpu import benchmark_kvikio_zarr as benchmark
-from linumpy.gpu import benchmark_machine as machine
-from linumpy.gpu.benchmark_array import create_array, sample, sample_shape
-from linumpy.gpu.benchmark_limits import chunk_table, launch_sizes, read_limits, stored_files
-from linumpy.gpu.benchmark_rows import Row, best, format_table, format_time, same_bits, timed
 
 from ..conftest import run_script
 from . import needs_gpu
@@ -123,7 +123,7 @@ def test_a_wrong_result_is_no_figure(tmp_path, monkeypatch):
 
         return read
 
-    monkeypatch.setattr("linumpy.gpu.benchmark_readers.by_zarrs", off_by_a_bit)
+    monkeypatch.setattr("linumpy.benchmark.readers.by_zarrs", off_by_a_bit)
     with pytest.raises(InputError, match="zarrs, guarded, to numpy differs from the reference"):
         benchmark.benchmark_kvikio_zarr(None, size_gib=0.001, folder=tmp_path, repeats=1)
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_measured_is_said(tmp_path, monkeypatch):
 
         return read
 
-    monkeypatch.setattr("linumpy.gpu.benchmark_readers.by_zarr", broken)
+    monkeypatch.setattr("linumpy.benchmark.readers.by_zarr", broken)
     record = benchmark.benchmark_kvikio_zarr(None, size_gib=0.001, folder=tmp_path, repeats=1)
     assert {"name": "zarr to numpy", "reason": "MemoryError: out of it"} in record["missing"]
     assert {row["name"] for row in record["reads"]} == {"zarrs, guarded, to numpy"}
@@ -239,7 +239,7 @@ def test_the_clock_runs_around_the_work_alone(monkeypatch):
         events.append("clock")
         return next(ticks)
 
-    monkeypatch.setattr("linumpy.gpu.benchmark_rows.time.perf_counter", clock)
+    monkeypatch.setattr("linumpy.benchmark.rows.time.perf_counter", clock)
     seconds = timed(
         lambda: events.append("work"),
         2,

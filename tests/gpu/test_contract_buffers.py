@@ -271,7 +271,7 @@ def noted(self, name, *rest):
 
 Refuse.find_spec = noted
 names = [m.name for m in pkgutil.iter_modules(linumpy.gpu.__path__, "linumpy.gpu.")]
-for name in ["linumpy.device", "linumpy.io.zarr_io", "linumpy.io.guarded_pipeline", *names]:
+for name in ["linumpy.device", "linumpy.io.zarr_io", "linumpy.store.guarded_pipeline", *names]:
     importlib.import_module(name)
     assert not asked, (name, asked)
 assert not {"cupy", "kvikio", "nvidia"} & set(sys.modules)

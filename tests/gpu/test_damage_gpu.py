@@ -15,8 +15,8 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from linumpy.errors import InputError
 from linumpy.gpu.zarr_io import gpu_zarr_context, last_read, read_zarr_to_gpu
 from linumpy.io.grid import GridInfo, GridTile, create_grid, open_grid
-from linumpy.io.manifest import check_files, read_manifest, write_manifest
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
+from linumpy.store.manifest import check_files, read_manifest, write_manifest
 
 from . import needs_gpu
 

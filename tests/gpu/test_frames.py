@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numcodecs import blosc, lz4, zstd
 
 from linumpy.errors import InputError
-from linumpy.gpu.frames import (
+from linumpy.store.frames import (
     KINDS,
     blosc_streams,
     check_declared,

@@ -129,7 +129,7 @@ def test_gpus_are_listed_with_their_memory_and_parts():
 
 CHILD = """
 import json, os, subprocess, sys
-from linumpy.gpu import lease, nvml
+from linumpy.leases import lease, nvml
 
 before = dict(os.environ)
 nvml.list_gpus = lambda: [nvml.Gpu(f"GPU-{n}{n}{n}{n}-5", "H", 8 << 30) for n in range(4)]

@@ -16,13 +16,13 @@ from zarr.codecs import (
 )
 
 from linumpy.errors import InputError
-from linumpy.gpu.host_codec import decode_chunk
-from linumpy.gpu.layout import UnsupportedLayout
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.plan import ReadItem, batches, element_width, plan_read
 from linumpy.gpu.requests import box_of, kept_axes
 from linumpy.gpu.zarr_io import array_layout
-from linumpy.io.zarr_adapter import array_parts
+from linumpy.store.chunk_layout import UnsupportedLayout
+from linumpy.store.host_codec import decode_chunk
+from linumpy.store.zarr_adapter import array_parts
 
 
 def replay(array, selection=Ellipsis, batch_nbytes=1 << 20):

@@ -11,12 +11,12 @@ import pytest
 import zarr
 
 from linumpy import device as policy
+from linumpy.benchmark.machine import describe_machine
 from linumpy.device import Device
 from linumpy.errors import DeviceError, InputError
 from linumpy.geometry.interface import find_tissue_interface
 from linumpy.gpu import arrow, interface, kvikio_zarr, nvcomp, windows, zarr_io
 from linumpy.gpu.array import LazyArray
-from linumpy.gpu.benchmark_machine import describe_machine
 from linumpy.gpu.zarr_io import gpu_zarr_context, read_zarr_to_gpu
 from linumpy.io.zarr_io import read_zarr, zarr_context
 from linumpy.mosaic.stacking import find_z_overlap

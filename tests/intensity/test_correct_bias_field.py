@@ -19,14 +19,14 @@ from linumpy.intensity.bias_model import (
 from linumpy.intensity.correct_bias_field import correct_bias_field
 from linumpy.intensity.n4_fit import basis_matrix, contract
 from linumpy.intensity.tissue import tissue_cells
-from linumpy.io.manifest import adopt
 from linumpy.io.models import load_model
 from linumpy.io.omezarr import create_array, create_image, open_image
 from linumpy.io.pyramid import Pyramid, write_parts
 from linumpy.io.slice_layout import volume_spec
-from linumpy.io.verify import verify
 from linumpy.mosaic.stacking import StackedSlice, hann_weights
 from linumpy.stage_params.bias import BiasParams
+from linumpy.store.manifest import adopt
+from linumpy.store.verify import verify
 
 FIELDS_ALONE = {"match_planes": False, "zprofile_sigma_px": 0.0, "engine": "linumpy"}
 SHAPE = (48, 264, 96)

@@ -9,8 +9,8 @@ import pytest
 from linumpy.errors import InputError
 from linumpy.geometry.orientation import direction_matrix, orientations
 from linumpy.io.atlas import read_atlas, write_nifti
-from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import ImageSpec, create_image
+from linumpy.store.manifest import adopt
 
 SHAPE = (4, 5, 6)
 CODES = ["RAS", "LPS", "PIR", "SAL", *orientations(mirrored=True)[:3]]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from linumpy.errors import OutputExistsError
-from linumpy.io import atomic
-from linumpy.io.atomic import atomic_path, write_json, write_text
+from linumpy.store import atomic
+from linumpy.store.atomic import atomic_path, write_json, write_text
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path):
@@ -99,7 +99,7 @@ def test_every_file_and_folder_is_synchronised_before_the_rename(tmp_path, monke
 def test_a_killed_writer_leaves_nothing_that_looks_finished(tmp_path):
     code = (
         "import sys, time\n"
-        "from linumpy.io.atomic import atomic_path\n"
+        "from linumpy.store.atomic import atomic_path\n"
         "with atomic_path(sys.argv[1], directory=True) as partial:\n"
         "    (partial / 'a').write_text('half')\n"
         "    print('ready', flush=True)\n"

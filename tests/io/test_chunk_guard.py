@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numcodecs import zstd
 
 from linumpy.errors import InputError
-from linumpy.io import guarded_pipeline
 from linumpy.io.zarr_io import read_zarr, zarr_context
+from linumpy.store import guarded_pipeline
 
 from .zarr_layouts import declaring, make, quiet, sizeless, values
 

@@ -10,10 +10,10 @@ from linumpy.io.convert_omezarr import (
     extract_pyramid_levels,
     list_levels,
 )
-from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.pyramid import Pyramid, write_parts
 from linumpy.io.slice_layout import volume_spec
+from linumpy.store.manifest import adopt
 
 SHAPE = (70, 130, 90)
 

@@ -18,7 +18,7 @@ from linumpy.io.grid import (
     open_grid,
     parse_stage_to_array,
 )
-from linumpy.io.manifest import adopt
+from linumpy.store.manifest import adopt
 
 
 def grid_info(**changes):

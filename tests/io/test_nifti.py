@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from linumpy.errors import InputError, OutputExistsError
-from linumpy.io.manifest import adopt
 from linumpy.io.nifti import convert_omezarr_to_nifti
 from linumpy.io.omezarr import ImageSpec, create_image
+from linumpy.store.manifest import adopt
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "linum_convert_omezarr_to_nifti.py"
 SHAPE = (12, 20, 30)

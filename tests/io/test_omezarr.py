@@ -7,8 +7,8 @@ import zarr
 from ome_zarr_models import open_ome_zarr
 
 from linumpy.errors import InputError, OutputExistsError
-from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
+from linumpy.store.manifest import adopt
 
 SPEC = ImageSpec(
     shape=(30, 70, 90),

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
-from linumpy.io import guarded_pipeline
 from linumpy.io.zarr_io import zarr_context
+from linumpy.store import guarded_pipeline
 
 COMPRESSORS = {
     "ours": [ZstdCodec(level=1), Crc32cCodec()],

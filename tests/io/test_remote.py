@@ -11,12 +11,12 @@ import pytest
 import zarr
 
 from linumpy.errors import InputError
-from linumpy.io.atomic import atomic_path
 from linumpy.io.grid import GridInfo, GridTile, create_grid, open_grid
-from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
-from linumpy.io.remote import RemotePath, as_path, is_remote, local_file, storage
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
+from linumpy.store.atomic import atomic_path
+from linumpy.store.manifest import adopt
+from linumpy.store.remote import RemotePath, as_path, is_remote, local_file, storage
 from tests.faults.stores import make_store, noise, swap
 
 from .object_server import serve_folder
@@ -313,7 +313,7 @@ def test_what_is_fetched_is_held_against_the_manifest(setup, web):
 def test_keys_that_climb_are_refused(web, rng, tmp_path):
     write_volume(web.folder / "inside/v.ome.zarr", rng)
     write_volume(tmp_path / "served/secret.ome.zarr", rng)
-    from linumpy.io.remote_store import open_store
+    from linumpy.store.remote_store import open_store
 
     store = open_store(as_path(f"{web.url}/inside/v.ome.zarr"))
     with zarr_context():

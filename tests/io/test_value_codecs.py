@@ -9,10 +9,10 @@ import zarr
 from zarr.registry import get_codec_class
 
 from linumpy.errors import InputError
-from linumpy.gpu.layout import HOST_CODECS, UnsupportedLayout
 from linumpy.gpu.zarr_io import array_layout, open_array
-from linumpy.io.zarr_adapter import codecs_of, stored_with
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
+from linumpy.store.chunk_layout import HOST_CODECS, UnsupportedLayout
+from linumpy.store.zarr_adapter import codecs_of, stored_with
 
 SHAPE, CHUNK = (9, 10), (4, 5)
 SCALED = {"name": "scale_offset", "configuration": {"offset": -3.0, "scale": 4.0}}

@@ -14,19 +14,19 @@ from zarr.storage import MemoryStore
 
 from linumpy.errors import InputError
 from linumpy.gpu.codec_pipeline import _refuse_irregular
-from linumpy.gpu.layout import UnsupportedLayout
 from linumpy.gpu.zarr_io import array_layout
-from linumpy.io.zarr_adapter import (
+from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
+from linumpy.store.chunk_layout import UnsupportedLayout
+from linumpy.store.zarr_adapter import (
     array_parts,
     chunk_spec,
     codec_pipeline,
     configured_default_codec,
     has_regular_chunks,
 )
-from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
 
 ROOT = Path(__file__).parents[2]
-ADAPTER = ROOT / "linumpy/io/zarr_adapter.py"
+ADAPTER = ROOT / "linumpy/store/zarr_adapter.py"
 MODULES = sorted(
     path
     for folder in ("linumpy", "scripts", "benchmarks")

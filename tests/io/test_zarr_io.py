@@ -16,8 +16,8 @@ from hypothesis.extra.numpy import basic_indices
 
 from linumpy.device import CPU, Device
 from linumpy.errors import DeviceError, InputError
-from linumpy.io import guarded_pipeline
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
+from linumpy.store import guarded_pipeline
 
 from .zarr_layouts import (
     LAYOUTS,
@@ -144,7 +144,7 @@ import os, sys
 import zarr
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[2])])
 zarr.config.set({"threading.max_workers": int(sys.argv[3])})
-from linumpy.io.guarded_pipeline import GuardedZarrsCodecPipeline
+from linumpy.store.guarded_pipeline import GuardedZarrsCodecPipeline
 array = zarr.open_array(sys.argv[1], mode="r")
 before = len(os.listdir("/proc/self/task"))
 GuardedZarrsCodecPipeline.from_array_metadata_and_store(array.metadata, array.store)

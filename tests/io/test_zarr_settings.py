@@ -3,7 +3,7 @@ import threading
 import pytest
 import zarr
 
-from linumpy.io.zarr_settings import zarr_settings
+from linumpy.store.zarr_settings import zarr_settings
 
 KEY, OTHER = "async.concurrency", "threading.max_workers"
 

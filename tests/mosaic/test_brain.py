@@ -9,7 +9,6 @@ import zarr
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.errors import InputError
-from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config
@@ -22,6 +21,7 @@ from linumpy.mosaic.brain import (
     stack_folder,
 )
 from linumpy.mosaic.stack_slices_motor import open_slices
+from linumpy.store.manifest import adopt
 
 VOXEL = (10.0, 10.0, 10.0)
 INTERVAL_UM = 200.0

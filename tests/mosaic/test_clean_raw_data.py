@@ -9,12 +9,12 @@ import pytest
 
 from linumpy.errors import InputError, OutputExistsError
 from linumpy.io.grid import Grid
-from linumpy.io.manifest import adopt
 from linumpy.io.raw import discover_tiles
 from linumpy.mosaic.clean_raw_data import clean_raw_data
 from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.merge_slices_into_folders import merge_slices_into_folders
+from linumpy.store.manifest import adopt
 
 
 def write_raw(root, n_slices=2, n_tiles=3, seed=5):

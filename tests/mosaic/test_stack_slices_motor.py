@@ -14,10 +14,11 @@ from scipy.ndimage import shift as scipy_shift
 from linumpy.device import CPU, to_host
 from linumpy.errors import InputError
 from linumpy.geometry.resample import HALF, axis_weights
+from linumpy.io import pyramid
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.mosaic import pyramid, stacking
 from linumpy.mosaic import stack_slices_motor as module
+from linumpy.mosaic import stacking
 from linumpy.mosaic.stack_slices_motor import (
     brain_geometry,
     open_slices,

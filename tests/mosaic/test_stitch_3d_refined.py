@@ -3,7 +3,7 @@ import pytest
 from scipy.ndimage import map_coordinates
 
 from linumpy.device import to_host
-from linumpy.mosaic import stitch_3d_refined as module
+from linumpy.tiles import stitch_3d_refined as module
 from linumpy.tiles.stitch_3d_refined import (
     blending_weights,
     canvas_shape,

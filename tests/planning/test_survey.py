@@ -10,9 +10,9 @@ import pytest
 
 from linumpy.errors import InputError
 from linumpy.io.grid import open_grid
-from linumpy.io.manifest import adopt
 from linumpy.planning.plan_params import DEFAULTS, PlanParams
 from linumpy.planning.survey import survey
+from linumpy.store.manifest import adopt
 
 
 def given(**values):

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.io.manifest import adopt
 from linumpy.quality.correlation import compare_runs, pearson, sharpness, truth_slabs
 from linumpy.quality.run import Run
 from linumpy.quality.truth import load_truth
+from linumpy.store.manifest import adopt
 
 
 @pytest.fixture

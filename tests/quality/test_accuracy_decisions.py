@@ -3,12 +3,12 @@
 import numpy as np
 import zarr
 
-from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import open_image
 from linumpy.io.tables import SliceConfig, write_slice_config
 from linumpy.quality.rehoming import decision_figures
 from linumpy.quality.run import Run
 from linumpy.quality.truth import load_truth
+from linumpy.store.manifest import adopt
 
 
 def figures(run, truth, rows, name="slice_config.csv"):

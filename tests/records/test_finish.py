@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from linumpy.errors import InputError
-from linumpy.records.finish import finish_run
+from linumpy.report.finish import finish_run
 from linumpy.report.run_section import marked, replace_part, tell_end
 
 from .conftest import HOME, write_launch

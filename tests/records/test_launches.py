@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from linumpy.errors import InputError
-from linumpy.records.finish import finish_run
 from linumpy.records.launches import finish_launches, page_record
+from linumpy.report.finish import finish_run
 
 from .conftest import FAILED_AT, HOME, RESUMED_AT, note, row, write_launch
 

@@ -14,8 +14,8 @@ import pytest
 from rocrate.model.computationalworkflow import ComputationalWorkflow
 from rocrate.rocrate import ROCrate
 
-from linumpy.records.finish import finish_run
 from linumpy.records.rocrate import METADATA
+from linumpy.report.finish import finish_run
 
 from .conftest import FAILED_AT, HOME, RESUMED_AT, write_launch
 

@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.io.manifest import adopt
 from linumpy.quality.run import Run
-from linumpy.report.collect import SliceRecord, id_ranges, read_info, slice_records
-from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
-from linumpy.report.slice_figures import motor_positions, projection
-from linumpy.report.tile_figures import arrow_factor
-from linumpy.report.timing import (
+from linumpy.records.timing import (
     by_stage,
     duration_label,
     find_trace,
@@ -25,6 +20,11 @@ from linumpy.report.timing import (
     tasks_of,
     wall_time_s,
 )
+from linumpy.report.collect import SliceRecord, id_ranges, read_info, slice_records
+from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
+from linumpy.report.slice_figures import motor_positions, projection
+from linumpy.report.tile_figures import arrow_factor
+from linumpy.store.manifest import adopt
 
 
 def test_trace_is_summed_by_stage(full_run: Path) -> None:

@@ -12,8 +12,8 @@ import zarr
 from PIL import Image as Pillow
 
 from linumpy.io.grid import open_grid
-from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import open_image
+from linumpy.store.manifest import adopt
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,9 @@ from skimage.transform import resize
 
 from linumpy.errors import InputError, OutputExistsError
 from linumpy.io.grid import open_grid
-from linumpy.io.manifest import adopt
 from linumpy.io.omezarr import open_image
 from linumpy.slices.grid_io import GridSource, SliceSource
+from linumpy.store.manifest import adopt
 from linumpy.tiles.stitch_3d_refined import blending_weights
 
 from ..conftest import SCRIPTS

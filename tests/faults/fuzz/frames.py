@@ -8,10 +8,10 @@ import zlib
 
 import numpy as np
 
-from linumpy.gpu.blosc_frames import blosc_streams, parse_blosc
-from linumpy.gpu.frames import KINDS, inspect_frame
-from linumpy.gpu.host_codec import decode_chunk
-from linumpy.gpu.layout import ChunkLayout
+from linumpy.store.blosc_frames import blosc_streams, parse_blosc
+from linumpy.store.chunk_layout import ChunkLayout
+from linumpy.store.frames import KINDS, inspect_frame
+from linumpy.store.host_codec import decode_chunk
 from tests.faults.fuzz.common import survive
 
 SIZES = (0, 1, 4, 64, 300, 4096, 65536, 1 << 20)

@@ -11,10 +11,10 @@ import google_crc32c
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.gpu.host_codec import decode_chunk
-from linumpy.gpu.layout import MISSING, ShardIndex
 from linumpy.gpu.objects import LocalObject, read_index
-from linumpy.io.chunk_guard import ChunkPlan, ShardPlan, check_chunk
+from linumpy.store.chunk_guard import ChunkPlan, ShardPlan, check_chunk
+from linumpy.store.chunk_layout import MISSING, ShardIndex
+from linumpy.store.host_codec import decode_chunk
 from tests.faults.fuzz.common import folder, survive
 from tests.faults.fuzz.frames import layout
 

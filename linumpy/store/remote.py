@@ -2,7 +2,7 @@
 
 Such a path goes through the program as a `RemotePath`, which spells and joins like any other path
 and refuses whatever would need a file system. Nothing heavy is imported here: what reads is in
-`linumpy.io.remote_store`.
+`linumpy.store.remote_store`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class RemotePath(PosixPath):
 
     def is_file(self, **_: Any) -> bool:
         """Whether there is an object of this name."""
-        from linumpy.io.remote_store import open_store
+        from linumpy.store.remote_store import open_store
 
         return open_store(self.parent).holds(self.name)
 
     def is_dir(self, **_: Any) -> bool:
         """Whether there are objects below this name; on a web server, whether Zarr has any."""
-        from linumpy.io.remote_store import open_store
+        from linumpy.store.remote_store import open_store
 
         store = open_store(self)
         if any(store.holds(name) for name in _ZARR_NAMES):
@@ -68,7 +68,7 @@ class RemotePath(PosixPath):
         InputError
             On a web server, which does not tell.
         """
-        from linumpy.io.remote_store import open_store
+        from linumpy.store.remote_store import open_store
 
         for name in open_store(self).names():
             yield self / name
@@ -143,7 +143,7 @@ def storage(path: Path | str) -> Any:
     path = as_path(path)
     if not isinstance(path, RemotePath):
         return path
-    from linumpy.io.remote_store import open_store
+    from linumpy.store.remote_store import open_store
 
     return open_store(path)
 
@@ -171,6 +171,6 @@ def local_file(path: Path | str) -> Path:
     path = as_path(path)
     if not isinstance(path, RemotePath):
         return path
-    from linumpy.io.remote_store import fetch_file
+    from linumpy.store.remote_store import fetch_file
 
     return fetch_file(path)

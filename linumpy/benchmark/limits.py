@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.benchmark.rows import Row, best, timed
 from linumpy.errors import DeviceError
 from linumpy.gpu import kernels, nvcomp
-from linumpy.gpu.benchmark_rows import Row, best, timed
 from linumpy.gpu.fetch import KvikioFetch, Run, n_threads, plan_runs
 from linumpy.gpu.formats import EMPTY_ZSTD
-from linumpy.gpu.host_codec import decode_chunk
-from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout
 from linumpy.gpu.objects import LocalObject
 from linumpy.gpu.plan import ReadPlan, plan_read
 from linumpy.gpu.transfer import pinned_array
 from linumpy.gpu.zarr_io import array_layout, selection_items
+from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout
+from linumpy.store.host_codec import decode_chunk
 
 LAUNCHES = (256, 512, 1024, 2048, 4096, 8192)
 COPY_NBYTES = 1 << 30

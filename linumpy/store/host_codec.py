@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.gpu.frames import check_declared
-from linumpy.gpu.layout import MISSING, ChunkLayout
+from linumpy.store.chunk_layout import MISSING, ChunkLayout
+from linumpy.store.frames import check_declared
 
 
 def verified_payload(data: Any, layout: ChunkLayout, where: str) -> Any:

@@ -153,7 +153,7 @@ def _chunk_layout(
 ) -> ChunkLayout:
     from zarr.codecs import BytesCodec, TransposeCodec
 
-    from linumpy.io.zarr_adapter import V2Codec
+    from linumpy.store.zarr_adapter import V2Codec
 
     stored = spec.dtype.to_native_dtype()
     if stored.kind not in NUMERIC_KINDS or stored.itemsize > 16:

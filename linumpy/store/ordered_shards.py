@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.gpu.host_codec import encode_chunk, encoder, join_chunks
-from linumpy.gpu.layout import ChunkLayout, UnsupportedLayout, layout_of
+from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout, layout_of
+from linumpy.store.host_codec import encode_chunk, encoder, join_chunks
 
 _CHUNKS_A_THREAD = 8
 """At least so many are encoded at once, so that threads end together."""

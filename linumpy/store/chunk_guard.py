@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.gpu.frames import Frame, check_frame, first_overlap, inspect_octets
+from linumpy.store.frames import Frame, check_frame, first_overlap, inspect_octets
 
 _MISSING = np.uint64(2**64 - 1)
 _BLOSC_HEADER_NBYTES = 16
@@ -54,7 +54,7 @@ class ChunkPlan:
     content_nbytes
         Size of the decoded chunk.
     kind
-        The compressed format as in `linumpy.gpu.frames`; None for raw bytes.
+        The compressed format as in `linumpy.store.frames`; None for raw bytes.
     crcs
         How many crc32c of four bytes follow.
     loose
@@ -89,8 +89,8 @@ def plan_chunks(metadata: Any) -> ChunkPlan | ShardPlan | None:
 
     Returns
     -------
-    None when the guard does not know the chain of codecs; `linumpy.io.untrusted_zarr.check_array`
-    lets no such array through.
+    None when the guard does not know the chain of codecs;
+    `linumpy.store.untrusted_zarr.check_array` lets no such array through.
     """
     document = metadata.to_dict()
     dtype = (metadata.data_type if metadata.zarr_format == 3 else metadata.dtype).to_native_dtype()

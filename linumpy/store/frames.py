@@ -7,7 +7,7 @@ comes from the data.
 
 Formats: Zstandard frames (RFC 8878), the LZ4 layout of numcodecs (little-endian size, then one
 raw block), gzip (RFC 1952) and zlib (RFC 1950). Blosc 1 has its own module,
-`linumpy.gpu.blosc_frames`, and is reached from here as well.
+`linumpy.store.blosc_frames`, and is reached from here as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.gpu.blosc_frames import (
+from linumpy.store.blosc_frames import (
     BloscHeader,
     BloscStreams,
     as_bytes_view,

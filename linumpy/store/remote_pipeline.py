@@ -21,11 +21,11 @@ from zarr.buffer.cpu import NDBuffer
 from zarr.storage import LocalStore, StorePath
 
 from linumpy.errors import InputError
-from linumpy.io.chunk_guard import ShardPlan, wanted_chunks
-from linumpy.io.digests import ShardLayout, shard_layout
-from linumpy.io.guarded_pipeline import GuardedZarrsCodecPipeline, Item
-from linumpy.io.remote_store import RemoteStore
-from linumpy.io.zarr_adapter import read_results
+from linumpy.store.chunk_guard import ShardPlan, wanted_chunks
+from linumpy.store.digests import ShardLayout, shard_layout
+from linumpy.store.guarded_pipeline import GuardedZarrsCodecPipeline, Item
+from linumpy.store.remote_store import RemoteStore
+from linumpy.store.zarr_adapter import read_results
 
 _FILES = "/proc/self/fd"
 _NO_FILE = "missing"

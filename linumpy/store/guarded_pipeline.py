@@ -15,13 +15,13 @@ from zarr.storage import LocalStore
 from zarrs import ZarrsCodecPipeline
 
 from linumpy.errors import InputError
-from linumpy.gpu.layout import ChunkLayout
-from linumpy.io.chunk_guard import ChunkPlan, ShardPlan, check_chunk, plan_chunks
-from linumpy.io.manifest import check_chunk_file
-from linumpy.io.ordered_shards import encode_shards, ordered_layout, shards_together
-from linumpy.io.remote_store import RemoteStore
-from linumpy.io.untrusted_zarr import check_array, stay_inside
-from linumpy.io.zarr_adapter import has_zarrs_decoder, read_results, zarr_fallback
+from linumpy.store.chunk_guard import ChunkPlan, ShardPlan, check_chunk, plan_chunks
+from linumpy.store.chunk_layout import ChunkLayout
+from linumpy.store.manifest import check_chunk_file
+from linumpy.store.ordered_shards import encode_shards, ordered_layout, shards_together
+from linumpy.store.remote_store import RemoteStore
+from linumpy.store.untrusted_zarr import check_array, stay_inside
+from linumpy.store.zarr_adapter import has_zarrs_decoder, read_results, zarr_fallback
 
 Item = tuple[Any, Any, Any, Any, bool]
 """What zarr hands over for a chunk: its key, its spec, the selection in it and in the whole,
@@ -29,12 +29,12 @@ and whether the chunk is wanted completely."""
 
 
 class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
-    """Zarrs' pipeline behind `linumpy.io.chunk_guard`, for arrays in local folders.
+    """Zarrs' pipeline behind `linumpy.store.chunk_guard`, for arrays in local folders.
 
     Where the store has a manifest, the file of each chunk is held against it first.
 
     Where zarrs or the guard do not know a codec, zarr's own codecs do the work; so do they for
-    other stores, but for object stores: `linumpy.io.remote_pipeline` brings their chunks here.
+    other stores, but for object stores: `linumpy.store.remote_pipeline` brings their chunks here.
     Zarrs does not compare the crc32c of a chunk that is wanted in part, nor of any in a shard that
     is: the guard does. Arrays in Fortran order or of foreign byte order, which zarrs refuses, are
     decoded aside and copied.
@@ -53,7 +53,7 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
                 "most one compressor, and no shards within shards or within other codecs"
             )
         if isinstance(store, RemoteStore):
-            from linumpy.io.remote_pipeline import RemoteCodecPipeline
+            from linumpy.store.remote_pipeline import RemoteCodecPipeline
 
             return RemoteCodecPipeline.from_array_metadata_and_store(array_metadata, store)
         if not isinstance(store, LocalStore):

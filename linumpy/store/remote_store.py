@@ -29,9 +29,9 @@ from zarr.storage import ObjectStore
 
 from linumpy.errors import InputError
 from linumpy.extras import extra_advice
-from linumpy.io.manifest import Manifest
-from linumpy.io.remote import RemotePath
-from linumpy.io.zarr_adapter import sync
+from linumpy.store.manifest import Manifest
+from linumpy.store.remote import RemotePath
+from linumpy.store.zarr_adapter import sync
 
 SILENCE_VARIABLE = "LINUMPY_REMOTE_TIMEOUT"
 """Environment variable: seconds without a byte after which a request is given up."""
@@ -77,7 +77,7 @@ class RemoteStore(ObjectStore[Any]):
     required
         Keys that must be there: one that is missing is an error and not fill value.
     manifest
-        What the store says of its files, once `linumpy.io.remote_manifest` has read it; they are
+        What the store says of its files, once `linumpy.store.remote_manifest` has read it; they are
         held against it as they come.
     """
 

@@ -8,7 +8,7 @@ codecs pass altered bytes on. So every store that linumpy writes says in
 
 `files` names every file but the root document itself, which `digest` covers: the crc32c of its
 JSON with sorted keys and no spaces, without this one field. The root document is ``zarr.json``, or
-``.zattrs`` in Zarr v2. What the checksum of a file is made of stands in `linumpy.io.digests`.
+``.zattrs`` in Zarr v2. What the checksum of a file is made of stands in `linumpy.store.digests`.
 
 Sizes of all files are compared when a store is opened, checksums when a file is first read.
 """
@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
-from linumpy.io.digests import ShardLayout, file_digest
-from linumpy.io.manifest_document import Entry, parse_manifest, with_manifest
-from linumpy.io.store_files import (
+from linumpy.store.digests import ShardLayout, file_digest
+from linumpy.store.files import (
     ROOT_DOCUMENTS,
     Signature,
     array_document,
@@ -39,6 +38,7 @@ from linumpy.io.store_files import (
     signature_of,
     walk,
 )
+from linumpy.store.manifest_document import Entry, parse_manifest, with_manifest
 
 logger = logging.getLogger("linumpy")
 
@@ -217,15 +217,15 @@ def write_manifest(folder: Path | str) -> None:
 def adopt(path: Path | str) -> None:
     """Give a store in use a manifest of its files as they lie, or a new one, atomically.
 
-    What it is made of is not compared with anything; `linumpy.io.verify.adopt_store` does that.
+    What it is made of is not compared with anything; `linumpy.store.verify.adopt_store` does that.
 
     Raises
     ------
     InputError
         As `write_manifest`.
     """
-    from linumpy.io.aside import clean
-    from linumpy.io.atomic import write_text
+    from linumpy.store.aside import clean
+    from linumpy.store.atomic import write_text
 
     root = Path(path)
     clean(root_document(root))

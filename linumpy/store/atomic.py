@@ -18,8 +18,8 @@ from typing import Any
 
 from linumpy.errors import InputError, LinumpyError, OutputExistsError
 from linumpy.exit_status import is_of_disk
-from linumpy.io.aside import Aside, clean
-from linumpy.io.remote import refuse_remote
+from linumpy.store.aside import Aside, clean
+from linumpy.store.remote import refuse_remote
 from linumpy.timeline import span
 
 _FSYNC_THREADS = 16
@@ -52,7 +52,7 @@ def atomic_path(
 ) -> Iterator[Path]:
     """Yield a place aside to write to, of the same name, and move it to `path` if all went well.
 
-    What killed runs left of this output is removed first (`linumpy.io.aside.clean`).
+    What killed runs left of this output is removed first (`linumpy.store.aside.clean`).
 
     Parameters
     ----------

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from linumpy.io.atomic import write_json, write_text
 from linumpy.records.launches import finish_launches, page_record
 from linumpy.records.rocrate import METADATA, build_crate
 from linumpy.report.run_section import has_parts, tell_end
+from linumpy.store.atomic import write_json, write_text
 
 REPORT = "report.html"
 

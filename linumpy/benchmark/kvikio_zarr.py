@@ -19,34 +19,34 @@ from typing import Any
 import numpy as np
 
 from linumpy import device as places
-from linumpy.device import CPU, Device, to_host
-from linumpy.errors import DeviceError, InputError
-from linumpy.gpu import benchmark_limits as limits
-from linumpy.gpu.array import LazyArray
-from linumpy.gpu.benchmark_array import (
+from linumpy.benchmark import limits
+from linumpy.benchmark.array import (
     CHUNK_SIDE,
     CODECS,
     create_array,
     sample,
     sample_shape,
 )
-from linumpy.gpu.benchmark_machine import (
+from linumpy.benchmark.machine import (
     cold_state,
     describe_machine,
     describe_versions,
     drop_page_cache,
     gds_state,
 )
-from linumpy.gpu.benchmark_readers import Mode, Reader, device_readers, host_readers, kvikio_modes
-from linumpy.gpu.benchmark_rows import Row, best, format_table, same_bits, timed
+from linumpy.benchmark.readers import Mode, Reader, device_readers, host_readers, kvikio_modes
+from linumpy.benchmark.rows import Row, best, format_table, same_bits, timed
+from linumpy.device import CPU, Device, to_host
+from linumpy.errors import DeviceError, InputError
+from linumpy.gpu.array import LazyArray
 from linumpy.gpu.encode import refuse_unwritable
 from linumpy.gpu.kvikio_zarr import kvikio_settings, raw_layout
-from linumpy.gpu.layout import ChunkLayout
 from linumpy.gpu.plan import ReadPlan
 from linumpy.gpu.zarr_io import array_layout, gpu_zarr_context, open_array
-from linumpy.io.manifest import check_files
 from linumpy.io.zarr_io import read_zarr, zarr_context
 from linumpy.log import progress
+from linumpy.store.chunk_layout import ChunkLayout
+from linumpy.store.manifest import check_files
 
 SLOW_NBYTES = 1 << 28
 ACCESSES = 20_000

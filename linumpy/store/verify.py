@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from linumpy.errors import InputError
-from linumpy.io.digests import check_inner_checksums
-from linumpy.io.manifest import Manifest, adopt, read_manifest
-from linumpy.io.store_files import list_files, root_document
 from linumpy.log import progress
+from linumpy.store.digests import check_inner_checksums
+from linumpy.store.files import list_files, root_document
+from linumpy.store.manifest import Manifest, adopt, read_manifest
 
 _MARKS = ("zarr.json", ".zgroup", ".zarray")
 

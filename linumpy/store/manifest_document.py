@@ -1,4 +1,4 @@
-"""Root documents of Zarr stores with a manifest in them, as `linumpy.io.manifest` describes it."""
+"""Root documents of Zarr stores with a manifest in them; see `linumpy.store.manifest`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
-from linumpy.io.untrusted import bound_json
+from linumpy.store.untrusted import bound_json
 
 VERSION = 1
 

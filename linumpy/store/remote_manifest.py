@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from linumpy.io.manifest import Manifest
-from linumpy.io.manifest_document import parse_manifest
-from linumpy.io.remote import RemotePath
-from linumpy.io.remote_store import RemoteStore
-from linumpy.io.store_files import ROOT_DOCUMENTS, parse_json
-from linumpy.io.zarr_adapter import sync
+from linumpy.store.files import ROOT_DOCUMENTS, parse_json
+from linumpy.store.manifest import Manifest
+from linumpy.store.manifest_document import parse_manifest
+from linumpy.store.remote import RemotePath
+from linumpy.store.remote_store import RemoteStore
+from linumpy.store.zarr_adapter import sync
 
 logger = logging.getLogger("linumpy")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError, LinumpyError
-from linumpy.io.untrusted import JSON_NBYTES, bound_json, quoted, read_bounded
+from linumpy.store.untrusted import JSON_NBYTES, bound_json, quoted, read_bounded
 
 LARGEST_CHUNK = 2 << 30
 """Most bytes of a decoded chunk: what LZ4, Blosc and the decoders of GPUs can take."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
-from linumpy.io.digests import ShardLayout, shard_layout
-from linumpy.io.untrusted import JSON_NBYTES, bound_json, read_bounded
+from linumpy.store.digests import ShardLayout, shard_layout
+from linumpy.store.untrusted import JSON_NBYTES, bound_json, read_bounded
 
 ROOT_DOCUMENTS = ("zarr.json", ".zattrs")
 """Where attributes of a store stand in Zarr v3 and v2."""

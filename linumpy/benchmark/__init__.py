@@ -1,0 +1,1 @@
+"""How fast arrays are read, beside the limits of the machine."""

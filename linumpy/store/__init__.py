@@ -1,0 +1,1 @@
+"""Stored chunks and shards: layout, checks, manifests, atomic outputs, remote stores."""
