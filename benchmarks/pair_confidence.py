@@ -16,16 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
+from linumpy.brain.output import load_slices
+from linumpy.brain.register_pairwise import PairShift, register_pair
+from linumpy.brain.slice_planes import SliceVolume, Window
 from linumpy.device import Array
-from linumpy.mosaic.brain import load_slices
+from linumpy.geometry.turned import rotation_matrix
 from linumpy.params import build
 from linumpy.quality.pairs import AUC_TARGET, WRONG_PX, roc_auc
 from linumpy.quality.rotation import slice_tiles
 from linumpy.quality.run import Run
 from linumpy.quality.truth import Truth, load_truth
-from linumpy.registration.register_pairwise import PairShift, register_pair
-from linumpy.registration.slice_planes import SliceVolume, Window
-from linumpy.registration.turned import rotation_matrix
 from linumpy.stage_params.brain import RegisterParams
 
 SIDES_PX = (72, 96, 128, 160, 224, 320)

@@ -29,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Move the slice."""
     args = parse(build_parser(), argv)
 
+    from linumpy.brain.output import align_slice
     from linumpy.device import resolve
-    from linumpy.mosaic.brain import align_slice
 
     align_slice(
         args.input,

@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Align the brain."""
     args = parse(build_parser(), argv)
 
+    from linumpy.brain.align_to_ras import align_brain
     from linumpy.device import resolve
-    from linumpy.registration.align_to_ras import align_brain
 
     model = align_brain(
         args.input,

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stamp the table."""
     args = parse(build_parser(), argv)
 
-    from linumpy.registration.auto_exclude_slices import auto_exclude_file
+    from linumpy.brain.auto_exclude_slices import auto_exclude_file
     from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.slice_config_out, args.overwrite)

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the package."""
     args = parse(build_parser(), argv)
 
-    from linumpy.registration.manual_export import export_folder
+    from linumpy.brain.manual.export import export_folder
     from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Merge the manifests."""
     args = parse(build_parser(), argv)
 
-    from linumpy.mosaic.interpolate_missing_slice_files import finalise_interpolation
+    from linumpy.brain.gaps.files import finalise_interpolation
 
     finalise_interpolation(
         args.slice_config_in, args.fragments, args.slice_config_out, overwrite=args.overwrite

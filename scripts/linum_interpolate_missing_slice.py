@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if getattr(args, name) is None:
             parser.error(f"needs {name if name in ('before', 'after', 'output') else '--' + name}")
 
+    from linumpy.brain.gaps.files import interpolate_gap
     from linumpy.device import resolve
-    from linumpy.mosaic.interpolate_missing_slice_files import interpolate_gap
     from linumpy.store.atomic import refuse_existing
 
     for path in (args.output, args.preview, args.manifest_entry):
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _finalise(args: argparse.Namespace) -> None:
-    from linumpy.mosaic.interpolate_missing_slice_files import finalise_interpolation
+    from linumpy.brain.gaps.files import finalise_interpolation
 
     finalise_interpolation(
         args.slice_config_in, args.fragments, args.slice_config_out, overwrite=args.overwrite

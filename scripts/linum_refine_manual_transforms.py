@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Take the transforms over."""
     args = parse(build_parser(), argv)
 
+    from linumpy.brain.manual.files import refine_manual_transforms
     from linumpy.device import resolve
-    from linumpy.registration.manual_files import refine_manual_transforms
     from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)

@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Register the pair."""
     args = parse(build_parser(), argv)
 
+    from linumpy.brain.pairwise_files import register_pairwise
     from linumpy.device import resolve
     from linumpy.log import logger
-    from linumpy.registration.pairwise_files import register_pairwise
 
     found = register_pairwise(
         args.fixed,

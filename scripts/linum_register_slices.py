@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Register the slices."""
     args = parse(build_parser(), argv)
 
+    from linumpy.brain.output import register_folder
     from linumpy.device import resolve
-    from linumpy.mosaic.brain import register_folder
     from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)

@@ -34,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stack the slices."""
     args = parse(build_parser(), argv)
 
+    from linumpy.brain.output import stack_folder
     from linumpy.device import resolve
     from linumpy.io.previews import brain_preview
-    from linumpy.mosaic.brain import stack_folder
     from linumpy.store.atomic import refuse_existing
 
     if args.preview is not None:

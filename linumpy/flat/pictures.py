@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linumpy.brain.output import placed_by_table, used_ids
+from linumpy.brain.register_slices import SliceVolume
 from linumpy.device import CPU, Array, Device, namespace
 from linumpy.errors import InputError
 from linumpy.flat.stitch_2d import KIND
 from linumpy.io.omezarr import Image, Triple, open_image
 from linumpy.io.reading import reading
 from linumpy.io.usable import refuse_unusable
-from linumpy.mosaic.brain import placed_by_table, used_ids
-from linumpy.registration.register_slices import SliceVolume
 
 PLANES = 2
 """As many as registration asks of two slices in common."""

@@ -12,6 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from linumpy.brain.align_mosaics_3d_from_shifts import (
+    Canvas,
+    align_mosaics_3d_from_shifts,
+    common_canvas,
+)
+from linumpy.brain.register_slices import (
+    SliceRegistration,
+    SliceVolume,
+    motor_registration,
+    register_slices,
+)
 from linumpy.device import CPU, Array, Device, default_workers
 from linumpy.errors import InputError
 from linumpy.flat.pictures import find_pictures, open_pictures
@@ -20,17 +31,6 @@ from linumpy.io.omezarr import ImageSpec, Triple, create_image
 from linumpy.io.pyramid import Part, Pyramid, write_parts
 from linumpy.log import progress
 from linumpy.params import build
-from linumpy.registration.align_mosaics_3d_from_shifts import (
-    Canvas,
-    align_mosaics_3d_from_shifts,
-    common_canvas,
-)
-from linumpy.registration.register_slices import (
-    SliceRegistration,
-    SliceVolume,
-    motor_registration,
-    register_slices,
-)
 from linumpy.stage_params.flat import Stack2dParams
 from linumpy.store.atomic import together
 from linumpy.stream import stream
@@ -191,7 +191,7 @@ def stack_folder_2d(
     output_model
         JSON to write it to.
     """
-    from linumpy.mosaic.brain import resolutions
+    from linumpy.brain.output import resolutions
 
     params = build(Stack2dParams, values)
     resolutions_um = resolutions(values)

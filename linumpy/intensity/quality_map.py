@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.device import CPU, Array, Device, namespace, to_device, to_host
-from linumpy.registration.turned import Turn
+from linumpy.geometry.turned import Turn
 
 QUALITY_ATTRIBUTE = "quality_map"
 """Of a corrected slice: what `encode_map` returns."""

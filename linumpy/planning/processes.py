@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from linumpy.brain.stacking import BLOCK_PX
 from linumpy.io.slice_layout import SHARD_PX
-from linumpy.mosaic.stacking import BLOCK_PX
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.sizes import Sizes
 from linumpy.planning.survey import SAMPLE_BYTES, Survey

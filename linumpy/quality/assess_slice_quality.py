@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.brain.expected_depths import expected_depths
+from linumpy.brain.slice_planes import SliceVolume
 from linumpy.quality.similarity import detail_variance
 from linumpy.quality.slice_comparison import SliceComparison, middle, slabs, spread_depths
-from linumpy.registration.expected_depths import expected_depths
-from linumpy.registration.slice_planes import SliceVolume
 from linumpy.stage_params.quality import QualityParams
 
 WORKING_UM = 10.0

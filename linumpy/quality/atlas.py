@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
+from linumpy.geometry.turned import rotation_matrix
 from linumpy.quality.figure import Figure, make_figure, not_measured
 from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
 from linumpy.quality.truth_grid import block_frame
-from linumpy.registration.turned import rotation_matrix
 
 TARGET_VOXEL = 2.0
 _UNIT = "voxel"

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from linumpy.errors import InputError
+from linumpy.geometry.turned import rotation_matrix
 from linumpy.io.models import read_json
 from linumpy.log import progress
 from linumpy.quality.fields import on_model_grid
@@ -21,7 +22,6 @@ from linumpy.quality.interface import mean_unevenness_um
 from linumpy.quality.positions import face_to_plane_um, plane_depth_um
 from linumpy.quality.run import Run
 from linumpy.quality.truth import Truth
-from linumpy.registration.turned import rotation_matrix
 from linumpy.store.atomic import atomic_path, write_json
 
 M = TypeVar("M")
@@ -101,13 +101,13 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
     values
         Parameters under their pipeline names; the resolution is taken from the run's models.
     """
+    from linumpy.brain.register_slices import SliceRegistration
+    from linumpy.brain.stack_slices_motor import open_slices, stack_slices_motor
     from linumpy.geometry.detect_focal_curvature import FocalCurvature
     from linumpy.intensity.compensate_psf import AxialResponse
     from linumpy.intensity.fix_illumination_3d import FlatField
     from linumpy.io.models import load_model, save_model
-    from linumpy.mosaic.stack_slices_motor import open_slices, stack_slices_motor
     from linumpy.params import build
-    from linumpy.registration.register_slices import SliceRegistration
     from linumpy.slices.learn_models import AcquisitionModels
     from linumpy.slices.psf_stages import CompensatePsf
     from linumpy.slices.reconstruct_slice import reconstruct_slice

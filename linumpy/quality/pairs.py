@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.geometry.turned import rotation_matrix
 from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
 from linumpy.quality.rotation import slice_tiles
 from linumpy.quality.run import Run, SliceRegistration
 from linumpy.quality.truth import Truth
-from linumpy.registration.turned import rotation_matrix
 
 AUC_TARGET = 0.9
 MIN_PAIRS = 3

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linumpy.geometry.turned import rotation_matrix
 from linumpy.quality.run import PRIOR_ONLY, Run, SliceRegistration
 from linumpy.quality.truth import Truth
-from linumpy.registration.turned import rotation_matrix
 
 
 @dataclass(frozen=True)

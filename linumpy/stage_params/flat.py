@@ -46,7 +46,7 @@ class Stack2dParams(RigidParams):
     )
 
     def registration(self) -> RegisterParams:
-        """Return the same for `registration.register_slices`: pictures have no depth."""
+        """Return the same for `brain.register_slices`: pictures have no depth."""
         return RegisterParams(
             first_plane=0,
             max_translation_px=self.max_translation_px,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.registration.slice_planes import SliceVolume
+from linumpy.brain.slice_planes import SliceVolume
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ import tifffile  # noqa: F401
 import zarr
 import zarrs  # noqa: F401
 
+from linumpy.brain.gaps import files as gaps
 from linumpy.errors import InputError
 from linumpy.io import (
     atlas,
@@ -37,7 +38,6 @@ from linumpy.io import (
     tables,
     zarr_io,
 )
-from linumpy.mosaic import interpolate_missing_slice_files
 from linumpy.quality import run
 from linumpy.report import build
 from linumpy.store import guarded_pipeline, verify  # noqa: F401
@@ -86,7 +86,7 @@ READERS = {
     "config": tables.read_slice_config,
     "shifts": tables.read_shifts,
     "ids": lambda path: tables.parse_ids(path.read_text()),
-    "manifest": interpolate_missing_slice_files.read_manifest,
+    "manifest": gaps.read_manifest,
     "positions": psoct.read_scan_positions,
     "run": lambda path: run.Run(path.parent).table(path.name),
     "json": models.read_json,

@@ -37,7 +37,7 @@ MICRO = ("--preset", "tiny", "--n_slices", "2", "--tiles_x", "2", "--tiles_y", "
 HEAVY = (
     *("numpy", "scipy.ndimage", "scipy.fft", "scipy.optimize", "scipy.sparse.linalg", "PIL.Image"),
     *("zarr", "zarrs", "zarr.codecs", "linumpy.store.guarded_pipeline", "linumpy.cli"),
-    *("linumpy.slices.reconstruct_slice", "linumpy.mosaic.brain", "linumpy.slices.aip_output"),
+    *("linumpy.slices.reconstruct_slice", "linumpy.brain.output", "linumpy.slices.aip_output"),
     *("linumpy.mosaic.create_mosaic_grid_3d", "linumpy.io.previews", "linumpy.slices.learn_models"),
 )
 

@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
+from linumpy.brain.register_slices import SliceRegistration
 from linumpy.errors import InputError
 from linumpy.exit_status import exit_status
 from linumpy.io.grid import GridInfo, GridTile, create_grid
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import ImageSpec, create_image
-from linumpy.registration.register_slices import SliceRegistration
 from tests.conftest import SCRIPTS
 
 from .stores import append, delete, truncate

@@ -8,28 +8,28 @@ import shutil
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
-from linumpy.flat.pictures import find_pictures
-from linumpy.io.models import load_model
-from linumpy.io.omezarr import open_image
-from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
-from linumpy.mosaic.brain import (
+from linumpy.brain.auto_exclude_slices import auto_exclude_file
+from linumpy.brain.gaps.files import (
+    ManifestEntry,
+    finalise_interpolation,
+    write_manifest,
+)
+from linumpy.brain.manual.files import refine_manual_transforms
+from linumpy.brain.output import (
     find_slices,
     load_folder,
     load_slices,
     register_folder,
     stack_folder,
 )
-from linumpy.mosaic.interpolate_missing_slice_files import (
-    ManifestEntry,
-    finalise_interpolation,
-    write_manifest,
-)
+from linumpy.brain.stack_slices_motor import BrainModel
+from linumpy.errors import InputError
+from linumpy.flat.pictures import find_pictures
+from linumpy.io.models import load_model
+from linumpy.io.omezarr import open_image
+from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
 from linumpy.mosaic.slice_config import generate_slice_config
-from linumpy.mosaic.stack_slices_motor import BrainModel
 from linumpy.quality.assess_folder import assess_folder
-from linumpy.registration.auto_exclude_slices import auto_exclude_file
-from linumpy.registration.manual_files import refine_manual_transforms
 from linumpy.stage_params.gaps import AutoExcludeParams, RefineManualParams
 
 from . import small

@@ -8,6 +8,7 @@ import pytest
 import zarr
 
 import linumpy
+from linumpy.brain.atlas.apply import store_transform
 from linumpy.errors import InputError
 from linumpy.io.convert_omezarr import (
     convert_omezarr,
@@ -15,7 +16,6 @@ from linumpy.io.convert_omezarr import (
     extract_pyramid_levels,
 )
 from linumpy.io.omezarr import ImageSpec, create_array, create_image, open_image
-from linumpy.registration.align_to_ras_apply import store_transform
 from linumpy.store.manifest import adopt, read_manifest
 from linumpy.store.verify import verify
 

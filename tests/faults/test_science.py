@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from linumpy.brain.correct_bias_field import correct_bias_field
+from linumpy.brain.output import register_folder, stack_folder
+from linumpy.brain.register_slices import SliceRegistration
 from linumpy.errors import InputError
-from linumpy.intensity.correct_bias_field import correct_bias_field
 from linumpy.io.grid import open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.usable import LARGEST, all_usable, mask_unusable, refuse_unusable
-from linumpy.mosaic.brain import register_folder, stack_folder
 from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d, prepare_tile
 from linumpy.quality.assess_folder import assess_folder
-from linumpy.registration.register_slices import SliceRegistration
 from linumpy.slices import single_stages as single
 from linumpy.slices.grid_io import GridSource, SliceSource
 from linumpy.slices.learn_models import AcquisitionModels

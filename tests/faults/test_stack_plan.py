@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from linumpy.brain.register_slices import motor_registration
+from linumpy.brain.stack_slices_motor import open_slices, stack_slices_motor
+from linumpy.brain.stacking import BLOCK_PX, SLAB_PX, place_slices, stack_steps
 from linumpy.errors import InputError
 from linumpy.io.omezarr import open_image
 from linumpy.io.slice_layout import SHARD_PX
-from linumpy.mosaic.stack_slices_motor import open_slices, stack_slices_motor
-from linumpy.mosaic.stacking import BLOCK_PX, SLAB_PX, place_slices, stack_steps
-from linumpy.registration.register_slices import motor_registration
 from linumpy.stage_params.brain import StackParams
 
 from . import small
@@ -148,6 +148,6 @@ def test_down_a_column_of_the_brain_each_slice_comes_once(
 def test_a_registration_that_names_a_slice_twice_is_refused():
     slices = [{"slice_id": 1, "offset_um": [0.0] * 3} for _ in range(2)]
     with pytest.raises((InputError, ValueError), match="expected each once"):
-        from linumpy.registration.register_slices import SliceRegistration
+        from linumpy.brain.register_slices import SliceRegistration
 
         SliceRegistration(1, small.VOXEL_UM, 80.0, slices, [])

@@ -58,7 +58,7 @@ def inputs(tiny, tiny_grids, script, tmp_path_factory):
 @pytest.fixture(scope="module")
 def operations(inputs):
     """Functions of an output's place."""
-    from linumpy.mosaic.brain import stack_folder
+    from linumpy.brain.output import stack_folder
     from linumpy.slices.reconstruct_slice import reconstruct_slice
     from linumpy.slices.single_stages import flatten_grid, resample_grid
 

@@ -12,6 +12,7 @@ import zarr
 
 from linumpy import device as policy
 from linumpy.benchmark.machine import describe_machine
+from linumpy.brain.stacking import find_z_overlap
 from linumpy.device import Device
 from linumpy.errors import DeviceError, InputError
 from linumpy.geometry.interface import find_tissue_interface
@@ -19,7 +20,6 @@ from linumpy.gpu import arrow, interface, kvikio_zarr, nvcomp, windows, zarr_io
 from linumpy.gpu.array import LazyArray
 from linumpy.gpu.zarr_io import gpu_zarr_context, read_zarr_to_gpu
 from linumpy.io.zarr_io import read_zarr, zarr_context
-from linumpy.mosaic.stacking import find_z_overlap
 from linumpy.slices.engine import resting_bytes
 from linumpy.slices.gpu_sweep import sweep_on_gpu
 

@@ -7,6 +7,7 @@ import pytest
 from scipy.ndimage import map_coordinates
 
 from linumpy.device import to_host
+from linumpy.geometry.turned import Turn
 from linumpy.intensity.attenuation_exponent import PRIOR_ERROR, PRIOR_EXPONENT, find_exponent
 from linumpy.intensity.attenuation_tissue import find_tissue
 from linumpy.intensity.compensate_attenuation import (
@@ -25,7 +26,6 @@ from linumpy.intensity.quality_map import (
     placed_map,
     weights_at,
 )
-from linumpy.registration.turned import Turn
 from linumpy.stage_params.intensity import AttenuationParams
 
 STEP_MM = 0.01

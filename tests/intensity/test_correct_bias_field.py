@@ -4,26 +4,26 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, zoom
 
-from linumpy.device import to_host
-from linumpy.errors import InputError, OutputExistsError
-from linumpy.geometry.resample import resize
-from linumpy.intensity.bias_correction import Correction
-from linumpy.intensity.bias_learning import _shrink, learn, sections
-from linumpy.intensity.bias_model import (
+from linumpy.brain.bias.correction import Correction
+from linumpy.brain.bias.learning import _shrink, learn, sections
+from linumpy.brain.bias.model import (
     Fields,
     corrected_cells,
     equal_sections,
     fit_cells,
     stacked_sections,
 )
-from linumpy.intensity.correct_bias_field import correct_bias_field
+from linumpy.brain.correct_bias_field import correct_bias_field
+from linumpy.brain.stacking import StackedSlice, hann_weights
+from linumpy.device import to_host
+from linumpy.errors import InputError, OutputExistsError
+from linumpy.geometry.resample import resize
 from linumpy.intensity.n4_fit import basis_matrix, contract
 from linumpy.intensity.tissue import tissue_cells
 from linumpy.io.models import load_model
 from linumpy.io.omezarr import create_array, create_image, open_image
 from linumpy.io.pyramid import Pyramid, write_parts
 from linumpy.io.slice_layout import volume_spec
-from linumpy.mosaic.stacking import StackedSlice, hann_weights
 from linumpy.stage_params.bias import BiasParams
 from linumpy.store.manifest import adopt
 from linumpy.store.verify import verify
@@ -390,7 +390,7 @@ def test_levels_that_cannot_be_made_again_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_the_script_writes_brain_field_model_and_preview(brain, tmp_path, script):
-    from linumpy.intensity.bias_model import BiasModel
+    from linumpy.brain.bias.model import BiasModel
 
     path = brain[0]
     place = {"first_plane_px": 0, "n_planes": 12, "overlap_px": 0}

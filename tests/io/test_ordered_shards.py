@@ -114,8 +114,9 @@ def test_what_is_read_is_what_was_written(tmp_path_factory, data):
         compressors=COMPRESSORS["ours"], config=config,
     )  # fmt: skip
     array[part] = values[part]
-    # Of what is written in part zarrs stores no empty chunks, whatever the setting.
-    if not (keep and any(p.start for p in part)):
+    # Of what is written in part zarrs stores no empty chunks, whatever the setting; Zarr takes
+    # complex 0 and -0 for the same, and loses the sign.
+    if not (keep and any(p.start for p in part)) and not (dtype == "c8" and np.signbit(fill)):
         assert set(files(path)) == set(files(reference))
 
 

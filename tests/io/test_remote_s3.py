@@ -5,11 +5,11 @@ import logging
 import numpy as np
 import pytest
 
+from linumpy.brain.output import find_slices
 from linumpy.errors import InputError
 from linumpy.io.grid import open_grid
 from linumpy.io.omezarr import open_image
 from linumpy.io.zarr_io import read_zarr
-from linumpy.mosaic.brain import find_slices
 from linumpy.store.remote import as_path, local_file
 
 from .test_remote import write_grid, write_volume

@@ -8,11 +8,7 @@ import pytest
 import zarr
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from linumpy.errors import InputError
-from linumpy.io.omezarr import create_image, open_image
-from linumpy.io.slice_layout import volume_spec
-from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config
-from linumpy.mosaic.brain import (
+from linumpy.brain.output import (
     align_slice,
     find_slices,
     load_slices,
@@ -20,7 +16,11 @@ from linumpy.mosaic.brain import (
     resolutions,
     stack_folder,
 )
-from linumpy.mosaic.stack_slices_motor import open_slices
+from linumpy.brain.stack_slices_motor import open_slices
+from linumpy.errors import InputError
+from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.slice_layout import volume_spec
+from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config
 from linumpy.store.manifest import adopt
 
 VOXEL = (10.0, 10.0, 10.0)

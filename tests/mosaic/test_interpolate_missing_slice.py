@@ -9,6 +9,22 @@ import numpy as np
 import pytest
 from scipy.ndimage import affine_transform, gaussian_filter
 
+from linumpy.brain.gaps.files import (
+    finalise_interpolation,
+    interpolate_gap,
+    read_manifest,
+)
+from linumpy.brain.gaps.match import (
+    LOW_OVERLAP,
+    MIRRORED,
+    NO_FOREGROUND,
+    NOT_IMPROVED,
+    REGISTRATION_FAILED,
+    PlaneStack,
+    match_slices,
+)
+from linumpy.brain.interpolate_missing_slice import COVERED, WIDE_GAP
+from linumpy.brain.register_slices import SliceRegistration
 from linumpy.errors import InputError
 from linumpy.geometry.zmorph import affine_power, planar, turn_about
 from linumpy.io.models import save_model
@@ -21,22 +37,6 @@ from linumpy.io.tables import (
     write_shifts,
     write_slice_config,
 )
-from linumpy.mosaic.interpolate_missing_slice import COVERED, WIDE_GAP
-from linumpy.mosaic.interpolate_missing_slice_files import (
-    finalise_interpolation,
-    interpolate_gap,
-    read_manifest,
-)
-from linumpy.mosaic.interpolate_missing_slice_match import (
-    LOW_OVERLAP,
-    MIRRORED,
-    NO_FOREGROUND,
-    NOT_IMPROVED,
-    REGISTRATION_FAILED,
-    PlaneStack,
-    match_slices,
-)
-from linumpy.registration.register_slices import SliceRegistration
 from linumpy.stage_params.gaps import InterpolateParams
 
 VOXEL = (10.0, 10.0, 10.0)

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from linumpy.brain import stacking
+from linumpy.brain.output import align_slice, stack_folder
+from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.stack_slices_motor import open_slices, stack_slices_motor
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, encode_map, encode_weights
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import SHARD_PX, volume_spec
-from linumpy.mosaic import stacking
-from linumpy.mosaic.brain import align_slice, stack_folder
-from linumpy.mosaic.stack_slices_motor import open_slices, stack_slices_motor
-from linumpy.registration.register_slices import SliceRegistration
 from linumpy.stage_params.brain import StackParams
 
 VOXEL_UM = (10.0, 10.0, 10.0)

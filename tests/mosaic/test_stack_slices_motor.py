@@ -11,22 +11,22 @@ import pytest
 import zarr
 from scipy.ndimage import shift as scipy_shift
 
-from linumpy.device import CPU, to_host
-from linumpy.errors import InputError
-from linumpy.geometry.resample import HALF, axis_weights
-from linumpy.io import pyramid
-from linumpy.io.omezarr import create_image, open_image
-from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.mosaic import stack_slices_motor as module
-from linumpy.mosaic import stacking
-from linumpy.mosaic.stack_slices_motor import (
+from linumpy.brain import stacking
+from linumpy.brain.register_slices import SliceRegistration, motor_registration
+from linumpy.brain.stack_slices_motor import (
     brain_geometry,
     open_slices,
     stack_slices_motor,
     z_matches,
 )
-from linumpy.registration.register_slices import SliceRegistration, motor_registration
-from linumpy.registration.turned import rotation_matrix
+from linumpy.device import CPU, to_host
+from linumpy.errors import InputError
+from linumpy.geometry.resample import HALF, axis_weights
+from linumpy.geometry.turned import rotation_matrix
+from linumpy.io import pyramid
+from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
+from linumpy.mosaic import stack_slices_motor as module
 from linumpy.stage_params.brain import StackParams
 
 VOXEL_UM = (10.0, 8.0, 8.0)

@@ -4,10 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.signal.windows import hann
 
-from linumpy.device import to_host
-from linumpy.errors import InputError
-from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX
-from linumpy.mosaic.stacking import (
+from linumpy.brain.align_mosaics_3d_from_shifts import (
+    common_canvas,
+    interpolate,
+    place_block,
+)
+from linumpy.brain.stacking import (
     BLOCK_PX,
     SLAB_PX,
     StackedSlice,
@@ -19,11 +21,9 @@ from linumpy.mosaic.stacking import (
     place_slices,
     stack_steps,
 )
-from linumpy.registration.align_mosaics_3d_from_shifts import (
-    common_canvas,
-    interpolate,
-    place_block,
-)
+from linumpy.device import to_host
+from linumpy.errors import InputError
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX
 
 from ..conftest import HAS_GPU
 

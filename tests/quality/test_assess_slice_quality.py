@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
+from linumpy.brain.slice_planes import SliceVolume
 from linumpy.errors import InputError
 from linumpy.io.omezarr import create_image
 from linumpy.io.slice_layout import volume_spec
@@ -18,7 +19,6 @@ from linumpy.quality.assess_slice_quality import (
     assess_slice_quality,
     rate,
 )
-from linumpy.registration.slice_planes import SliceVolume
 from linumpy.stage_params.quality import QualityParams
 
 VOXEL_UM = (10.0, 10.0, 10.0)

@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linumpy.brain.align_to_ras import AlignedBrain
+from linumpy.brain.auto_exclude_slices import ExclusionModel
+from linumpy.brain.bias.model import BiasModel
+from linumpy.brain.interpolate_missing_slice import InterpolationReport
+from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.stack_slices_motor import BrainModel
 from linumpy.geometry.crop_3d_mosaic_below_interface import InterfaceCut
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
-from linumpy.intensity.bias_model import BiasModel
 from linumpy.intensity.compensate_attenuation import Attenuation
 from linumpy.intensity.compensate_psf import AxialResponse, no_response
 from linumpy.intensity.fix_illumination_3d import FlatField
@@ -21,13 +26,8 @@ from linumpy.metrics.figures import StageMetrics
 from linumpy.metrics.limits import LIMITS, Limits, worst
 from linumpy.metrics.stages import READERS, measure
 from linumpy.mosaic.detect_rehoming import RehomingReport
-from linumpy.mosaic.interpolate_missing_slice import InterpolationReport
-from linumpy.mosaic.stack_slices_motor import BrainModel
 from linumpy.quality.assess_slice_quality import SliceQuality
 from linumpy.quality.run import Run
-from linumpy.registration.align_to_ras import AlignedBrain
-from linumpy.registration.auto_exclude_slices import ExclusionModel
-from linumpy.registration.register_slices import SliceRegistration
 from linumpy.slices.register_stage import TilePositions
 from linumpy.tiles.scan_distortion import ScanDistortion
 

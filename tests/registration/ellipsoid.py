@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linumpy.registration.align_to_ras_volume import Volume
+from linumpy.brain.atlas.volume import Volume
 
 RADII_UM = np.array([300.0, 550.0, 400.0])
 """Half axes to superior, anterior, right."""

@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 from scipy.ndimage import shift as scipy_shift
 
-from linumpy.device import to_host
-from linumpy.errors import InputError
-from linumpy.registration.align_mosaics_3d_from_shifts import (
+from linumpy.brain.align_mosaics_3d_from_shifts import (
     align_mosaics_3d_from_shifts,
     common_canvas,
 )
+from linumpy.device import to_host
+from linumpy.errors import InputError
 
 
 def reader(data, valid=None):

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from linumpy.errors import InputError
-from linumpy.geometry.orientation import orientations
-from linumpy.io.atlas import Atlas, write_nifti
-from linumpy.io.omezarr import ImageSpec, create_image, open_image
-from linumpy.registration.align_to_ras import align_to_ras
-from linumpy.registration.align_to_ras_search import axes_to_atlas
-from linumpy.registration.align_to_ras_transform import read_ngff_affine
-from linumpy.registration.align_to_ras_volume import (
+from linumpy.brain.align_to_ras import align_to_ras
+from linumpy.brain.atlas.search import axes_to_atlas
+from linumpy.brain.atlas.transform import read_ngff_affine
+from linumpy.brain.atlas.volume import (
     contrast,
     grid_affine,
     read_atlas_volume,
     read_brain,
     working_voxel_um,
 )
+from linumpy.errors import InputError
+from linumpy.geometry.orientation import orientations
+from linumpy.io.atlas import Atlas, write_nifti
+from linumpy.io.omezarr import ImageSpec, create_image, open_image
 from linumpy.stage_params.atlas import AlignParams
 
 from .ellipsoid import Brain, sampled
@@ -194,7 +194,7 @@ def test_script_writes_all(files, tmp_path, script):
 
 
 def sampled_on(volume, grid):
-    from linumpy.registration.align_to_ras_volume import affine_sample
+    from linumpy.brain.atlas.volume import affine_sample
 
     return affine_sample(volume, np.eye(4), grid.index_to_um, grid.data.shape)[0]
 

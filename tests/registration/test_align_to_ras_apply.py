@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from linumpy.device import to_host
-from linumpy.io.nifti import convert_omezarr_to_nifti
-from linumpy.io.omezarr import ImageSpec, create_image, open_image
-from linumpy.registration.align_to_ras_apply import (
+from linumpy.brain.atlas.apply import (
     apply_to_volume,
     output_grid,
     resample_block,
     source_box,
     store_transform,
 )
-from linumpy.registration.align_to_ras_search import axes_to_atlas
-from linumpy.registration.align_to_ras_transform import (
+from linumpy.brain.atlas.search import axes_to_atlas
+from linumpy.brain.atlas.transform import (
     ngff_affine,
     parse_rotation,
     read_ngff_affine,
     tilt_deg,
     write_itk,
 )
+from linumpy.device import to_host
+from linumpy.io.nifti import convert_omezarr_to_nifti
+from linumpy.io.omezarr import ImageSpec, create_image, open_image
 
 VOXEL = (12.0, 10.0, 10.0)
 SHAPE = (24, 280, 40)

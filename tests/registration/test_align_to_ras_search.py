@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_device, to_host
-from linumpy.geometry.orientation import is_mirrored, orientations
-from linumpy.registration.align_to_ras_search import (
+from linumpy.brain.atlas.search import (
     axes_to_atlas,
     search_orientations,
     search_scales,
 )
-from linumpy.registration.align_to_ras_volume import Volume, grid_affine
+from linumpy.brain.atlas.volume import Volume, grid_affine
+from linumpy.device import to_device, to_host
+from linumpy.geometry.orientation import is_mirrored, orientations
 
 from .ellipsoid import Brain, sampled
 
@@ -83,7 +83,7 @@ def test_a_mirror_image_is_found_when_it_is_tried(device):
 
 
 def test_a_hint_of_rotation_is_used(device):
-    from linumpy.registration.align_to_ras_transform import parse_rotation
+    from linumpy.brain.atlas.transform import parse_rotation
 
     turn = parse_rotation("0 0 40")
     brain = Brain(6)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, gaussian_filter1d
 
-from linumpy.errors import InputError
-from linumpy.io.tables import SliceConfig, read_slice_config, selected_ids, write_slice_config
-from linumpy.registration.auto_exclude_slices import (
+from linumpy.brain.auto_exclude_slices import (
     NO_MATCH,
     UNMATCHED_RUN,
     auto_exclude_slices,
     stamp_exclusions,
 )
-from linumpy.registration.register_pairwise import NO_SHARED_PLANES
-from linumpy.registration.register_slices import SliceVolume, register_slices
+from linumpy.brain.register_pairwise import NO_SHARED_PLANES
+from linumpy.brain.register_slices import SliceVolume, register_slices
+from linumpy.errors import InputError
+from linumpy.io.tables import SliceConfig, read_slice_config, selected_ids, write_slice_config
 from linumpy.stage_params.brain import RegisterParams
 from linumpy.stage_params.gaps import AutoExcludeParams
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linumpy.registration.expected_depths import expected_depths, most_likely
-from linumpy.registration.slice_planes import SliceVolume
+from linumpy.brain.expected_depths import expected_depths, most_likely
+from linumpy.brain.slice_planes import SliceVolume
 
 INTERVAL_UM = 100.0
 CUTS = [100, 100, 150, 100, 200.0]

@@ -7,27 +7,27 @@ import numpy as np
 import pytest
 from scipy.ndimage import affine_transform, gaussian_filter
 
+from linumpy.brain.manual.export import METADATA, export_manual_align
+from linumpy.brain.manual.network import ManualPair, place_by_hand, residual_of
+from linumpy.brain.manual.refine import refine_transform
+from linumpy.brain.manual.transforms import (
+    find_transforms,
+    read_transform,
+    write_transform,
+)
+from linumpy.brain.poses import map_of, pose_of, stage_to_common
+from linumpy.brain.register_pairwise import PairShift
+from linumpy.brain.register_slices import (
+    SliceRegistration,
+    SliceVolume,
+    solve_registration,
+)
 from linumpy.errors import InputError
 from linumpy.geometry.zmorph import planar, turn_about
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image
 from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import XYShift, write_shifts
-from linumpy.registration.manual_export import METADATA, export_manual_align
-from linumpy.registration.manual_network import ManualPair, place_by_hand, residual_of
-from linumpy.registration.manual_refine import refine_transform
-from linumpy.registration.manual_transforms import (
-    find_transforms,
-    read_transform,
-    write_transform,
-)
-from linumpy.registration.poses import map_of, pose_of, stage_to_common
-from linumpy.registration.register_pairwise import PairShift
-from linumpy.registration.register_slices import (
-    SliceRegistration,
-    SliceVolume,
-    solve_registration,
-)
 from linumpy.stage_params.brain import RegisterParams
 from linumpy.stage_params.gaps import ExportManualParams, RefineManualParams
 

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from linumpy.registration import register_pairwise as module
 from scipy.ndimage import gaussian_filter1d
 
-from linumpy.device import to_host
-from linumpy.geometry.correlation import ACCEPT_Z_SCORE
-from linumpy.registration import register_pairwise as module
-from linumpy.registration import slice_planes
-from linumpy.registration.register_pairwise import NO_SHARED_PLANES, register_pair
-from linumpy.registration.register_slices import (
+from linumpy.brain import slice_planes
+from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
+from linumpy.brain.register_slices import (
     motor_registration,
     register_slices,
     solve_registration,
 )
-from linumpy.registration.slice_planes import GivenPlace, SliceVolume, expected_plane
+from linumpy.brain.slice_planes import GivenPlace, SliceVolume, expected_plane
+from linumpy.device import to_host
+from linumpy.geometry.correlation import ACCEPT_Z_SCORE
 from linumpy.stage_params.brain import RegisterParams
 
 from .speckle import FINE, fixed_field, image

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter1d, map_coordinates
 from scipy.ndimage import rotate as scipy_rotate
 
+from linumpy.brain.register_pairwise import register_pair
+from linumpy.brain.register_slices import register_slices
+from linumpy.brain.rigid import fit_rigid, middle_px
+from linumpy.brain.slice_planes import SliceVolume
 from linumpy.device import to_host
 from linumpy.geometry.correlation import flatten
-from linumpy.registration.register_pairwise import register_pair
-from linumpy.registration.register_slices import register_slices
-from linumpy.registration.rigid import fit_rigid, middle_px
-from linumpy.registration.slice_planes import SliceVolume
-from linumpy.registration.turned import (
+from linumpy.geometry.turned import (
     Turn,
     find_samples,
     rotation_matrix,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.registration.solve_depths import SCALE_LIMIT, solve_depths
+from linumpy.brain.solve_depths import SCALE_LIMIT, solve_depths
 
 INTERVAL_UM = 100.0
 

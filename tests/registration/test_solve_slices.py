@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.registration.solve_slices import solve_slices
+from linumpy.brain.solve_slices import solve_slices
 
 SEEDS = (3, 4, 5)
 PIXEL_UM = 10.0

@@ -122,7 +122,7 @@ def _write_run(folder: Path) -> None:
 
 def _write_intensity(run: Path) -> None:
     """Write models of the axial response, of one slice's attenuation and of the bias field."""
-    from linumpy.intensity.bias_model import BiasModel
+    from linumpy.brain.bias.model import BiasModel
     from linumpy.intensity.compensate_attenuation import Attenuation
     from linumpy.intensity.compensate_psf import AxialResponse
     from linumpy.io.models import save_model
@@ -182,8 +182,8 @@ def _write_intensity(run: Path) -> None:
 
 def _write_atlas(run: Path) -> None:
     """Write the model of a brain in an atlas, and what comes with it."""
+    from linumpy.brain.align_to_ras import AlignedBrain
     from linumpy.io.models import save_model
-    from linumpy.registration.align_to_ras import AlignedBrain
 
     brain = AlignedBrain(
         atlas="template.nii.gz",

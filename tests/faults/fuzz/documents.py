@@ -2,7 +2,7 @@
 
 import json
 
-from linumpy.intensity.bias_model import BiasModel
+from linumpy.brain.bias.model import BiasModel
 from linumpy.io.models import load_model, read_json
 from linumpy.io.raw import RawTile, read_side_data
 from linumpy.quality.run import Run

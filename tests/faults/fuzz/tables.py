@@ -1,5 +1,6 @@
 """The CSV tables, lists of ids, and the tables as Arrow batches. The first byte chooses."""
 
+from linumpy.brain.gaps.files import read_manifest
 from linumpy.io.psoct import read_scan_positions
 from linumpy.io.tables import (
     offsets_from_shifts,
@@ -8,7 +9,6 @@ from linumpy.io.tables import (
     read_shifts,
     read_slice_config,
 )
-from linumpy.mosaic.interpolate_missing_slice_files import read_manifest
 from linumpy.records.arrow_tables import shifts_table, slice_config_table
 from tests.faults.fuzz.common import Plain, folder, mutate_text, survive
 

@@ -1,0 +1,467 @@
+"""A brain in the space of an atlas: which way round it lies, where, and at what size.
+
+Coordinates. The brain's world is that of its OME-Zarr: (z, axis 1, axis 2) in um. The atlas' world
+is that of its file with the signs of RAS, in um, here always in the order (superior, anterior,
+right). The aligned brain `<subject>_ras.ome.zarr` has array axes (z, y, x) that grow to superior,
+anterior and right; its translation is such that its coordinates are the atlas'. So its NIfTI
+export, whose axes are (x, y, z), is RAS, and lies on the atlas in any viewer.
+
+The way there:
+
+1. Brain and atlas are scaled so that background is 0 and bright tissue 1.
+2. At a coarse voxel (48 along the atlas) every orientation is correlated with the atlas at every
+   displacement, at a few sizes (`align_to_ras_search`).
+3. The best orientations are refined there and compared by mutual information over the same voxels
+   of the brain: contrast may differ, even turn round, between scattering and the atlas' modality.
+4. The best one is refined from voxel to voxel (`align_to_ras_refine`): a rigid motion first, then
+   what `atlas_transform` allows.
+5. Level 0 is resampled once, block by block (`align_to_ras_apply`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linumpy.brain.atlas.refine import RefineSettings, likeness, refine
+from linumpy.brain.atlas.search import (
+    Candidate,
+    axes_to_atlas,
+    coarse_voxel_um,
+    search_orientations,
+    search_scales,
+)
+from linumpy.brain.atlas.transform import (
+    ngff_affine,
+    parse_rotation,
+    principal_scales,
+    tilt_deg,
+    write_itk,
+)
+from linumpy.brain.atlas.volume import (
+    Volume,
+    contrast,
+    read_atlas_volume,
+    read_brain,
+    tissue_mask,
+    working_voxel_um,
+)
+from linumpy.device import CPU, Device, to_device, to_host
+from linumpy.errors import InputError
+from linumpy.geometry.orientation import (
+    ATLAS_CODE,
+    is_mirrored,
+    orientations,
+    parse_orientation,
+)
+from linumpy.io.atlas import Atlas, read_atlas
+from linumpy.io.models import save_model
+from linumpy.io.omezarr import Image, open_image
+from linumpy.log import logger
+from linumpy.params import build
+from linumpy.stage_params.atlas import AlignParams
+from linumpy.store.atomic import refuse_existing
+
+_KINDS = ("rigid", "similarity", "affine")
+_REFINED = 8
+_SECOND_LOOK = 3
+_SAME = 1.01
+_AMBIGUOUS = 0.05
+_MIRROR_GAIN = 0.02
+_LITTLE_OVERLAP = 0.8
+
+
+@dataclass(frozen=True)
+class AlignedBrain:
+    """Where a brain lies in an atlas.
+
+    Attributes
+    ----------
+    orientation
+        Where the brain's axes (z, axis 1, axis 2) point.
+    matrix
+        4 × 4, from the brain's world (z, axis 1, axis 2) to the atlas' (superior, anterior,
+        right), um.
+    scale
+        Size in the atlas over that in the brain, along the brain's axes.
+    tilt_deg
+        How far the brain is turned beyond the exchange of axes.
+    likeness
+        Mutual information of both, in nats, at `voxel_um`.
+    margin
+        By which share the next best orientation was less like the atlas when the best few were
+        compared; None when only one was tried.
+    overlap
+        Share of the brain's tissue that lies within the atlas.
+    candidates
+        ``orientation, scale, correlation, likeness`` of the orientations looked at more closely,
+        at the coarse voxel; the chosen one first.
+    """
+
+    atlas: str
+    atlas_voxel_um: tuple[float, float, float]
+    voxel_um: float
+    orientation: str
+    mirrored: bool
+    transform: str
+    metric: str
+    matrix: list[list[float]]
+    scale: tuple[float, float, float]
+    tilt_deg: float
+    likeness: float
+    margin: float | None
+    overlap: float
+    candidates: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What `align_to_ras` found.
+
+    Attributes
+    ----------
+    matrix
+        4 × 4, from brain to atlas, um.
+    code
+        Where the brain's axes point.
+    margin, candidates
+        As in `AlignedBrain`.
+    """
+
+    matrix: np.ndarray
+    code: str
+    margin: float | None
+    candidates: list[dict[str, Any]]
+
+
+def align_to_ras(
+    brain: Volume,
+    atlas: Volume,
+    params: AlignParams,
+    *,
+    device: Device = CPU,
+    only_orientation: bool = False,
+) -> Alignment:
+    """Find how a brain lies in an atlas.
+
+    Parameters
+    ----------
+    brain, atlas
+        At the voxel to register at, NumPy.
+    params
+        Parameters.
+    device
+        Where to search orientations; the refinement is ITK's, on the CPU.
+    only_orientation
+        Stop after the orientation is found, at the coarse voxel.
+
+    Raises
+    ------
+    InputError
+        When an orientation or a rotation is not understood, or nothing fits.
+    """
+    codes, rotation = _codes(params), parse_rotation(params.rotation)
+    coarse_um = coarse_voxel_um(atlas, brain)
+    small, small_atlas = _at(brain, coarse_um), _at(atlas, coarse_um)
+    found = search_orientations(
+        _moved(small, device),
+        _moved(small_atlas, device),
+        codes,
+        search_scales(params.scale_range),
+        rotation,
+    )
+    best = _best_of_each(found)[:_REFINED]
+    if not best:
+        raise InputError(
+            "no orientation of the brain finds a place in the atlas; check the voxel sizes of "
+            "both (--atlas_unit), or name the orientation (--ras_input_orientation)"
+        )
+    settings = RefineSettings("rigid", params.metric, params.iterations)
+    # Each transform begins where the one before it ended.
+    kinds = _KINDS[: _KINDS.index(params.transform) + 1]
+    looked = _looked_at(best, small, small_atlas, settings, kinds)
+    last = looked
+    if len(looked) > 1:
+        # A finer voxel tells ways apart that looked much the same.
+        finer_um = max(coarse_um / 2, *brain.voxel_um)
+        finer, finer_atlas = _at(brain, finer_um), _at(atlas, finer_um)
+        first = [candidate for _, candidate in looked[:_SECOND_LOOK]]
+        last = _looked_at(first, finer, finer_atlas, settings, kinds)
+    chosen = last[0][1]
+    return Alignment(
+        matrix=chosen.matrix
+        if only_orientation
+        else _fine(brain, atlas, chosen.matrix, settings, kinds, coarse_um),
+        code=chosen.code,
+        margin=1 - last[1][0] / last[0][0] if len(last) > 1 else None,
+        candidates=[
+            {
+                "orientation": candidate.code,
+                "scale": candidate.scale,
+                "correlation": candidate.score,
+                "likeness": value,
+            }
+            for value, candidate in sorted(looked, key=lambda one: one[1].code != chosen.code)
+        ],
+    )
+
+
+def _at(volume: Volume, voxel_um: float) -> Volume:
+    return contrast(volume.coarser(voxel_um))
+
+
+def _looked_at(
+    candidates: Sequence[Candidate],
+    brain: Volume,
+    atlas: Volume,
+    settings: RefineSettings,
+    kinds: Sequence[str],
+) -> list[tuple[float, Candidate]]:
+    """Refine candidates at one voxel size; with their likeness, the best first.
+
+    Size is refined, for a brain of another size is like nothing; shears are not, for with them
+    wrong ways round look better than they are.
+    """
+    done = []
+    for candidate in candidates:
+        matrix = candidate.matrix
+        for kind in kinds[:2]:
+            matrix = refine(brain, atlas, matrix, replace(settings, kind=kind))
+        done.append((likeness(brain, atlas, matrix), replace(candidate, matrix=matrix)))
+    return sorted(done, key=lambda one: -_fair(*one))
+
+
+def _fine(
+    brain: Volume,
+    atlas: Volume,
+    matrix: np.ndarray,
+    settings: RefineSettings,
+    kinds: Sequence[str],
+    coarse_um: float,
+) -> np.ndarray:
+    """Refine from the coarse voxel to that of the brain, halving it."""
+    voxel_um = coarse_um
+    while True:
+        small, small_atlas = _at(brain, voxel_um), _at(atlas, voxel_um)
+        for kind in kinds:
+            matrix = refine(small, small_atlas, matrix, replace(settings, kind=kind))
+        if voxel_um <= max(brain.voxel_um) * _SAME:
+            return matrix
+        voxel_um, kinds = max(voxel_um / 2, *brain.voxel_um), kinds[-1:]
+
+
+def check_atlas(path: Path | str, values: Mapping[str, Any]) -> str:
+    """Read an atlas and the parameters of `align_brain`, and describe the atlas in one line.
+
+    Raises
+    ------
+    InputError
+        As `align_brain` would, long before there is a brain.
+    """
+    from linumpy.io.atlas import read_atlas
+
+    params = build(AlignParams, values)
+    _codes(params)
+    parse_rotation(params.rotation)
+    atlas = read_atlas(path, orientation=params.atlas_orientation, unit=params.atlas_unit)
+    shape = " x ".join(str(n) for n in atlas.data.shape)
+    sides = np.linalg.norm(atlas.index_to_um[:3, :3], axis=0)
+    voxel = " x ".join(f"{side:g}" for side in sides)
+    return f"{path}: {shape} voxels of {voxel} um (superior x anterior x right)"
+
+
+def _codes(params: AlignParams) -> tuple[str, ...]:
+    """Return the orientations to try."""
+    if not params.orientation.strip():
+        return orientations() + (orientations(mirrored=True) if params.allow_mirrored else ())
+    code = parse_orientation(params.orientation, "--ras_input_orientation")
+    if is_mirrored(code) and not params.allow_mirrored:
+        raise InputError(
+            f"--ras_input_orientation {code}: z, axis 1 and axis 2 that point so show the mirror "
+            "image of a brain; if the volume is one, give --ras_allow_mirrored"
+        )
+    return (code,)
+
+
+def _fair(value: float, candidate: Candidate) -> float:
+    """Return a likeness, that of mirror images a little less: equal halves prove nothing."""
+    return value * (1 - _MIRROR_GAIN) if is_mirrored(candidate.code) else value
+
+
+def _best_of_each(found: list[Candidate]) -> list[Candidate]:
+    best: dict[str, Candidate] = {}
+    for candidate in found:
+        best.setdefault(candidate.code, candidate)
+    return list(best.values())
+
+
+def _moved(volume: Volume, device: Device) -> Volume:
+    return replace(
+        volume, data=to_device(volume.data, device), valid=to_device(volume.valid, device)
+    )
+
+
+def align_brain(
+    input_path: Path | str,
+    output: Path | str,
+    atlas_path: Path | str,
+    values: Mapping[str, Any],
+    *,
+    output_model: Path | None = None,
+    output_transform: Path | None = None,
+    preview: Path | None = None,
+    store_transform_only: bool = False,
+    orientation_preview_only: bool = False,
+    assume_unit: str | None = None,
+    overwrite: bool = False,
+    device: Device = CPU,
+) -> AlignedBrain:
+    """Register a brain to an atlas and write it in the atlas' space.
+
+    Parameters
+    ----------
+    input_path
+        OME-Zarr (z, axis 1, axis 2).
+    output
+        OME-Zarr to write.
+    atlas_path
+        NIfTI, NRRD or OME-Zarr.
+    values
+        Parameters under their pipeline names, ``pyramid_resolutions`` among them.
+    output_model
+        JSON file for what was found.
+    output_transform
+        ``.tfm`` for ITK; `align_to_ras_transform` says its direction.
+    preview
+        PNG of brain and atlas.
+    store_transform_only
+        Write the brain as it is, with the transform in its metadata.
+    orientation_preview_only
+        Only find the orientation and write the preview.
+    assume_unit
+        Unit of a brain whose metadata names none.
+    overwrite
+        Whether existing outputs may be replaced.
+    device
+        Where to compute.
+
+    Raises
+    ------
+    InputError
+        When brain, atlas or a parameter is no good; before anything is computed.
+    """
+    from linumpy.brain.output import model_place, resolutions
+
+    params = build(AlignParams, values)
+    # Wrong letters or angles are to be found before anything is read.
+    _codes(params)
+    parse_rotation(params.rotation)
+    if orientation_preview_only and preview is None:
+        raise InputError("--orientation_preview_only makes a picture: say where with --preview")
+    if not orientation_preview_only:
+        refuse_existing(output, overwrite)
+    for path in (output_model, output_transform, preview):
+        if path is not None:
+            refuse_existing(path, overwrite)
+    image = open_image(input_path, assume_unit=assume_unit)
+    file = read_atlas(atlas_path, orientation=params.atlas_orientation, unit=params.atlas_unit)
+    voxel_um = working_voxel_um(image, file, params.level)
+    brain, atlas = read_brain(image, voxel_um), read_atlas_volume(file, voxel_um)
+    found = align_to_ras(
+        brain, atlas, params, device=device, only_orientation=orientation_preview_only
+    )
+    small, small_atlas, matrix = contrast(brain), contrast(atlas), found.matrix
+    model = _model(file, params, small, small_atlas, found)
+    _warn(model)
+    if preview is not None:
+        from linumpy.brain.atlas.preview import align_preview
+
+        title = f"{Path(input_path).name} as {model.orientation} in {model.atlas}"
+        align_preview(small, small_atlas, matrix, preview, title=title, overwrite=overwrite)
+    if orientation_preview_only:
+        return model
+    if output_model is not None:
+        save_model(*model_place(output_model), model)
+    if output_transform is not None:
+        write_itk(output_transform, matrix, overwrite=overwrite)
+    attributes = _attributes(image, model, matrix, aligned=not store_transform_only)
+    if store_transform_only:
+        from linumpy.brain.atlas.apply import store_transform
+
+        store_transform(image, output, attributes, overwrite=overwrite)
+    else:
+        from linumpy.brain.atlas.apply import apply_to_volume
+
+        apply_to_volume(
+            image,
+            output,
+            matrix,
+            attributes,
+            resolutions_um=resolutions(values),
+            overwrite=overwrite,
+            device=device,
+        )
+    return model
+
+
+def _model(
+    file: Atlas, params: AlignParams, brain: Volume, atlas: Volume, found: Alignment
+) -> AlignedBrain:
+    return AlignedBrain(
+        atlas=file.path.name,
+        atlas_voxel_um=file.voxel_um,
+        voxel_um=max(brain.voxel_um),
+        orientation=found.code,
+        mirrored=is_mirrored(found.code),
+        transform=params.transform,
+        metric=params.metric,
+        matrix=found.matrix.tolist(),
+        scale=principal_scales(found.matrix),
+        tilt_deg=tilt_deg(found.matrix, axes_to_atlas(found.code)),
+        likeness=likeness(brain, atlas, found.matrix),
+        margin=found.margin,
+        overlap=_overlap(brain, atlas, found.matrix),
+        candidates=found.candidates,
+    )
+
+
+def _overlap(brain: Volume, atlas: Volume, matrix: np.ndarray) -> float:
+    """Return which share of the brain's tissue lies within the atlas' grid."""
+    index = np.argwhere(to_host(tissue_mask(brain)))
+    if not len(index):
+        return 0.0
+    to_atlas = np.linalg.inv(atlas.index_to_um) @ matrix @ brain.index_to_um
+    reached = index @ to_atlas[:3, :3].T + to_atlas[:3, 3]
+    inside = (reached >= -0.5) & (reached <= np.array(atlas.data.shape) - 0.5)
+    return float(inside.all(axis=1).mean())
+
+
+def _warn(model: AlignedBrain) -> None:
+    """Say what makes a result doubtful."""
+    if model.margin is not None and model.margin < _AMBIGUOUS:
+        logger.warning(
+            "the brain fits the atlas nearly as well in another orientation as in %s; look at the "
+            "preview, and name the right one with --ras_input_orientation",
+            model.orientation,
+        )
+    if model.overlap < _LITTLE_OVERLAP:
+        logger.warning(
+            "only %.0f %% of the brain's tissue lies within the atlas; look at the preview",
+            100 * model.overlap,
+        )
+
+
+def _attributes(
+    image: Image, model: AlignedBrain, matrix: np.ndarray, *, aligned: bool
+) -> dict[str, Any]:
+    """Return what the output's metadata says of the transform."""
+    transform = ngff_affine(matrix, "brain", "atlas")
+    shared = {"atlas": model.atlas, "coordinateTransformations": [transform]}
+    if not aligned:
+        return {**shared, "orientation": model.orientation}
+    kept = {k: v for k, v in image.attributes.items() if k != "version"}
+    return {**kept, **shared, "kind": "aligned_brain", "orientation": ATLAS_CODE}

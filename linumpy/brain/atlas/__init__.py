@@ -1,0 +1,1 @@
+"""Alignment of a brain to an atlas."""

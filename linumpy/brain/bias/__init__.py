@@ -1,0 +1,1 @@
+"""The bias field of a brain: learned, and taken off."""

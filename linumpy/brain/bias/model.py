@@ -1,0 +1,287 @@
+"""What is learned to take the bias field off a brain: sections, tissue, fields.
+
+Everything here is made of a shrunk brain whose voxels are called cells: cell ``k`` of an axis is
+the mean of the voxels ``k·s … k·s + s − 1``. Fields are cubic B-splines of their logarithm
+(`linumpy.intensity.n4_fit`), a few numbers that can be evaluated anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from linumpy.brain.stacking import hann_weights
+from linumpy.device import Array, like, namespace
+from linumpy.errors import InputError
+from linumpy.intensity.n4 import n4_log_field
+from linumpy.intensity.n4_fit import DEGREE, N4Options, basis_matrix
+from linumpy.stage_params.bias import BiasParams
+
+OPTIONS = N4Options(iterations=(50, 50))
+"""Two levels: with more, the mesh comes down to the size of what a brain is made of, and the field
+takes its contrast away."""
+
+_SECTION_SHARE = 0.1
+_CLOSE_PLANES = 5
+_CLOSE_RADIUS = 3
+
+
+@dataclass(frozen=True)
+class BiasModel:
+    """What a brain is corrected by.
+
+    Attributes
+    ----------
+    mode, strength, threshold, engine
+        As asked for; `engine` is what fitted.
+    shrink_factor
+        Voxels of a cell along each axis.
+    cell_shape
+        Cells along each axis.
+    section_labels
+        Slice ids of the sections, or their numbers when the slices are not known.
+    tissue_fraction
+        Share of the cells with data that taught the fields.
+    field_range
+        Smallest and largest value of all fields together, in tissue.
+    plane_gain
+        Factor of each plane that smooths the course of brightness in depth.
+    plane_quantiles, reference_quantiles
+        Tissue of each plane and of the whole brain, for the matching of histograms; without any
+        element when planes are not matched.
+    section_weights
+        Share of each section in each plane, shape (sections, planes).
+    section_cells
+        First and last layer of cells of each section's spline.
+    section_coefficients, global_coefficients
+        Splines of the log fields, shape (sections, z, axis 1, axis 2) and (z, axis 1, axis 2);
+        without any element where the mode has none.
+    """
+
+    mode: str
+    strength: float
+    threshold: float
+    engine: str
+    shrink_factor: int
+    cell_shape: tuple[int, int, int]
+    section_labels: list[int]
+    tissue_fraction: float
+    field_range: list[float]
+    plane_gain: np.ndarray
+    plane_quantiles: np.ndarray
+    reference_quantiles: np.ndarray
+    section_weights: np.ndarray
+    section_cells: np.ndarray
+    section_coefficients: np.ndarray
+    global_coefficients: np.ndarray
+
+
+def stacked_sections(slices: Sequence[Mapping[str, Any]], n_planes: int) -> np.ndarray:
+    """Return the share of each stacked slice in each plane of the brain.
+
+    Parameters
+    ----------
+    slices
+        ``z_start_px, first_plane_px, n_planes, overlap_px`` of each, and whether it is
+        ``interpolated``, in the order of stacking (``stack_slices_motor.json``).
+    n_planes
+        Planes of the brain.
+
+    Returns
+    -------
+    float32, shape (slices, planes); each plane sums to 1 where there is a slice, else to 0.
+
+    Raises
+    ------
+    InputError
+        When the slices end elsewhere than the brain.
+    """
+    ends = [int(s["z_start_px"]) + int(s["n_planes"]) for s in slices]
+    if not ends or max(ends) != n_planes:
+        raise InputError(
+            f"the stack model's slices end at plane {max(ends, default=0)}, the brain has "
+            f"{n_planes} planes; expected the model that the brain was stacked with"
+        )
+    shares = np.zeros((len(slices), n_planes), np.float32)
+    for n, (place, end) in enumerate(zip(slices, ends, strict=True)):
+        begin = int(place["z_start_px"]) + int(place["first_plane_px"])
+        overlap = min(int(place["overlap_px"]), end - begin)
+        weight = np.ones(end - begin, np.float32)
+        # An interpolated slice yields to measured tissue.
+        weight[:overlap] = 0 if place.get("interpolated") else hann_weights(overlap)
+        shares[:n, begin:end] *= 1 - weight
+        shares[n, begin:end] = weight
+    return shares
+
+
+def equal_sections(n_sections: int, n_planes: int) -> np.ndarray:
+    """Return the shares of as many sections of equal height, one after the other."""
+    if not 1 <= n_sections <= n_planes:
+        raise InputError(
+            f"--n_serial_slices {n_sections}: expected 1 to {n_planes}, the planes of the brain"
+        )
+    section = np.arange(n_planes) * n_sections // n_planes
+    return (section == np.arange(n_sections)[:, None]).astype(np.float32)
+
+
+def fit_cells(tissue: np.ndarray) -> np.ndarray:
+    """Return the tissue without its lateral rim, whose cells hold agarose too."""
+    from scipy.ndimage import binary_erosion, generate_binary_structure
+
+    cross = generate_binary_structure(2, 1)[None]
+    return binary_erosion(tissue, cross, border_value=1)
+
+
+def corrected_cells(tissue: np.ndarray) -> np.ndarray:
+    """Return where the correction acts: tissue, its small gaps and holes, and one cell around."""
+    from scipy.ndimage import binary_closing, binary_dilation, binary_fill_holes
+
+    radius = np.arange(-_CLOSE_RADIUS, _CLOSE_RADIUS + 1)
+    disk = (radius[:, None] ** 2 + radius**2 <= _CLOSE_RADIUS**2)[None]
+    pad = [(_CLOSE_PLANES,) * 2, (_CLOSE_RADIUS,) * 2, (_CLOSE_RADIUS,) * 2]
+    inside = tuple(slice(before, -after) for before, after in pad)
+    closed = np.pad(tissue, pad, mode="edge")
+    closed = binary_closing(closed, disk) | closed
+    closed = binary_closing(closed, np.ones((_CLOSE_PLANES, 1, 1), bool)) | closed
+    closed = closed[inside]
+    for plane in closed:
+        plane[...] = binary_fill_holes(plane)
+    return binary_dilation(closed, np.ones((3, 3, 3), bool))
+
+
+def spans_for(extent_mm: Sequence[float], distance_mm: float) -> tuple[int, ...]:
+    """Return the mesh cells of the coarsest level, for knots so far apart at the finest."""
+    coarsest = distance_mm * 2 ** (len(OPTIONS.iterations) - 1)
+    return tuple(max(1, round(extent / coarsest)) for extent in extent_mm)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of the sections and that of the whole brain, over a grid of cells.
+
+    Attributes
+    ----------
+    cell_shape
+        Cells along each axis.
+    section_cells, section_coefficients, global_coefficients
+        As in `BiasModel`.
+    """
+
+    cell_shape: tuple[int, int, int]
+    section_cells: np.ndarray
+    section_coefficients: np.ndarray
+    global_coefficients: np.ndarray
+
+    def log_values(
+        self, places: Sequence[np.ndarray], weights: np.ndarray, like_array: Array
+    ) -> Array:
+        """Evaluate the logarithm of the product of the fields on a grid.
+
+        Parameters
+        ----------
+        places
+            Where, along each axis, in cells; 0 is the centre of the first.
+        weights
+            Share of each section in each of the places along z, shape (sections, places).
+        like_array
+            An array of the device where the result is wanted.
+
+        Returns
+        -------
+        float32 array over the places; beyond the outer cells' centres fields stay as there.
+        """
+        xp = namespace(like_array)
+        shape = tuple(len(place) for place in places)
+        total = xp.zeros((shape[0], shape[1] * shape[2]), np.float32)
+        jobs = [
+            (int(first), int(last), coefficients, weight)
+            for (first, last), coefficients, weight in zip(
+                self.section_cells, self.section_coefficients, weights, strict=False
+            )
+        ]
+        if self.global_coefficients.size:
+            last = self.cell_shape[0] - 1
+            jobs.append((0, last, self.global_coefficients, np.ones(shape[0], np.float32)))
+        for first, last, coefficients, weight in jobs:
+            there = np.flatnonzero(weight)
+            if there.size == 0:
+                continue
+            planes = slice(int(there[0]), int(there[-1]) + 1)
+            lateral = like(coefficients.astype(np.float32), like_array)
+            # Each turn takes the first lateral axis away and puts its places at the end.
+            for axis in (1, 2):
+                n, spans = self.cell_shape[axis], coefficients.shape[axis] - DEGREE
+                matrix = _at_cells(places[axis], n, spans)
+                lateral = xp.tensordot(lateral, like(matrix, like_array), axes=(1, 1))
+            spans = coefficients.shape[0] - DEGREE
+            matrix = _at_cells(places[0][planes] - first, last - first + 1, spans)
+            matrix *= weight[planes, None]
+            total[planes] += like(matrix, like_array) @ lateral.reshape(len(lateral), -1)
+        return total.reshape(shape)
+
+
+def _at_cells(places: np.ndarray, n_cells: int, spans: int) -> np.ndarray:
+    """Return the splines of an axis at places in cells, float32, shape (places, spans + 3)."""
+    step = spans / (n_cells - 1) if n_cells > 1 else 0.0
+    return basis_matrix(np.asarray(places) * step, spans).astype(np.float32)
+
+
+def fit_fields(
+    cells: Array,
+    mask: Array,
+    weights: np.ndarray,
+    cell_mm: Sequence[float],
+    params: BiasParams,
+    *,
+    threads: int = 1,
+) -> Fields:
+    """Fit the fields that the mode asks for.
+
+    Parameters
+    ----------
+    cells, mask
+        Shrunk brain and what of it teaches (boolean), NumPy or CuPy.
+    weights
+        Share of each section in each layer of cells, shape (sections, layers).
+    cell_mm
+        Size of a cell along each axis.
+    params
+        Mode, distances of knots and engine.
+    threads
+        Threads that ITK may use.
+    """
+    n0, n1, n2 = cells.shape
+    shape = (n0, n1, n2)
+    fields = Fields(shape, np.zeros((0, 2), int), np.zeros((0, 0, 0, 0)), np.zeros((0, 0, 0)))
+
+    def fit(part: slice, height: float, distance_mm: float) -> np.ndarray:
+        extent = [n * mm for n, mm in zip((height, *shape[1:]), cell_mm, strict=True)]
+        return n4_log_field(
+            cells[part],
+            mask[part],
+            spans_for(extent, distance_mm),
+            OPTIONS,
+            engine=params.engine,
+            threads=threads,
+        )
+
+    if params.mode != "global":
+        there = [np.flatnonzero(w >= min(_SECTION_SHARE, w.max())) for w in weights]
+        layers = np.array([(t[0], t[-1]) for t in there])
+        # One mesh for all, so that their coefficients are one array.
+        height = float(np.median(layers[:, 1] - layers[:, 0] + 1))
+        found = [
+            fit(slice(first, last + 1), height, params.section_distance_mm)
+            for first, last in layers
+        ]
+        fields = replace(fields, section_cells=layers, section_coefficients=np.stack(found))
+    if params.mode != "per_section":
+        if fields.section_coefficients.size:
+            places = [np.arange(n) for n in shape]
+            cells = cells / namespace(cells).exp(fields.log_values(places, weights, cells))
+        found_global = fit(slice(None), shape[0], params.global_distance_mm)
+        fields = replace(fields, global_coefficients=found_global)
+    return fields

@@ -1,0 +1,1 @@
+"""Slices that are missing, made from their neighbours."""

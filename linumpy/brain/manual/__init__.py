@@ -1,0 +1,1 @@
+"""Alignment of slices by hand."""

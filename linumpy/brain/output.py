@@ -1,0 +1,453 @@
+"""From a folder of slices to registration, common space and brain: the steps between files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from linumpy.brain.align_mosaics_3d_from_shifts import (
+    Canvas,
+    align_mosaics_3d_from_shifts,
+)
+from linumpy.brain.register_slices import (
+    SliceRegistration,
+    motor_registration,
+    register_slices,
+)
+from linumpy.brain.slice_planes import GivenPlace, SliceVolume
+from linumpy.brain.stack_slices_motor import (
+    brain_geometry,
+    slice_volumes,
+    stack_slices_motor,
+    z_matches,
+)
+from linumpy.brain.stacking import BLOCK_PX, cuts
+from linumpy.device import CPU, Array, Device, default_workers, to_host
+from linumpy.errors import InputError
+from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, placed_map
+from linumpy.io.grid import parse_stage_to_array
+from linumpy.io.models import load_model, model_place, save_model
+from linumpy.io.omezarr import create_image, open_image
+from linumpy.io.slice_layout import volume_spec
+from linumpy.io.tables import (
+    offsets_from_shifts,
+    position_corrections_um,
+    read_shifts,
+    read_slice_config,
+    selected_ids,
+)
+from linumpy.log import logger, progress
+from linumpy.params import build
+from linumpy.stage_params.brain import RegisterParams, StackParams
+from linumpy.store.atomic import together, write_text
+from linumpy.stream import stream
+
+_MAX_PAIRS = 4
+_SLICE_NAME = re.compile(r"slice_z(\d+)(_interpolated)?\.ome\.zarr")
+
+
+def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
+    """List the slice volumes of a folder, without those that the slice configuration leaves out.
+
+    An interpolated slice stands for one that is missing, or left out by the configuration. Where
+    no volume is named ``slice_zNN.ome.zarr``, the metadata of all Zarr say what they are.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no slice, none is used, or one is wanted that is not there.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder of slices")
+    found: dict[int, Path] = {}
+    made: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        match = _SLICE_NAME.fullmatch(path.name)
+        kind = made if match and match.group(2) else found
+        if match and (other := kind.setdefault(int(match.group(1)), path)) != path:
+            raise InputError(f"{other} and {path} are named for one slice; expected one")
+    if not found:
+        found, made = _freely_named(folder)
+    ids = used_ids(found, folder, config)
+    used = {**made, **{i: found[i] for i in ids}}
+    return [used[i] for i in sorted(used)]
+
+
+def _freely_named(folder: Path) -> tuple[dict[int, Path], dict[int, Path]]:
+    """Return measured and interpolated slice volumes of a folder by the ids in their metadata."""
+    kinds: tuple[dict[int, Path], dict[int, Path]] = ({}, {})
+    for path in sorted(folder.glob("*.zarr")):
+        attributes = open_image(path).attributes
+        if attributes.get("kind") != "slice":
+            continue
+        slice_id = int(attributes["slice_id"])
+        other = kinds[bool(attributes.get("interpolated"))].setdefault(slice_id, path)
+        if other is not path:
+            raise InputError(f"{other} and {path} both hold slice z{slice_id:02d}; expected one")
+    if not kinds[0]:
+        raise InputError(f"{folder}: no slice_z*.ome.zarr and no other slice volume in it")
+    return kinds
+
+
+def used_ids(found: Iterable[int], folder: Path, config: Path | None) -> Sequence[int]:
+    """Return which of the slices that a folder holds are used, sorted.
+
+    Raises
+    ------
+    InputError
+        When the table leaves out all of them, or wants one that is not there: a slice whose
+        reconstruction failed must not be missing from the brain without a word.
+    """
+    if config is None:
+        return sorted(found)
+    found, rows = set(found), read_slice_config(config)
+    ids = selected_ids(rows, found)
+    if not ids:
+        raise InputError(f"{config}: leaves out every slice of {folder}")
+    lacking = [f"z{row.slice_id:02d}" for row in rows if row.used and row.slice_id not in found]
+    if lacking:
+        raise InputError(
+            f"{config}: wants slice {', '.join(lacking)}, of which {folder} has no volume; make "
+            "it, or give its row use=false and a reason"
+        )
+    return ids
+
+
+def load_slices(
+    paths: Sequence[Path],
+    shifts: Path | None,
+    *,
+    by_name: bool = False,
+    device: Device = CPU,
+) -> tuple[list[SliceVolume], tuple[float, float, float], float]:
+    """Open slices at their motor positions.
+
+    Slices carry stage positions; those of acquisitions that recorded none are placed by the
+    table of shifts. Where the table was cleaned, what it adds to the stage's positions is added to
+    the slices' too. Interpolated slices lie where they say.
+
+    Parameters
+    ----------
+    by_name
+        The slices were chosen by their names, which must agree with their metadata.
+
+    Returns
+    -------
+    Slices in order, their voxel size, and the slicing interval in um.
+
+    Raises
+    ------
+    InputError
+        When one is no slice, or not the one that chose it; or they do not belong together.
+    """
+    images = [open_image(path) for path in paths]
+    volumes = slice_volumes(images, device=device)
+    for path, image in zip(paths, images, strict=True):
+        slice_id, named = int(image.attributes["slice_id"]), _SLICE_NAME.fullmatch(path.name)
+        if by_name and named and int(named.group(1)) != slice_id:
+            raise InputError(
+                f"{path}: its metadata say slice z{slice_id:02d}; rename it, as the slices of a "
+                "folder are chosen by name"
+            )
+    interval_um = _common_interval([image.attributes for image in images], paths[0].parent)
+    if shifts is not None:
+        volumes = placed_by_table(volumes, [image.attributes for image in images], shifts)
+    return volumes, images[0].voxel_um, interval_um
+
+
+def load_folder(
+    folder: Path, shifts: Path | None, config: Path | None = None, *, device: Device = CPU
+) -> tuple[list[SliceVolume], tuple[float, float, float], float]:
+    """Open the slices that `find_slices` lists, as `load_slices` does."""
+    return load_slices(find_slices(folder, config), shifts, by_name=True, device=device)
+
+
+def placed_by_table(
+    volumes: Sequence[SliceVolume], attributes: Sequence[Mapping[str, Any]], shifts: Path
+) -> list[SliceVolume]:
+    """Return slices where the table of shifts puts them; interpolated ones stay.
+
+    Parameters
+    ----------
+    attributes
+        Those of all the slices' images, in any order.
+    shifts
+        ``shifts_xy.csv``, as the stage reported it or cleaned of glitches.
+    """
+    table = read_shifts(shifts)
+    ids = [volume.slice_id for volume in volumes if volume.place is None]
+    offsets = offsets_from_shifts(table, ids, where=shifts)
+    corrections = position_corrections_um(table)
+    by_id = {int(each["slice_id"]): each for each in attributes}
+    return [
+        v if v.place is not None else _at_stage(v, offsets, corrections, by_id[v.slice_id])
+        for v in volumes
+    ]
+
+
+def _common_interval(attributes: Sequence[Mapping[str, Any]], folder: Path) -> float:
+    """Return the slicing interval that all slices name; a lone slice needs none."""
+    found = {a.get("slice_interval_um") for a in attributes}
+    intervals = {float(interval) for interval in found if interval is not None}
+    if len(attributes) == 1:
+        return max(intervals, default=0.0)
+    if len(intervals) != 1 or None in found:
+        raise InputError(
+            f"{folder}: slicing intervals {sorted(map(str, found))} um; expected one, from "
+            "metadata.json or --slicing_interval_mm when the grids are made"
+        )
+    return intervals.pop()
+
+
+def _at_stage(
+    volume: SliceVolume,
+    offsets_um: Mapping[int, tuple[float, float]],
+    corrections_um: Mapping[int, tuple[float, float]],
+    attributes: Mapping[str, Any],
+) -> SliceVolume:
+    """Return a slice where the table puts it, or at its own position with the table's correction.
+
+    Both mappings hold vectors (x, y) of the stage.
+    """
+    nominal = attributes.get("nominal_positions")
+    vector = (offsets_um if nominal else corrections_um).get(volume.slice_id, (0.0, 0.0))
+    axes = parse_stage_to_array(attributes["stage_to_array"])
+    first, second = (sign * vector[axis] for axis, sign in axes)
+    if nominal:
+        # Its own position means nothing.
+        first, second = first - volume.corner_um[0], second - volume.corner_um[1]
+    return volume.moved((first, second))
+
+
+def register_folder(
+    folder: Path,
+    shifts: Path | None,
+    output: Path,
+    values: Mapping[str, Any],
+    *,
+    config: Path | None = None,
+    device: Device = CPU,
+) -> SliceRegistration:
+    """Register the slices of a folder and write the model as JSON."""
+    params = build(RegisterParams, values)
+    volumes, voxel_um, interval_um = load_folder(folder, shifts, config, device=device)
+    # Every pair in hand takes the memory of some planes of two slices.
+    if not any(volume.place is None for volume in volumes):
+        raise InputError(f"{folder}: every slice is interpolated; expected measured ones")
+    workers = min(default_workers(device), _MAX_PAIRS)
+    model = register_slices(volumes, voxel_um, interval_um, params, workers=workers)
+    save_model(*model_place(output), model)
+    return model
+
+
+def _as_registered(volumes: Sequence[SliceVolume], model: SliceRegistration) -> list[SliceVolume]:
+    """Return slices at the places that their offsets were found against."""
+    moved = {s["slice_id"]: s.get("moved_um") for s in model.slices}
+    return [
+        v.moved((float(by[0]), float(by[1])))
+        if v.place is None and (by := moved.get(v.slice_id))
+        else v
+        for v in volumes
+    ]
+
+
+def align_slice(
+    slice_path: Path,
+    folder: Path,
+    registration: Path,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    device: Device = CPU,
+) -> None:
+    """Write one slice of a folder on the canvas that all its slices share."""
+    model = load_model(*model_place(registration), SliceRegistration)
+    volumes, voxel_um, _ = load_folder(folder, None, device=device)
+    _check_voxels(model, voxel_um, registration)
+    attributes = open_image(slice_path).attributes
+    placed = model.offsets_um()
+    # Slices that are left out of the brain do not widen its canvas.
+    volumes = [v for v in _as_registered(volumes, model) if v.slice_id in placed or v.place]
+    volume = next((v for v in volumes if v.slice_id == attributes.get("slice_id")), None)
+    if volume is None:
+        raise InputError(f"{slice_path}: not one of the slices in {folder} that are registered")
+    canvas, _ = brain_geometry(volumes, model, StackParams())
+    top_um = volume.face_to_plane_um + float(attributes["interface_um"])
+    spec = volume_spec(
+        (volume.shape[0], *canvas.shape),
+        voxel_um,
+        (top_um, *canvas.corner_um),
+        {
+            **{k: v for k, v in attributes.items() if k not in ("version", QUALITY_ATTRIBUTE)},
+            **_quality_on_canvas(volume, attributes, canvas),
+        },
+    )
+    windows = [
+        (i, j)
+        for i in cuts(slice(0, canvas.shape[0]), BLOCK_PX)
+        for j in cuts(slice(0, canvas.shape[1]), BLOCK_PX)
+    ]
+
+    def align(window: tuple[slice, slice]) -> tuple[Array, Array] | None:
+        return align_mosaics_3d_from_shifts(
+            volume.read,
+            volume.shape[1:],
+            canvas.origin_px[volume.slice_id],
+            slice(0, volume.shape[0]),
+            window,
+            canvas.turns.get(volume.slice_id),
+        )
+
+    with create_image(output, spec, overwrite=overwrite, with_valid=True) as image:
+
+        def write(window: tuple[slice, slice], found: tuple[Array, Array] | None) -> None:
+            if found is not None:
+                image.array[(slice(None), *window)] = to_host(found[0])
+                image.valid[(slice(None), *window)] = to_host(found[1])  # type: ignore[index]
+
+        done = stream(windows, align, lambda _, found: found, write)
+        for _ in progress(done, len(windows), "align"):
+            pass
+
+
+def _quality_on_canvas(
+    volume: SliceVolume, attributes: Mapping[str, Any], canvas: Canvas
+) -> dict[str, Any]:
+    """Return the attribute that holds a slice's quality once it lies on the canvas."""
+    record = placed_map(
+        attributes,
+        volume.shape,
+        canvas.shape,
+        canvas.origin_px[volume.slice_id],
+        canvas.turns.get(volume.slice_id),
+    )
+    return {} if record is None else {QUALITY_ATTRIBUTE: record}
+
+
+@together()
+def stack_folder(
+    folder: Path,
+    shifts: Path,
+    output: Path,
+    values: Mapping[str, Any],
+    *,
+    registration: Path | None = None,
+    aligned: bool = False,
+    config: Path | None = None,
+    output_model: Path | None = None,
+    matches: Path | None = None,
+    overwrite: bool = False,
+    device: Device = CPU,
+) -> None:
+    """Stack the slices of a folder.
+
+    Parameters
+    ----------
+    registration
+        Offsets and turns of all slices; the motor positions alone when None.
+    aligned
+        The slices share a canvas already: only their depths are taken from the registration.
+
+    Raises
+    ------
+    InputError
+        When a slice is missing that the table wants, or that was registered where there is no
+        table; or the files do not fit each other. Nothing is written then.
+    """
+    volumes, voxel_um, interval_um = load_folder(
+        folder, None if aligned else shifts, config, device=device
+    )
+    model = motor_registration(volumes, voxel_um, interval_um)
+    if registration is not None:
+        model = load_model(*model_place(registration), SliceRegistration)
+        _check_voxels(model, voxel_um, registration)
+        _check_complete(volumes, model, registration, config)
+        if not aligned:
+            volumes = _as_registered(volumes, model)
+    if aligned:
+        flat = [
+            {**s, "offset_um": [s["offset_um"][0], 0.0, 0.0], "rotation_deg": 0.0}
+            for s in model.slices
+        ]
+        model = replace(model, slices=flat)
+        volumes = [
+            v if v.place is None else replace(v, place=GivenPlace((v.place.offset_um[0], 0.0, 0.0)))
+            for v in volumes
+        ]
+    brain = stack_slices_motor(
+        volumes,
+        model,
+        output,
+        build(StackParams, values),
+        resolutions_um=resolutions(values),
+        overwrite=overwrite,
+        device=device,
+    )
+    if output_model is not None:
+        save_model(*model_place(output_model), brain)
+    if matches is not None:
+        _write_csv(matches, z_matches(brain.slices))
+
+
+def _check_voxels(
+    model: SliceRegistration, voxel_um: tuple[float, float, float], path: Path
+) -> None:
+    if any(abs(a - b) > 1e-6 * b for a, b in zip(model.voxel_um, voxel_um, strict=True)):
+        raise InputError(
+            f"{path}: made for voxels of {model.voxel_um} um, the slices have {voxel_um}; "
+            "register them again"
+        )
+
+
+def _check_complete(
+    volumes: Sequence[SliceVolume], model: SliceRegistration, path: Path, config: Path | None
+) -> None:
+    """Refuse to go without a slice that was registered, where no table says why."""
+    there = {volume.slice_id for volume in volumes}
+    if config is None:
+        lacking = sorted(set(model.offsets_um()) - there)
+        if lacking:
+            raise InputError(
+                f"{path}: has slice z{lacking[0]:02d}, of which there is no volume; a slice that "
+                "is to be left out is named in --slice_config"
+            )
+        return
+    for row in read_slice_config(config):
+        if row.interpolated and row.slice_id not in there:
+            logger.warning(
+                "%s: slice z%02d is said to be interpolated, but there is no volume of it: its "
+                "gap stays", config, row.slice_id,
+            )  # fmt: skip
+
+
+def resolutions(values: Mapping[str, Any]) -> list[float]:
+    """Return the pyramid's voxel sizes from the parameters.
+
+    Raises
+    ------
+    InputError
+        When ``pyramid_resolutions`` is not a list of sizes.
+    """
+    from linumpy.io.pyramid import DEFAULT_RESOLUTIONS_UM
+
+    wanted = values.get("pyramid_resolutions") or DEFAULT_RESOLUTIONS_UM
+    if isinstance(wanted, str):
+        wanted = wanted.split(",")
+    try:
+        return [float(r) for r in wanted]
+    except (TypeError, ValueError):
+        raise InputError(f"--pyramid_resolutions {wanted!r}: expected sizes in um") from None
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = ["fixed_id", "moving_id", "overlap_voxels", "moving_z_start"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())

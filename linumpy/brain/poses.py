@@ -1,0 +1,60 @@
+"""Slices as planar maps from stage positions to common positions, um.
+
+A slice's point p lies at R(rotation)·(p − pivot) + pivot + offset; the pivot is one point for the
+whole brain. Maps are 3 × 3 matrices that act on (axis 1, axis 2, 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from linumpy.brain.register_slices import SliceRegistration
+from linumpy.errors import InputError
+from linumpy.geometry.zmorph import planar, turn_about
+
+
+def stage_to_common(model: SliceRegistration, slice_id: int) -> np.ndarray:
+    """Return where a registration puts a slice's points.
+
+    Raises
+    ------
+    InputError
+        When the registration lacks the slice.
+    """
+    entry = entry_of(model, slice_id)
+    turned = turn_about(entry.get("rotation_deg", 0.0), pivot_of(model))
+    return planar(np.eye(2), entry["offset_um"][1:]) @ turned
+
+
+def entry_of(model: SliceRegistration, slice_id: int) -> Mapping[str, Any]:
+    """Return what a registration says of a slice.
+
+    Raises
+    ------
+    InputError
+        When it says nothing of it.
+    """
+    for entry in model.slices:
+        if entry["slice_id"] == slice_id:
+            return entry
+    ids = sorted(e["slice_id"] for e in model.slices)
+    raise InputError(f"the registration lacks slice z{slice_id:02d}; it has {ids}")
+
+
+def pivot_of(model: SliceRegistration) -> np.ndarray:
+    """Return the point about which slices are turned, um."""
+    return np.asarray(model.pivot_um, float)
+
+
+def pose_of(matrix: np.ndarray, pivot: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return a rigid map as its rotation (degrees) and the offset of the pivot, um."""
+    rotation = float(np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0])))
+    return rotation, matrix[:2, :2] @ pivot + matrix[:2, 2] - pivot
+
+
+def map_of(rotation_deg: float, offset_um: np.ndarray, pivot: np.ndarray) -> np.ndarray:
+    """Return the rigid map of a rotation about the pivot and an offset; undoes `pose_of`."""
+    return planar(np.eye(2), offset_um) @ turn_about(rotation_deg, pivot)

@@ -1,0 +1,558 @@
+"""How one slice lies on another that shares tissue with it: rotation, translation, depth.
+
+Consecutive slices image some of the same tissue: what is deep in one lies at the top of the
+next. A pair is searched over the whole plane by FFT, if need be at several angles, then fitted by
+rotation and translation to a fraction of a pixel, and along depth over the drift that the motor
+may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from linumpy.brain.expected_depths import expected_depths
+from linumpy.brain.rigid import fit_rigid, half_diagonal_px, middle_px
+from linumpy.brain.slice_planes import Planes, SliceVolume, Window, expected_plane
+from linumpy.device import Array, is_device_array, namespace, to_host
+from linumpy.geometry.correlation import (
+    ACCEPT_Z_SCORE,
+    Peak,
+    confidence,
+    correlation_surface,
+    find_peak,
+)
+from linumpy.geometry.turned import rotation_matrix, turn_planes
+from linumpy.stage_params.brain import EULER, RegisterParams
+
+MAX_COARSE_SIDE_PX = 1024
+MAX_PLANES = 10
+MAX_TURNED_SIDE_PX = 256
+NO_SHARED_PLANES = "no shared planes"
+_MIN_PLANES = 2
+_FINE_RADIUS_PX = 3
+_CLEAR_Z_SCORE = 12.0
+_EDGE_REACH_PX = 1.5
+_MAX_EDGE_PX = 24
+_NOISE_RADIUS_PX = 24
+_MIN_SHARE_OF_FACE = 0.7
+_MIN_KNOWN_SHARE = 0.01
+_MIN_OVERLAP_SHARE = 0.1
+_MIN_CONFIDENCE = 0.25
+_CLEAR_CURVATURE = 0.1
+_CLEAR_NOISES = 3.0
+_SPECKLE_PX = 8.0
+"""Pixels of one plane that vary together, about."""
+_DEPTHS_TRIED = 3
+_TURNED_DEPTHS = 3
+"""Depths at which angles are tried: a slice both turned and far off in depth is not expected."""
+
+
+@dataclass(frozen=True)
+class PairShift:
+    """How far a moving slice is off, against a fixed one, from where the motors put it.
+
+    Attributes
+    ----------
+    shift_um
+        z, axis 1, axis 2: where the moving slice's point `centre_um` lies in the fixed slice's
+        frame, minus `centre_um`; along z how much deeper than the slicing interval says.
+    rotation_deg
+        Turn of the moving slice against the fixed one, positive from axis 1 towards axis 2.
+    centre_um
+        Stage position in the moving slice, middle of what was compared.
+    correlation, z_score
+        Of the peak, and how far it stands out; 0 where there is none.
+    agreement
+        Share of the parts of the planes that by themselves match where the whole does.
+    z_measured
+        Whether the depth was.
+    plane_fixed, plane_moving
+        Planes of both that show the same.
+    reason
+        Why the pair is not to be believed; empty if it may be.
+    """
+
+    fixed_id: int
+    moving_id: int
+    shift_um: np.ndarray
+    correlation: float = 0.0
+    z_score: float = 0.0
+    z_measured: bool = False
+    rotation_deg: float = 0.0
+    centre_um: tuple[float, float] = (0.0, 0.0)
+    agreement: float = 0.0
+    plane_fixed: int = 0
+    plane_moving: int = 0
+    reason: str = ""
+
+    @property
+    def confidence(self) -> float:
+        """By the peak alone: between 0, the height of noise, and 1; at least one half to accept."""
+        return confidence(self.z_score)
+
+
+def register_pair(
+    fixed: SliceVolume,
+    moving: SliceVolume,
+    voxel_um: tuple[float, float, float],
+    interval_um: float,
+    params: RegisterParams,
+    *,
+    expected_um: Sequence[float] | None = None,
+) -> PairShift:
+    """Measure how one slice lies on another.
+
+    Parameters
+    ----------
+    fixed, moving
+        Slices, `moving` the later one.
+    voxel_um
+        Voxel size of both.
+    interval_um
+        Slicing interval.
+    expected_um
+        How far the faces may be apart, the likeliest distance first; None for what the slices' own
+        metadata and the interval say. Where slices that follow each other match clearly at none
+        of them, a cut thicker by an interval is tried, too.
+
+    Returns
+    -------
+    The measurement; its `reason` says when there is nothing to believe.
+    """
+    step = moving.slice_id - fixed.slice_id
+    if expected_um is None:
+        expected_um = [d[1] for d in expected_depths([fixed, moving], interval_um)]
+    if params.expected_z:
+        expected_um = expected_um[:1]
+    none = PairShift(fixed.slice_id, moving.slice_id, np.zeros(3))
+    best: PairShift | None = None
+    for distance_um in expected_um:
+        found = _register_at(fixed, moving, voxel_um, distance_um, params)
+        best = found if best is None else max(best, found, key=_clearness)
+        if _is_clear(best):
+            break
+    best = none if best is None else best
+    if not _is_clear(best) and step == 1 and not params.expected_z:
+        # A double cut. It has to be clear: what is not is more likely as deep as it should be.
+        deeper = expected_um[0] + interval_um
+        found = _register_at(fixed, moving, voxel_um, deeper, params)
+        if _is_clear(found) and _clearness(found) > _clearness(best):
+            best = found
+    shift = best.shift_um.copy()
+    if best.z_measured:
+        shift[0] -= step * interval_um
+    return replace(best, shift_um=shift)
+
+
+def _is_clear(found: PairShift) -> bool:
+    return found.z_measured and not found.reason
+
+
+def _clearness(found: PairShift) -> tuple[bool, bool, float]:
+    return _is_clear(found), not found.reason, found.z_score
+
+
+def _register_at(
+    fixed: SliceVolume,
+    moving: SliceVolume,
+    voxel_um: tuple[float, float, float],
+    distance_um: float,
+    params: RegisterParams,
+) -> PairShift:
+    """Measure a pair about one distance of the faces; the answer's z is the distance itself."""
+    none = PairShift(fixed.slice_id, moving.slice_id, np.zeros(3))
+    offset = expected_plane(1, distance_um, voxel_um[0], 0)
+    if min(moving.shape[0], fixed.shape[0] - offset) - params.first_plane < _MIN_PLANES:
+        return replace(none, reason=NO_SHARED_PLANES)
+    pair = _Pair(fixed, moving, np.asarray(voxel_um), offset, params)
+    if reason := pair.nothing_to_compare():
+        return replace(none, reason=reason)
+    found = pair.measure()
+    if found is None:
+        return replace(none, reason="no match")
+    axial = 0.0
+    if found.depth is not None:
+        axial = (offset + found.depth) * voxel_um[0]
+        axial += fixed.face_to_plane_um - moving.face_to_plane_um
+    lateral = (found.displacement_px - pair.expected) * pair.lateral_um
+    centre = np.asarray(moving.corner_um) + (found.centre_px + 0.5) * pair.lateral_um
+    return PairShift(
+        fixed.slice_id,
+        moving.slice_id,
+        np.array([axial, *lateral]),
+        correlation=found.peak.correlation,
+        z_score=found.peak.z_score,
+        z_measured=found.depth is not None,
+        rotation_deg=found.rotation_deg,
+        centre_um=(float(centre[0]), float(centre[1])),
+        agreement=found.agreement,
+        plane_fixed=found.plane,
+        plane_moving=pair.top,
+        reason=found.reason,
+    )
+
+
+@dataclass(frozen=True)
+class _Guess:
+    """About how the moving slice lies: its turn about `centre_px`, and where that point goes.
+
+    Attributes
+    ----------
+    deeper
+        Planes deeper than expected.
+    reach_deg, reach_px
+        How far off it may be.
+    """
+
+    rotation_deg: float
+    displacement_px: np.ndarray
+    centre_px: np.ndarray
+    deeper: int
+    reach_deg: float
+    reach_px: float
+
+    def displacement_at(self, point_px: np.ndarray) -> np.ndarray:
+        """Return the displacement of another point of the moving slice."""
+        away = point_px - self.centre_px
+        return np.asarray(self.displacement_px + rotation_matrix(self.rotation_deg) @ away - away)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What the fit of a pair found: displacement and turn of the moving slice at `centre_px`."""
+
+    rotation_deg: float
+    displacement_px: np.ndarray
+    centre_px: np.ndarray
+    peak: Peak
+    agreement: float
+    plane: int
+    windows: tuple[Window, Window]
+    turned: Array
+    reason: str
+    depth: float | None = None
+
+
+class _Pair:
+    """Two slices, the planes of both that are compared, and the steps of the comparison.
+
+    Parameters
+    ----------
+    offset
+        Plane of the fixed slice that is expected to show what plane 0 of the moving one shows.
+    """
+
+    def __init__(
+        self,
+        fixed: SliceVolume,
+        moving: SliceVolume,
+        voxel_um: np.ndarray,
+        offset: int,
+        params: RegisterParams,
+    ) -> None:
+        self.params = params
+        self.lateral_um = voxel_um[1:]
+        self.expected = np.subtract(moving.corner_um, fixed.corner_um) / self.lateral_um
+        self.euler = params.transform == EULER and params.max_rotation_deg > 0
+        self._factor = -(-max(*fixed.shape[1:], *moving.shape[1:]) // MAX_COARSE_SIDE_PX)
+        first, stop = params.first_plane, min(moving.shape[0], fixed.shape[0] - offset)
+        self.moving = Planes(moving, first, min(stop, first + 3 * MAX_PLANES), self._factor)
+        self.top = self._trusted_plane()
+        self.count = min(MAX_PLANES, self.moving.high - self.top)
+        self.start = offset + self.top
+        self.reach = 0 if params.expected_z else round(params.drift_mm * 1e3 / voxel_um[0])
+        low = max(0, self.start - self.reach)
+        high = min(fixed.shape[0], self.start + self.count + self.reach)
+        self.fixed = Planes(fixed, low, high, self._factor)
+
+    def _trusted_plane(self) -> int:
+        """Return the moving slice's first plane to compare.
+
+        Under an uneven cut the first planes show only part of the slice: they are passed over as
+        long as there are enough others.
+        """
+        top, high = self.moving.low, self.moving.high
+        while high - top >= 2 * _MIN_PLANES:
+            below = self.moving.known(min(top + MAX_PLANES, high) - 1)
+            if self.moving.known(top) >= _MIN_SHARE_OF_FACE * below:
+                break
+            top += 1
+        return top
+
+    def nothing_to_compare(self) -> str:
+        """Return why there is nothing to compare; empty when there is something."""
+        for planes, plane in ((self.fixed, self.start), (self.moving, self.top)):
+            known = planes.known(min(plane + self.count // 2, planes.high - 1))
+            if known < _MIN_KNOWN_SHARE:
+                return f"slice z{planes.volume.slice_id:02d} is empty or constant there"
+        low = np.maximum(0, self.expected)
+        high = np.minimum(
+            self.fixed.volume.shape[1:], np.add(self.moving.volume.shape[1:], self.expected)
+        )
+        shared = np.maximum(0, high - low + 2 * self.params.max_translation_px)
+        smaller = min(np.prod(p.volume.shape[1:]) for p in (self.fixed, self.moving))
+        return "" if np.prod(shared) >= _MIN_OVERLAP_SHARE * smaller else "too small an overlap"
+
+    def measure(self) -> _Fit | None:
+        """Search, fit, look along depth, and fit again where the depth is another."""
+        guess = self._search()
+        fit = None if guess is None else self._fit(guess)
+        if guess is None or fit is None or self.params.expected_z:
+            return fit
+        depth = self._search_depth(fit)
+        deeper = guess.deeper if depth is None else round(depth)
+        # A match beyond what is sought may be seen, but not as many planes of it.
+        deeper = min(deeper, self.fixed.high - self.count - self.start)
+        if self.start + deeper != fit.plane:
+            edge_deg = float(np.rad2deg(2 / half_diagonal_px(fit.turned.shape)))
+            again = self._fit(
+                _Guess(
+                    fit.rotation_deg,
+                    fit.displacement_px,
+                    fit.centre_px,
+                    max(deeper, self.fixed.low - self.start),
+                    edge_deg,
+                    2.0,
+                )
+            )
+            fit = again if again is not None else fit
+        return replace(fit, depth=depth)
+
+    def _search(self) -> _Guess | None:
+        """Find about where the match lies.
+
+        Slices are hardly turned as a rule: other angles are tried where they match poorly.
+        """
+        steps = _nearest_first(
+            self.reach,
+            self.fixed.volume.shape[0] - self.count - self.start,
+            self.fixed.low - self.start,
+        )
+        z_score, upright = 0.0, None
+        for n, deeper in enumerate(steps):
+            # Planes beside the right ones match too, but less.
+            if n >= _DEPTHS_TRIED and z_score >= _CLEAR_Z_SCORE:
+                break
+            here = self._search_upright(deeper)
+            if here is not None and here[0] > z_score:
+                z_score, upright = here
+        if z_score >= _CLEAR_Z_SCORE or not self.euler:
+            return upright
+        if upright is None:
+            turned = (self._search_angles(deeper) for deeper in steps[:_TURNED_DEPTHS])
+            return next((guess for guess in turned if guess is not None), None)
+        other = self._search_angles(upright.deeper)
+        if other is None:
+            return upright
+        # Two candidates, seen at scales of their own: full resolution decides.
+        fits = [self._fit(guess) for guess in (upright, other)]
+        scores = [-1.0 if fit is None else fit.peak.z_score for fit in fits]
+        return other if scores[1] > scores[0] else upright
+
+    def _search_upright(self, deeper: int) -> tuple[float, _Guess] | None:
+        """Search the whole plane without a turn; answer also how far the match stands out."""
+        first = self.fixed.coarse(self.start + deeper, self.count)
+        second = self.moving.coarse(self.top, self.count)
+        peak = self._peak(first, second, self._factor)
+        if peak is None:
+            return None
+        edge_deg = float(np.rad2deg(_MAX_EDGE_PX / (half_diagonal_px(second.shape) * self._factor)))
+        return peak.z_score, self._guess(0.0, peak, second, self._factor, deeper, edge_deg)
+
+    def _search_angles(self, deeper: int) -> _Guess | None:
+        """Search angles, and at each the whole plane, on coarser planes."""
+        largest = max(*self.fixed.volume.shape[1:], *self.moving.volume.shape[1:])
+        extra = max(1, -(-largest // (MAX_TURNED_SIDE_PX * self._factor)))
+        factor = extra * self._factor
+        first = self.fixed.coarse(self.start + deeper, self.count, extra)
+        second = self.moving.coarse(self.top, self.count, extra)
+        middle, limit = middle_px(second.shape), self.params.max_rotation_deg
+        step = 2 * float(np.rad2deg(_EDGE_REACH_PX / half_diagonal_px(second.shape)))
+        n = int(np.ceil(limit / step))
+        found: list[tuple[float, float, Peak]] = []
+        for angle in np.linspace(-limit, limit, 2 * n + 1).tolist():
+            peak = self._peak(first, turn_planes(second, angle, middle), factor)
+            if peak is not None:
+                found.append((peak.z_score, angle, peak))
+        if not found:
+            return None
+        _, angle, peak = max(found, key=lambda each: each[0])
+        return self._guess(angle, peak, second, factor, deeper, 1.5 * step)
+
+    def _peak(self, first: Array, second: Array, factor: int) -> Peak | None:
+        centre = np.rint(self.expected / factor).astype(int)
+        radius = max(2, -(-self.params.max_translation_px // factor))
+        surface = correlation_surface(
+            first,
+            second,
+            (int(centre[0]), int(centre[1])),
+            (radius, radius),
+            min_overlap_share=0.25,
+        )
+        peak = find_peak(surface)
+        return None if peak is None or peak.z_score < ACCEPT_Z_SCORE else peak
+
+    def _guess(
+        self,
+        rotation_deg: float,
+        peak: Peak,
+        planes: Array,
+        factor: int,
+        deeper: int,
+        reach_deg: float,
+    ) -> _Guess:
+        # Bins begin at the corners of both slices: displacements scale, and nothing else.
+        centre = (middle_px(planes.shape) + 0.5) * factor - 0.5
+        displacement = np.multiply(peak.displacement_px, factor)
+        reach_px = float(_FINE_RADIUS_PX * factor)
+        return _Guess(rotation_deg, displacement, centre, deeper, reach_deg, reach_px)
+
+    def _windows(self, guess: _Guess) -> tuple[Window, Window]:
+        """Return windows, of at most the coarse side, that show the same tissue in both slices."""
+        windows_fixed, windows_moving = [], []
+        for axis in (0, 1):
+            shift = round(float(guess.displacement_px[axis]))
+            low = max(0, shift)
+            high = min(
+                self.fixed.volume.shape[axis + 1], self.moving.volume.shape[axis + 1] + shift
+            )
+            middle, half = (low + high) // 2, max(0, min(high - low, MAX_COARSE_SIDE_PX) // 2)
+            windows_fixed.append(slice(middle - half, middle + half))
+            windows_moving.append(slice(middle - half - shift, middle + half - shift))
+        return (windows_fixed[0], windows_fixed[1]), (windows_moving[0], windows_moving[1])
+
+    def _fit(self, guess: _Guess) -> _Fit | None:
+        """Fit at full resolution."""
+        windows = self._windows(guess)
+        plane = self.start + guess.deeper
+        if not self.params.expected_z:
+            # All of them will be asked for: flattened at once.
+            self.fixed.within(windows[0], self.fixed.low, self.fixed.count)
+        first = self.fixed.within(windows[0], plane, self.count)
+        turned = self.moving.within(windows[1], self.top, self.count)
+        if not first.size:
+            return None
+        corners = [np.array([part.start for part in window]) for window in windows]
+        centre = corners[1] + middle_px(turned.shape)
+        origin = corners[0] - corners[1]
+        displacement = guess.displacement_at(centre) - origin
+        rotation, agreement, reason, within_px = 0.0, 1.0, "", guess.reach_px
+        if self.euler:
+            fit = fit_rigid(
+                first,
+                turned,
+                guess.rotation_deg,
+                displacement,
+                reach_deg=guess.reach_deg,
+                reach_px=guess.reach_px,
+                max_rotation_deg=self.params.max_rotation_deg,
+            )
+            if fit is None:
+                return None
+            rotation, agreement, turned = fit.rotation_deg, fit.agreement, fit.turned
+            displacement, within_px = np.array(fit.displacement_px), float(_FINE_RADIUS_PX)
+            reason = "turned as far as is allowed" if fit.at_limit else ""
+        # A wide window serves as the noise that the peak is compared with.
+        middle = np.rint(displacement).astype(int)
+        surface = correlation_surface(
+            first,
+            turned,
+            (int(middle[0]), int(middle[1])),
+            (_NOISE_RADIUS_PX, _NOISE_RADIUS_PX),
+            min_overlap_share=0.25,
+        )
+        peak = find_peak(
+            surface,
+            expected_px=(float(displacement[0]), float(displacement[1])),
+            within_px=within_px,
+        )
+        if peak is None:
+            return None
+        if peak.z_score < ACCEPT_Z_SCORE or peak.confidence * agreement < _MIN_CONFIDENCE:
+            reason = "weak match"
+        return _Fit(
+            rotation,
+            np.add(peak.displacement_px, origin),
+            centre,
+            peak,
+            agreement,
+            plane,
+            windows,
+            turned,
+            reason,
+        )
+
+    def _search_depth(self, fit: _Fit) -> float | None:
+        """Find how many planes deeper than expected the match lies; None when it is not clear."""
+        first = self.fixed.within(fit.windows[0], self.fixed.low, self.fixed.count)
+        values = _depth_scores(first, fit.turned)
+        place = _clear_maximum(values, float(np.sqrt(_SPECKLE_PX / fit.turned.size)))
+        return None if place is None else place + self.fixed.low - self.start
+
+
+def _clear_maximum(values: np.ndarray, noise: float) -> float | None:
+    """Return where the correlation along depth is highest, to a fraction; None if it is not clear.
+
+    Anatomy changes slowly along depth and is alike over many planes: its maximum is flat. That of
+    speckle is sharp.
+
+    Parameters
+    ----------
+    values
+        Correlation at each depth.
+    noise
+        Its standard deviation.
+    """
+    best = int(values.argmax())
+    if best in (0, len(values) - 1):
+        return None
+    before, peak, after = values[best - 1 : best + 2]
+    curvature = before - 2 * peak + after
+    if -curvature < max(_CLEAR_CURVATURE * peak, _CLEAR_NOISES * np.sqrt(6) * noise):
+        return None
+    return float(best + 0.5 * (before - after) / curvature)
+
+
+def _nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
+    """List depth shifts to try: none first, then every second one, nearest first.
+
+    Planes that lie two apart still look alike; a slice much deeper or higher than expected would
+    otherwise match nowhere.
+    """
+    steps = [s for k in range(0, reach + 1, 2) for s in ((k, -k) if k else (0,))]
+    return [s for s in steps if lowest <= s <= highest]
+
+
+def _depth_scores(first: Array, second: Array) -> np.ndarray:
+    """Return the correlation of `second` with the planes of `first` from each on.
+
+    Near the end of `first` the last planes of `second` meet nothing and do not count, as long as
+    `_MIN_PLANES` do. The products of all planes are fetched from a device together.
+    """
+    xp = namespace(first)
+    n, n_scores = len(second), len(first) - min(_MIN_PLANES, len(second)) + 1
+    met = [min(n_scores, len(first) - k) for k in range(n)]
+    sums = [_plane_products(first[k : k + met[k]], second[k]) for k in range(n)]
+    squares = [_plane_products(plane[None], plane) for stack in (first, second) for plane in stack]
+    found = to_host(xp.concatenate([*sums, *squares])).astype(np.float64)
+    energy, energies = np.split(found[sum(met) :], [len(first)])
+    product, ours, theirs = np.zeros((3, n_scores))
+    start = 0
+    for k, count in enumerate(met):
+        product[:count] += found[start : start + count]
+        ours[:count] += energy[k : k + count]
+        theirs[:count] += energies[k]
+        start += count
+    return np.asarray(product / (np.sqrt(ours) * np.sqrt(theirs) + 1e-12))
+
+
+def _plane_products(planes: Array, plane: Array) -> Array:
+    """Return the sum of the products of each plane's pixels with those of one plane."""
+    if is_device_array(planes):
+        return (planes * plane).sum(axis=(1, 2))
+    one = to_host(plane)
+    room = np.empty_like(one)
+    return np.array([np.multiply(other, one, out=room).sum() for other in planes])

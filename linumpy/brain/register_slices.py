@@ -1,0 +1,421 @@
+"""Where each slice lies against the others: pairs that share tissue, solved all together.
+
+Consecutive slices, and those two apart, are measured against each other (`register_pairwise`);
+all pairs and the motor positions are then solved together (`solve_slices`), relative to the
+middle slice, instead of being summed along a chain. One task does all pairs: they share the
+slices that they read, and a pair takes less time than a process of its own would take to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from linumpy.brain.expected_depths import expected_depths, expected_steps
+from linumpy.brain.register_pairwise import NO_SHARED_PLANES, PairShift, register_pair
+from linumpy.brain.slice_planes import SliceVolume as SliceVolume
+from linumpy.brain.slice_planes import expected_plane as expected_plane
+from linumpy.brain.solve_depths import DepthSolution, solve_depths
+from linumpy.brain.solve_slices import SliceSolution, solve_slices
+from linumpy.geometry.turned import rotation_matrix
+from linumpy.log import logger
+from linumpy.stage_params.brain import EULER, RegisterParams
+
+_MIN_PAIR_SIGMA_UM = 1.0
+_MIN_MOTOR_SIGMA_UM = 2.0
+_MIN_PAIR_SIGMA_DEG = 0.005
+_MIN_TURN_SIGMA_DEG = 0.02
+_NEGLIGIBLE_PX = 0.1
+_MAX_ID_STEP = 2
+_MIN_WEIGHT = 0.1
+_TRUSTED_SHARE = 0.8
+_LONE_CONFIDENCE = 0.6
+
+
+@dataclass(frozen=True)
+class SliceRegistration:
+    """The model: how all slices lie, and the pairs that this rests on.
+
+    A point p of a slice, as the stage reports it (um, axis 1 and axis 2), lies at the common
+    position ``R(rotation_deg) · (p − pivot_um) + pivot_um + offset_um[1:]``; R turns axis 1
+    towards axis 2. A slice's face lies at ``(id − first id) · interval + offset z``.
+
+    Attributes
+    ----------
+    slices
+        ``slice_id, offset_um (z, axis 1, axis 2), rotation_deg, n_pairs``; ``moved_um``, what
+        was added to the position that the slice itself tells before all this; ``depth_sigma_um``,
+        the standard error of its depth below the first slice, None where no pair measured any.
+    pairs
+        ``fixed_id, moving_id``; ``shift_um, rotation_deg``: where the moving slice's point
+        ``centre_um`` lies in the fixed slice's frame, minus that point, and how far the moving
+        slice is turned against the fixed one, ``shift_um`` None when nothing was found;
+        ``correlation, z_correlation`` (both the correlation of the planes that match best),
+        ``agreement, confidence, accepted, reason, z_measured, plane_fixed, plane_moving``;
+        ``residual_um, residual_deg``: measured minus solved, of accepted pairs.
+    pivot_um
+        The point that slices are turned about: the middle of the reference slice.
+    jumps
+        Slices from which on the motors' zero is another.
+    depth_scale, depth_scale_sigma
+        How much longer pairs measure all distances of faces than stage and interval tell, as a
+        share of the distance, and its standard error; None where pairs do not tell.
+    depth_scale_kept
+        Whether slices lie as far apart as pairs measure, for all that.
+    """
+
+    reference_id: int
+    voxel_um: tuple[float, float, float]
+    slice_interval_um: float
+    slices: list[dict[str, Any]]
+    pairs: list[dict[str, Any]]
+    pivot_um: tuple[float, float] = (0.0, 0.0)
+    jumps: tuple[int, ...] = ()
+    depth_scale: float | None = None
+    depth_scale_sigma: float | None = None
+    depth_scale_kept: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a model that would place slices anywhere."""
+        for entry in self.slices:
+            numbers = [*entry["offset_um"], entry.get("rotation_deg", 0.0)]
+            if len(numbers) != 4 or not np.isfinite(np.asarray(numbers, float)).all():
+                raise ValueError(
+                    f"slice {entry['slice_id']}: offset_um {entry['offset_um']}, rotation_deg "
+                    f"{numbers[-1]}; expected three finite numbers and one"
+                )
+        ids = [entry["slice_id"] for entry in self.slices]
+        if len(set(ids)) < len(ids):
+            raise ValueError(f"slices {ids}: expected each once")
+
+    def offsets_um(self) -> dict[int, np.ndarray]:
+        """Return each slice's offset (z, axis 1, axis 2)."""
+        return {s["slice_id"]: np.asarray(s["offset_um"], float) for s in self.slices}
+
+    def rotations_deg(self) -> dict[int, float]:
+        """Return each slice's turn."""
+        return {s["slice_id"]: float(s.get("rotation_deg", 0.0)) for s in self.slices}
+
+
+def register_slices(
+    slices: Sequence[SliceVolume],
+    voxel_um: tuple[float, float, float],
+    interval_um: float,
+    params: RegisterParams,
+    *,
+    workers: int = 1,
+) -> SliceRegistration:
+    """Register all slices of a brain against each other.
+
+    Parameters
+    ----------
+    slices
+        In order of their ids; at least one. Interpolated ones have their places: they are left
+        out.
+    voxel_um
+        Voxel size of all.
+    interval_um
+        Slicing interval.
+    workers
+        Pairs that are registered at once; the answer does not depend on it.
+    """
+    slices = [volume for volume in slices if volume.place is None]
+    number = {volume.slice_id: n for n, volume in enumerate(slices)}
+    accounts = expected_depths(slices, interval_um)
+
+    def measure(pair: tuple[SliceVolume, SliceVolume]) -> PairShift:
+        steps = expected_steps(accounts, number, pair[0].slice_id, pair[1].slice_id)
+        return register_pair(*pair, voxel_um, interval_um, params, expected_um=steps)
+
+    with ThreadPoolExecutor(workers) as pool:
+        measured = pool.map(measure, pairs_to_measure(slices))
+        shifts = [shift for shift in measured if _worth_telling(shift)]
+    return solve_registration(slices, shifts, voxel_um, interval_um, params)
+
+
+def pairs_to_measure(slices: Sequence[SliceVolume]) -> list[tuple[SliceVolume, SliceVolume]]:
+    """List the pairs that may share tissue: neighbours, and those two steps apart."""
+    pairs = []
+    for n, fixed in enumerate(slices):
+        for moving in slices[n + 1 :]:
+            if moving.slice_id - fixed.slice_id > _MAX_ID_STEP and moving is not slices[n + 1]:
+                break
+            pairs.append((fixed, moving))
+    return pairs
+
+
+def _worth_telling(shift: PairShift) -> bool:
+    """Whether a pair is more than two slices that were never to meet."""
+    return shift.reason != NO_SHARED_PLANES or shift.moving_id - shift.fixed_id == 1
+
+
+def solve_registration(
+    slices: Sequence[SliceVolume],
+    shifts: Sequence[PairShift],
+    voxel_um: tuple[float, float, float],
+    interval_um: float,
+    params: RegisterParams,
+) -> SliceRegistration:
+    """Solve for all slices from the measurements of their pairs.
+
+    Parameters
+    ----------
+    slices
+        In order of their ids; at least one.
+    shifts
+        From `register_pair`; those with a reason are kept in the model and not used.
+    voxel_um, interval_um, params
+        As in `register_slices`.
+    """
+    number = {volume.slice_id: n for n, volume in enumerate(slices)}
+    middle = _reference(number, shifts)
+    lateral_um = np.asarray(voxel_um[1:])
+    pivot = np.asarray(slices[middle].corner_um) + lateral_um * slices[middle].shape[1:] / 2
+    shifts = list(shifts)
+    used = [n for n, shift in enumerate(shifts) if not shift.reason]
+    turns = np.zeros(len(slices))
+    while True:
+        good = [shifts[n] for n in used]
+        links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
+        trust = np.array([s.confidence * s.agreement for s in good])
+        if params.transform == EULER:
+            turns = _solve_turns(slices, links, good, trust, middle, lateral_um)
+        lateral = solve_slices(
+            len(slices),
+            links,
+            _common_errors(good, links, turns, pivot),
+            trust,
+            min_pair_sigma=_MIN_PAIR_SIGMA_UM,
+            min_prior_sigma=_MIN_MOTOR_SIGMA_UM,
+        )
+        wrong = _implausible(lateral, links, good)
+        if not wrong:
+            break
+        for n, reason in wrong.items():
+            shifts[used[n]] = replace(shifts[used[n]], reason=reason)
+        used = [n for n in used if not shifts[n].reason]
+    offsets = np.zeros((len(slices), 3))
+    offsets[:, 1:] = lateral.deviation - lateral.deviation[middle]
+    depths = _solve_depths(slices, interval_um, links, good, lateral.weight)
+    nominal_um = interval_um * np.array([v.slice_id - slices[0].slice_id for v in slices])
+    offsets[:, 0] = depths.depth_um - nominal_um
+    counts = np.bincount(np.array(links, int).ravel(), minlength=len(slices))
+    _warn(slices, counts, lateral)
+    return SliceRegistration(
+        reference_id=slices[middle].slice_id,
+        voxel_um=voxel_um,
+        slice_interval_um=interval_um,
+        slices=[
+            {
+                "slice_id": volume.slice_id,
+                "offset_um": offsets[n].tolist(),
+                "rotation_deg": float(turns[n]),
+                "n_pairs": int(counts[n]),
+                "moved_um": list(volume.moved_um),
+                "depth_sigma_um": _finite(depths.sigma[n]),
+            }
+            for n, volume in enumerate(slices)
+        ],
+        pairs=[_pair_record(s, number, offsets, turns, pivot, lateral) for s in shifts],
+        pivot_um=(float(pivot[0]), float(pivot[1])),
+        jumps=tuple(slices[n].slice_id for n in lateral.jumps),
+        depth_scale=depths.scale if np.isfinite(depths.scale_sigma) else None,
+        depth_scale_sigma=_finite(depths.scale_sigma),
+        depth_scale_kept=depths.scale_is_significant and not depths.axial_scale_is_off,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _reference(number: Mapping[int, int], shifts: Sequence[PairShift]) -> int:
+    """Return the slice that all others are placed by: near the middle, and well matched.
+
+    All offsets are relative to it. One that its pairs hardly place, such as a dark or torn slice,
+    would shift the whole brain by its own error.
+    """
+    matched = np.zeros((len(number), 2), int)
+    best = np.zeros(len(number))
+    for shift in shifts:
+        if shift.reason != NO_SHARED_PLANES:
+            for n in (number[shift.fixed_id], number[shift.moving_id]):
+                matched[n] += (not shift.reason, 1)
+                if not shift.reason:
+                    best[n] = max(best[n], shift.confidence * shift.agreement)
+    middle = len(number) // 2
+    trusted = [
+        n
+        for n, (accepted, compared) in enumerate(matched)
+        if 2 * accepted > compared and best[n] >= _TRUSTED_SHARE * best.max()
+    ]
+    return min(trusted or [middle], key=lambda n: (abs(n - middle), n))
+
+
+def motor_registration(
+    slices: Sequence[SliceVolume], voxel_um: tuple[float, float, float], interval_um: float
+) -> SliceRegistration:
+    """Return a registration that trusts the motors, and the stage's height where plausible."""
+    measured = [volume for volume in slices if volume.place is None]
+    depths = dict(
+        zip(
+            (volume.slice_id for volume in measured),
+            expected_depths(measured, interval_um)[0].tolist(),
+            strict=True,
+        )
+    )
+    return SliceRegistration(
+        reference_id=slices[len(slices) // 2].slice_id,
+        voxel_um=voxel_um,
+        slice_interval_um=interval_um,
+        slices=[
+            {
+                "slice_id": s.slice_id,
+                "offset_um": [
+                    depths[s.slice_id] - (s.slice_id - measured[0].slice_id) * interval_um,
+                    0.0,
+                    0.0,
+                ],
+                "rotation_deg": 0.0,
+                "n_pairs": 0,
+                "moved_um": list(s.moved_um),
+            }
+            for s in measured
+        ],
+        pairs=[],
+    )
+
+
+def _solve_turns(
+    slices: Sequence[SliceVolume],
+    links: Sequence[tuple[int, int]],
+    shifts: Sequence[PairShift],
+    trust: np.ndarray,
+    middle: int,
+    lateral_um: np.ndarray,
+) -> np.ndarray:
+    """Return the turn of each slice against the middle one, degrees.
+
+    A turn that moves no corner by a tenth of a pixel is none: to interpolate would cost more.
+    """
+    solved = solve_slices(
+        len(slices),
+        links,
+        np.array([[s.rotation_deg] for s in shifts]).reshape(-1, 1),
+        trust,
+        min_pair_sigma=_MIN_PAIR_SIGMA_DEG,
+        min_prior_sigma=_MIN_TURN_SIGMA_DEG,
+        find_jumps=False,
+    )
+    turns = solved.deviation[:, 0] - solved.deviation[middle, 0]
+    for n, volume in enumerate(slices):
+        if abs(np.deg2rad(turns[n])) * np.hypot(*volume.shape[1:]) / 2 < _NEGLIGIBLE_PX:
+            turns[n] = 0.0
+    return turns
+
+
+def _common_errors(
+    shifts: Sequence[PairShift],
+    links: Sequence[tuple[int, int]],
+    turns_deg: np.ndarray,
+    pivot_um: np.ndarray,
+) -> np.ndarray:
+    """Return, for each pair, how much more the moving slice's offset is than the fixed one's, um.
+
+    The point that was measured lies at one common position, whichever slice it is looked up in.
+    """
+    errors = np.zeros((len(shifts), 2))
+    for row, shift, (fixed, moving) in zip(errors, shifts, links, strict=True):
+        away = np.asarray(shift.centre_um) - pivot_um
+        in_fixed = rotation_matrix(turns_deg[fixed]) @ (away + shift.shift_um[1:])
+        row[:] = in_fixed - rotation_matrix(turns_deg[moving]) @ away
+    return errors
+
+
+def _implausible(
+    solution: SliceSolution, links: Sequence[tuple[int, int]], shifts: Sequence[PairShift]
+) -> dict[int, str]:
+    """Return pairs, by number, that contradict the others, or motors that nothing else doubts."""
+    wrong = {}
+    for n, weight in enumerate(solution.weight):
+        if weight < _MIN_WEIGHT:
+            wrong[n] = "contradicts other pairs"
+    for jump in solution.jumps:
+        across = [n for n, (a, b) in enumerate(links) if a < jump <= b and n not in wrong]
+        if len(across) == 1 and shifts[across[0]].confidence < _LONE_CONFIDENCE:
+            wrong[across[0]] = "no other pair bears out so large a shift"
+    return wrong
+
+
+def _solve_depths(
+    slices: Sequence[SliceVolume],
+    interval_um: float,
+    links: Sequence[tuple[int, int]],
+    shifts: Sequence[PairShift],
+    weight: np.ndarray,
+) -> DepthSolution:
+    """Return how deep each slice lies below the first one, um."""
+    chosen = [n for n, s in enumerate(shifts) if s.z_measured and weight[n] >= _MIN_WEIGHT]
+    steps = np.array([shifts[n].moving_id - shifts[n].fixed_id for n in chosen])
+    return solve_depths(
+        len(slices),
+        [links[n] for n in chosen],
+        steps * interval_um + np.array([shifts[n].shift_um[0] for n in chosen]),
+        np.array([shifts[n].confidence * shifts[n].agreement for n in chosen]),
+        accounts=expected_depths(slices, interval_um),
+        min_pair_sigma=_MIN_PAIR_SIGMA_UM,
+        min_face_sigma=_MIN_MOTOR_SIGMA_UM,
+    )
+
+
+def _warn(slices: Sequence[SliceVolume], counts: np.ndarray, solution: SliceSolution) -> None:
+    alone = [f"z{s.slice_id:02d}" for s, n in zip(slices, counts, strict=True) if n == 0]
+    if alone and len(slices) > 1:
+        logger.warning(
+            "slices %s match no other slice and stay where the motors put them", ", ".join(alone)
+        )
+    for n in solution.jumps:
+        logger.warning(
+            "from slice z%02d on all positions are shifted: the stage lost its zero there",
+            slices[n].slice_id,
+        )
+
+
+def _pair_record(
+    shift: PairShift,
+    number: dict[int, int],
+    offsets_um: np.ndarray,
+    turns_deg: np.ndarray,
+    pivot_um: np.ndarray,
+    solution: SliceSolution,
+) -> dict[str, Any]:
+    fixed, moving = number[shift.fixed_id], number[shift.moving_id]
+    accepted = not shift.reason
+    error = _common_errors([shift], [(fixed, moving)], turns_deg, pivot_um)[0]
+    residual = np.array([shift.shift_um[0], *error]) - (offsets_um[moving] - offsets_um[fixed])
+    turn = shift.rotation_deg - (turns_deg[moving] - turns_deg[fixed])
+    off = np.linalg.norm(residual[1:]) / (3 * solution.pair_sigma)
+    found = shift.z_score > 0
+    return {
+        "fixed_id": shift.fixed_id,
+        "moving_id": shift.moving_id,
+        "shift_um": shift.shift_um.tolist() if found else None,
+        "rotation_deg": shift.rotation_deg,
+        "centre_um": list(shift.centre_um),
+        "correlation": shift.correlation,
+        "z_correlation": shift.correlation,
+        "agreement": shift.agreement,
+        # What the solution contradicts is less likely, however clear its peak.
+        "confidence": float(shift.confidence * shift.agreement / (1 + off**2)),
+        "accepted": accepted,
+        "reason": shift.reason,
+        "z_measured": shift.z_measured,
+        "plane_fixed": shift.plane_fixed,
+        "plane_moving": shift.plane_moving,
+        "residual_um": residual.tolist() if accepted else None,
+        "residual_deg": float(turn) if accepted else None,
+    }

@@ -1,0 +1,540 @@
+"""Stacking: all slices of a brain in one volume, written shard by shard, with its pyramid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linumpy.brain.align_mosaics_3d_from_shifts import (
+    Canvas,
+    Placement,
+    align_mosaics_3d_from_shifts,
+    common_canvas,
+    place_block,
+)
+from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.slice_planes import GivenPlace, SliceVolume
+from linumpy.brain.stacking import (
+    BLOCK_PX,
+    FEATHER_UM,
+    StackedSlice,
+    StackStep,
+    add_faces,
+    cuts,
+    lay_slice,
+    place_slices,
+    stack_steps,
+)
+from linumpy.brain.tissue_label import TissueLabel
+from linumpy.device import (
+    CPU,
+    Array,
+    Device,
+    default_workers,
+    is_device_array,
+    namespace,
+    to_device,
+)
+from linumpy.errors import InputError
+from linumpy.intensity.quality_map import decode_map, weights_at
+from linumpy.io.omezarr import Image, ImageWriter, Shape, create_image, open_image
+from linumpy.io.pyramid import Part, Pyramid, write_parts
+from linumpy.io.reading import reading
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
+from linumpy.io.usable import refuse_unusable
+from linumpy.log import logger, progress
+from linumpy.stage_params.brain import StackParams
+from linumpy.stream import stream
+from linumpy.timeline import span
+
+
+@dataclass(frozen=True)
+class BrainModel:
+    """Where the slices went.
+
+    Attributes
+    ----------
+    origin_um
+        Corner of the brain: depth, and common position along axis 1 and axis 2.
+    slices
+        ``slice_id, z_start_px, first_plane_px, n_planes, overlap_px, interpolated,
+        canvas_origin_px, rotation_deg``.
+    """
+
+    voxel_um: tuple[float, float, float]
+    origin_um: tuple[float, float, float]
+    slices: list[dict[str, Any]]
+
+
+def open_slices(paths: Sequence[Path], *, device: Device = CPU) -> list[SliceVolume]:
+    """Open slice volumes, sorted by id.
+
+    Raises
+    ------
+    InputError
+        When there is none, two have one id, voxel sizes differ, or one is no slice volume.
+    """
+    if not paths:
+        raise InputError("no slice volume (slice_z*.ome.zarr) to work on")
+    return slice_volumes([open_image(path) for path in paths], device=device)
+
+
+def slice_volumes(images: Sequence[Image], *, device: Device = CPU) -> list[SliceVolume]:
+    """Return opened slice volumes as registration and stacking see them; see `open_slices`."""
+    volumes = [_slice_volume(image, device) for image in images]
+    seen: dict[int, Path] = {}
+    for image, volume in zip(images, volumes, strict=True):
+        if volume.slice_id in seen:
+            raise InputError(
+                f"{image.path} and {seen[volume.slice_id]} both hold slice z{volume.slice_id:02d}"
+            )
+        if image.voxel_um != images[0].voxel_um:
+            raise InputError(
+                f"{image.path}: voxel size {image.voxel_um} um, "
+                f"but {images[0].path} has {images[0].voxel_um}"
+            )
+        seen[volume.slice_id] = image.path
+    return sorted(volumes, key=lambda volume: volume.slice_id)
+
+
+def _slice_volume(image: Image, device: Device) -> SliceVolume:
+    attributes = image.attributes
+    if attributes.get("kind") != "slice" or attributes.get("interface_um") is None:
+        raise InputError(f"{image.path}: expected a slice cropped at its interface")
+    corner = [t - v / 2 for t, v in zip(image.translation_um, image.voxel_um, strict=True)]
+    if not np.isfinite([*corner, float(attributes["interface_um"])]).all():
+        raise InputError(f"{image.path}: lies at {corner} um; expected finite numbers")
+
+    def part(array: Any, box: tuple[slice, ...]) -> Array:
+        if not device.is_gpu:
+            return array[box]
+        from linumpy.gpu.windows import read_windows
+
+        return read_windows(array, [box])[0]
+
+    def read(planes: slice, window: tuple[slice, slice]) -> tuple[Array, Array | None]:
+        where = f"{image.path}: planes {planes.start}-{planes.stop}"
+        with reading(where):
+            data = part(image.array, (planes, *window))
+            valid = None if image.valid is None else part(image.valid, (planes, *window))
+        return refuse_unusable(data, valid, where), valid
+
+    return SliceVolume(
+        slice_id=int(attributes["slice_id"]),
+        shape=tuple(image.array.shape),
+        corner_um=(corner[1], corner[2]),
+        face_to_plane_um=corner[0] - float(attributes["interface_um"]),
+        read=read,
+        place=_given_place(image),
+        stage_z_um=_number(attributes.get("stage_z_mm"), 1e3),
+        thickness_um=_number(attributes.get("slice_thickness_um"), 1.0),
+        quality=_quality_reader(image, device),
+    )
+
+
+def _number(value: Any, factor: float) -> float | None:
+    """Return a finite number times a factor, None for anything else."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value * factor if number and np.isfinite(value) else None
+
+
+def _quality_reader(
+    image: Image, device: Device
+) -> Callable[[slice, tuple[slice, slice]], Array] | None:
+    found = decode_map(image.attributes, tuple(image.array.shape))
+    if found is None:
+        return None
+
+    def of_slice(planes: slice, window: tuple[slice, slice]) -> tuple[Array, None]:
+        return weights_at(found.cells, found.voxels_a_cell, (planes, *window), device), None
+
+    def quality(planes: slice, window: tuple[slice, slice]) -> Array:
+        if found.origin_px is None:
+            return of_slice(planes, window)[0]
+        sides = (found.shape[1], found.shape[2])
+        moved = align_mosaics_3d_from_shifts(
+            of_slice, sides, found.origin_px, planes, window, found.turn
+        )
+        if moved is not None:
+            return moved[0]
+        size = [part.stop - part.start for part in (planes, *window)]
+        return to_device(np.zeros(size, np.float32), device)
+
+    return quality
+
+
+def _given_place(image: Image) -> GivenPlace | None:
+    """Return where an interpolated slice says that it lies; None for a measured one."""
+    if not image.attributes.get("interpolated"):
+        return None
+    try:
+        placement = image.attributes["placement"]
+        z, first, second = (float(value) for value in placement["offset_um"])
+        place = GivenPlace((z, first, second), float(placement["rotation_deg"]))
+        if not np.isfinite([*place.offset_um, place.rotation_deg]).all():
+            raise ValueError(f"finite numbers: {placement}")
+        return place
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{image.path}: an interpolated slice without its placement (offset_um of three "
+            f"numbers, rotation_deg); lacks or misstates {error}"
+        ) from error
+
+
+def brain_geometry(
+    slices: Sequence[SliceVolume],
+    registration: SliceRegistration,
+    params: StackParams,
+) -> tuple[Canvas, list[StackedSlice]]:
+    """Place all slices on one canvas and in depth.
+
+    Raises
+    ------
+    InputError
+        When the registration lacks a slice.
+    """
+    offsets, turns = registration.offsets_um(), registration.rotations_deg()
+    for volume in slices:
+        if volume.place is not None:
+            offsets[volume.slice_id] = np.array(volume.place.offset_um)
+            turns[volume.slice_id] = volume.place.rotation_deg
+    lacking = [s.slice_id for s in slices if s.slice_id not in offsets]
+    if lacking:
+        raise InputError(f"the registration lacks slice z{lacking[0]:02d}; register all slices")
+    ids = [s.slice_id for s in slices]
+    reference = registration.reference_id
+    if reference not in ids:
+        # One that is not turned stays as sharp on whole pixels as the reference would have.
+        reference = next((k for k in ids if not turns.get(k)), ids[0])
+    canvas = common_canvas(
+        {s.slice_id: s.corner_um for s in slices},
+        {s.slice_id: s.shape[1:] for s in slices},
+        {k: offsets[k][1:].tolist() for k in ids},
+        registration.voxel_um[1:],
+        reference,
+        {k: turns.get(k, 0.0) for k in ids},
+        registration.pivot_um,
+    )
+    places = place_slices(
+        ids,
+        {s.slice_id: s.shape[0] for s in slices},
+        {
+            s.slice_id: (s.slice_id - ids[0]) * registration.slice_interval_um
+            + float(offsets[s.slice_id][0])
+            + s.face_to_plane_um
+            for s in slices
+        },
+        registration.voxel_um[0],
+        params.first_plane,
+        {s.slice_id for s in slices if s.place is not None},
+    )
+    for above, place in zip(places, places[1:], strict=False):
+        if place.begin > above.end:
+            logger.warning(
+                "slices z%02d and z%02d leave a gap of %d planes",
+                above.slice_id,
+                place.slice_id,
+                place.begin - above.end,
+            )
+    return canvas, places
+
+
+def stack_slices_motor(
+    slices: Sequence[SliceVolume],
+    registration: SliceRegistration,
+    output: Path | str,
+    params: StackParams,
+    *,
+    resolutions_um: Sequence[float],
+    overwrite: bool = False,
+    device: Device = CPU,
+) -> BrainModel:
+    """Stack slices into one brain.
+
+    Parameters
+    ----------
+    slices
+        From `open_slices`.
+    registration
+        Offsets of all slices.
+    output
+        The brain's OME-Zarr folder.
+    resolutions_um
+        Voxel sizes of the pyramid.
+    overwrite
+        Whether an existing brain may be replaced.
+    device
+        Where to compute.
+
+    Returns
+    -------
+    Where each slice went.
+
+    Raises
+    ------
+    InputError
+        When the registration lacks a slice, or a slice has nothing to show.
+    """
+    canvas, places = brain_geometry(slices, registration, params)
+    turns = registration.rotations_deg()
+    voxel_um = registration.voxel_um
+    n_planes = max(place.end for place in places)
+    origin_um = (slices[0].face_to_plane_um, *canvas.corner_um)
+    spec = volume_spec(
+        (n_planes, *canvas.shape),
+        voxel_um,
+        origin_um,
+        {
+            "kind": "brain",
+            "slice_ids": [place.slice_id for place in places],
+            "slice_interval_um": registration.slice_interval_um,
+        },
+    )
+    with (
+        create_image(output, spec, overwrite=overwrite, with_valid=True, by_ome_zarr=True) as image,
+        ThreadPoolExecutor(default_workers(device), "linumpy-stack") as pool,
+    ):
+        brain = _Brain(image, slices, canvas, params, resolutions_um, device, pool)
+        steps = list(
+            stack_steps(places, spec.shape, lambda *where: brain.placement(*where) is not None)
+        )
+        done = stream(steps, brain.read, brain.lay, brain.write)
+        for _ in progress(done, len(steps), "stack"):
+            pass
+        # Nothing has appeared yet: a brain that lacks a slice never does.
+        brain.check(places)
+        brain.tissue.write()
+    return BrainModel(
+        voxel_um,
+        origin_um,
+        [
+            {
+                **asdict(place),
+                "canvas_origin_px": list(canvas.origin_px[place.slice_id]),
+                "rotation_deg": turns.get(place.slice_id, 0.0),
+            }
+            for place in places
+        ],
+    )
+
+
+class Planes(NamedTuple):
+    """Planes of a slice, read for one block, and where they lie in it.
+
+    The first `lead` planes are not used themselves: they tell where columns begin.
+    """
+
+    placement: Placement
+    data: Array
+    valid: Array | None
+    lead: int
+    quality: Array | None = None
+
+
+@dataclass
+class _Faces:
+    """At which plane the columns of a slice in a block begin, as far as it was looked."""
+
+    first: Array
+    seen: int = 0
+
+
+class _Brain:
+    """The brain being put together: the shards that are open, and the pyramid above them."""
+
+    def __init__(
+        self,
+        image: ImageWriter,
+        slices: Sequence[SliceVolume],
+        canvas: Canvas,
+        params: StackParams,
+        resolutions_um: Sequence[float],
+        device: Device,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._image = image
+        self._slices = {volume.slice_id: volume for volume in slices}
+        self._canvas = canvas
+        self._blend = params.blend
+        # Only what was corrected for attenuation knows how good its voxels are.
+        self._by_quality = params.blend and any(s.quality is not None for s in slices)
+        self._feather = max(1, round(FEATHER_UM / image.spec.voxel_um[0]))
+        # On the CPU threads share small pieces, which stay in the cache; a GPU takes all at once.
+        self._each: Callable[..., Iterable[Any]] = map if device.is_gpu else pool.map
+        self._planes_at_once = SHARD_PX if device.is_gpu else 1
+        cell: Shape = (CHUNK_PX, CHUNK_PX, BLOCK_PX)
+        if device.is_gpu:
+            cell = (SHARD_PX, BLOCK_PX, BLOCK_PX)
+        self._pyramid = Pyramid(image, resolutions_um, cell, device=device, each=self._each)
+        self.tissue = TissueLabel(image)
+        self._open: dict[int, tuple[Array, Array, Array | None]] = {}
+        self._faces: dict[tuple[int, int, int], _Faces] = {}
+        self._shown: set[int] = set()
+
+    def placement(self, place: StackedSlice, window: tuple[slice, slice]) -> Placement | None:
+        """Return how a slice reaches a lateral block; None when it does not."""
+        shape = self._slices[place.slice_id].shape[1:]
+        turn = self._canvas.turns.get(place.slice_id)
+        return place_block(shape, self._canvas.origin_px[place.slice_id], window, turn)
+
+    def read(self, step: StackStep) -> Planes | None:
+        """Read what a step needs; called from several threads."""
+        if step.place is None:
+            return None
+        placement = self.placement(step.place, step.window)
+        if placement is None:
+            return None
+        volume = self._slices[step.place.slice_id]
+        lead = 0
+        if step.planes.start == step.place.first_plane_px:
+            lead = step.place.first_plane_px
+        wanted = slice(step.planes.start - lead, step.planes.stop)
+        with span("read", f"slice z{volume.slice_id:02d}"):
+            data, valid = volume.read(wanted, placement.source)
+        if placement.turn is not None and not is_device_array(data):
+            # Here, where there is time, and not by every thread that lays a plane.
+            _ = placement.samples
+        quality = None
+        if self._by_quality:
+            quality = self._quality(volume, step.planes, placement, data)
+        return Planes(placement, data, valid, lead, quality)
+
+    def _quality(
+        self, volume: SliceVolume, planes: slice, placement: Placement, like_array: Array
+    ) -> Array:
+        """Return the weights of what a step lays; a slice that tells none has 1 everywhere."""
+        if volume.quality is not None:
+            return volume.quality(planes, placement.source)
+        xp = namespace(like_array)
+        sides = (part.stop - part.start for part in placement.source)
+        return xp.ones((planes.stop - planes.start, *sides), xp.float32)
+
+    def lay(self, step: StackStep, planes: Planes | None) -> list[Part]:
+        """Lay a slice's planes over the open shards, and return what is finished with them."""
+        parts: list[Part] = []
+        with span("compute"):
+            if step.place is not None and planes is not None:
+                self._lay(step, step.place, planes)
+            for layer in step.finished:
+                window = (layer, *step.window)
+                data, mask, _ = self._open.pop(layer.start, (None, None, None))
+                if data is not None and mask is not None:
+                    parts.append(Part(self._image.array, window, data))
+                    parts.append(Part(self._image.valid, window, mask))
+                parts.extend(self._pyramid.add(window, data, mask))
+        return parts
+
+    def check(self, places: Sequence[StackedSlice]) -> None:
+        """Refuse a brain that lacks what a slice shows.
+
+        Raises
+        ------
+        InputError
+            When no voxel of a slice was laid.
+        """
+        lacking = [place.slice_id for place in places if place.slice_id not in self._shown]
+        if lacking:
+            raise InputError(
+                f"slice z{lacking[0]:02d} has no voxel of data to put into the brain; leave it out "
+                "in slice_config.csv, or make it anew"
+            )
+
+    def write(self, step: StackStep, parts: list[Part]) -> None:
+        """Write what is finished; called from one thread."""
+        if parts:
+            with span("write"):
+                self.tissue.add(parts)
+                write_parts(parts)
+
+    def _lay(self, step: StackStep, place: StackedSlice, read: Planes) -> None:
+        """Lay planes over the open shards, by threads that have planes of their own."""
+        if place.slice_id not in self._shown and (read.valid is None or bool(read.valid.any())):
+            self._shown.add(place.slice_id)
+        faces = self._find_faces(step, place, read)
+        data = read.data[read.lead :]
+        valid = None if read.valid is None else read.valid[read.lead :]
+
+        def lay(z: slice) -> None:
+            layer = z.start - z.start % SHARD_PX
+            out, mask, kept = (
+                None if array is None else array[z.start - layer : z.stop - layer]
+                for array in self._open[layer]
+            )
+            assert out is not None and mask is not None
+            first = place.z_start_px + step.planes.start
+            part = slice(z.start - first, z.stop - first)
+            planes = slice(z.start - place.z_start_px, z.stop - place.z_start_px)
+            by_face = faces is not None
+            if read.quality is None:
+                weights = place.weights(planes, blend=self._blend, by_face=by_face)
+            else:
+                weights = place.tapers(planes, self._feather, by_face=by_face)
+            lay_slice(
+                out,
+                mask,
+                data[part],
+                None if valid is None else valid[part],
+                read.placement,
+                weights,
+                faces,
+                None if read.quality is None else read.quality[part],
+                kept,
+            )
+
+        z = slice(place.z_start_px + step.planes.start, place.z_start_px + step.planes.stop)
+        for layer in cuts(z, SHARD_PX):
+            self._begin(layer.start - layer.start % SHARD_PX, step.window, read.data)
+        for _ in self._each(lay, cuts(z, self._planes_at_once)):
+            pass
+
+    def _find_faces(self, step: StackStep, place: StackedSlice, read: Planes) -> Array | None:
+        """Return where the columns of a slice begin; None when all do at its first plane.
+
+        Steps come in order of depth: what the first planes showed is kept for those that follow.
+        """
+        if not place.minds_faces or read.valid is None:
+            return None
+        key = (place.slice_id, step.window[0].start, step.window[1].start)
+        known = self._faces.get(key)
+        if known is None:
+            xp = namespace(read.valid)
+            size = tuple(part.stop - part.start for part in read.placement.inner)
+            known = _Faces(xp.zeros(size, xp.int16), step.planes.start - read.lead)
+        add_faces(known.first, known.seen, read.valid, read.placement)
+        known.seen = step.planes.stop
+        if step.planes.stop < place.n_planes:
+            self._faces[key] = known
+        else:
+            self._faces.pop(key, None)
+        if is_device_array(known.first):
+            return known.first
+        # Columns that have not begun have nothing to lay yet.
+        late = (known.first > 0) & (known.first < known.seen)
+        return known.first if late.any() else None
+
+    def _begin(self, z: int, window: tuple[slice, slice], like_array: Array) -> None:
+        """Open the shards of a block that begin at plane `z`, empty."""
+        if z not in self._open:
+            xp = namespace(like_array)
+            n_planes = min(SHARD_PX, self._image.spec.shape[0] - z)
+            shape = (n_planes, *(part.stop - part.start for part in window))
+            kept = xp.zeros(shape, xp.float32) if self._by_quality else None
+            self._open[z] = (xp.zeros(shape, xp.float32), xp.zeros(shape, xp.uint8), kept)
+
+
+def z_matches(places: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of ``z_matches.csv``: each slice and the one above it."""
+    return [
+        {
+            "fixed_id": above["slice_id"],
+            "moving_id": place["slice_id"],
+            "overlap_voxels": place["overlap_px"],
+            "moving_z_start": place["z_start_px"],
+        }
+        for above, place in zip(places, places[1:], strict=False)
+    ]

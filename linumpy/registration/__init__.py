@@ -1,1 +1,0 @@
-"""Correlation-based registration of images, slices against each other."""
