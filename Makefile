@@ -55,6 +55,7 @@ check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/deptry linumpy scripts benchmarks
+	$(BIN)/lint-imports --no-cache
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 

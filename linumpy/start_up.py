@@ -22,10 +22,10 @@ from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
 from linumpy.errors import LinumpyError
-from linumpy.gpu.watchdog import watch
 from linumpy.leases.book import turn
 from linumpy.leases.lease import Ask, hold, want
 from linumpy.timeline import span
+from linumpy.watchdog import watch
 
 MOST_TURN_S = 20.0
 """How long to let other processes start CUDA first."""

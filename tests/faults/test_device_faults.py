@@ -217,7 +217,7 @@ def test_reads_are_all_waited_for_though_one_failed(tmp_path):
 WATCHED = """
     import sys, threading, time
     from linumpy import cli
-    from linumpy.gpu import watchdog
+    from linumpy import watchdog
     from linumpy.store.atomic import atomic_path
     from linumpy.start_up import end_now
 

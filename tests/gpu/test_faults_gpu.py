@@ -398,7 +398,8 @@ def test_a_device_that_is_lost_ends_the_script_with_its_status(inputs, tmp_path,
 ENDLESS = """
     import runpy, sys
     import cupy
-    from linumpy.gpu import kernels, watchdog
+    from linumpy import watchdog
+    from linumpy.gpu import kernels
 
     watchdog.EVERY_S, watchdog.LONGEST_S, watchdog._TICK_S = 0.5, 3.0, 0.1
     code = 'extern "C" __global__ void turn(volatile int* p) {{ while (*p == 0); }}'

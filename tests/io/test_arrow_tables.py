@@ -8,15 +8,15 @@ import pytest
 from linumpy.errors import InputError
 from linumpy.io.models import save_model
 from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config
-from linumpy.quality.figure import AT_LEAST, make_figure, not_measured
-from linumpy.quality.run import Run
-from linumpy.records.arrow_tables import (
+from linumpy.quality.arrow_tables import (
     arrow_table,
     figures_table,
     shifts_table,
     slice_config_table,
     tile_positions_table,
 )
+from linumpy.quality.figure import AT_LEAST, make_figure, not_measured
+from linumpy.quality.run import Run
 from linumpy.slices.register_stage import TilePositions
 
 pa = pytest.importorskip("pyarrow")

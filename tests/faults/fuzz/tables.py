@@ -9,7 +9,7 @@ from linumpy.io.tables import (
     read_shifts,
     read_slice_config,
 )
-from linumpy.records.arrow_tables import shifts_table, slice_config_table
+from linumpy.quality.arrow_tables import shifts_table, slice_config_table
 from tests.faults.fuzz.common import Plain, folder, mutate_text, survive
 
 FILE = folder() / "table.csv"
