@@ -8,7 +8,6 @@ from pathlib import Path
 from linumpy.cli import make_parser, parse, run
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments
 from linumpy.params import add_arguments, read_params
-from linumpy.slices.raw_source import slice_input
 from linumpy.stage_params.slices import SliceParams
 from linumpy.store.remote import as_path
 
@@ -50,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_raw_arguments(parser, args, args.input is not None)
 
     from linumpy.device import resolve
+    from linumpy.slices.raw_source import slice_input
     from linumpy.slices.reconstruct_slice import reconstruct_to_files
 
     reconstruct_to_files(

@@ -8,7 +8,6 @@ from pathlib import Path
 from linumpy.cli import make_parser, parse, run
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments
 from linumpy.params import add_arguments, read_params
-from linumpy.slices.raw_source import slice_input
 from linumpy.stage_params.flat import FlatParams
 from linumpy.store.remote import as_path
 
@@ -45,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.device import resolve
     from linumpy.flat.reconstruct_slice_2d import reconstruct_2d_to_files
+    from linumpy.slices.raw_source import slice_input
 
     reconstruct_2d_to_files(
         slice_input(args),

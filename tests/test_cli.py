@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from linumpy import cli
+from linumpy import cli, log
 from linumpy.cli import make_parser
 from linumpy.errors import InputError
 
@@ -84,9 +84,9 @@ def test_wrong_arguments_are_status_2(script):
 
 def test_long_steps_log_and_short_ones_stay_silent(monkeypatch, caplog):
     clock = iter(range(0, 1000, 4))
-    monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
     with caplog.at_level(logging.INFO, "linumpy"):
-        assert list(cli.progress("abcdef", 6, "letters")) == list("abcdef")
+        assert list(log.progress("abcdef", 6, "letters")) == list("abcdef")
     assert [r.getMessage() for r in caplog.records] == [
         "letters: 3 of 6 (12 s)",
         "letters: 6 of 6 (24 s)",
@@ -95,7 +95,7 @@ def test_long_steps_log_and_short_ones_stay_silent(monkeypatch, caplog):
 
 def test_a_terminal_gets_a_bar(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    list(cli.progress(range(3), 3, "tiles"))
+    list(log.progress(range(3), 3, "tiles"))
     assert "3/3" in capsys.readouterr().err
 
 

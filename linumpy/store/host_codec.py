@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ def _inflate(payload: memoryview, out: np.ndarray, window_bits: int) -> None:
         raise ValueError(f"{filled} bytes, expected {out.nbytes}")
 
 
-_DECODERS = {
+_DECODERS: dict[str, Callable[[memoryview, np.ndarray], None]] = {
     "zstd": _zstd,
     "lz4": _lz4,
     "blosc": _blosc,

@@ -272,7 +272,7 @@ def test_a_batch_with_one_broken_slice_fails_naming_it_and_makes_no_brain(
 
 
 def test_metadata_of_a_slice_is_read_once(slices, monkeypatch):
-    from linumpy.mosaic import brain, stack_slices_motor
+    from linumpy.brain import output, stack_slices_motor
 
     opened = []
 
@@ -280,7 +280,7 @@ def test_metadata_of_a_slice_is_read_once(slices, monkeypatch):
         opened.append(path)
         return open_image(path, **options)
 
-    for module in (brain, stack_slices_motor):
+    for module in (output, stack_slices_motor):
         monkeypatch.setattr(module, "open_image", count)
     paths = find_slices(slices / "slices")
     load_slices(paths, None)

@@ -98,6 +98,6 @@ def test_no_other_module_makes_stores():
     assert makers - {"benchmark/kvikio_zarr.py"} == {
         "io/omezarr.py",
         "io/convert_omezarr.py",
-        "intensity/correct_bias_field.py",
-        "registration/align_to_ras_apply.py",
+        "brain/correct_bias_field.py",
+        "brain/atlas/apply.py",
     }

@@ -292,7 +292,7 @@ def ends(base):
 @needs_itk
 def test_every_gate_says_its_name(ends, monkeypatch):
     """Seen to fail without the gate of correlation."""
-    from linumpy.mosaic import interpolate_missing_slice_match as module
+    from linumpy.brain.gaps import match as module
 
     upper, lower = ends(0, True), ends(STEP, True)
     assert match_slices(upper, lower, PARAMS).deformed

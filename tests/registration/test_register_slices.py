@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from linumpy.registration import register_pairwise as module
 from scipy.ndimage import gaussian_filter1d
 
+from linumpy.brain import register_pairwise as module
 from linumpy.brain import slice_planes
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.register_slices import (
