@@ -2,8 +2,9 @@
 
 Consecutive slices image some of the same tissue: what is deep in one lies at the top of the
 next. A pair is searched over the whole plane by FFT, if need be at several angles, then fitted by
-rotation and translation to a fraction of a pixel, and along depth over the drift that the motor
-may have.
+rotation and translation to a fraction of a pixel: of the whole plane, and where enough parts of it
+match, of those parts, so that a deformation does not disturb it. Along depth it is searched over
+the drift that the motor may have.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from linumpy.geometry.correlation import (
     find_peak,
 )
 from linumpy.geometry.turned import rotation_matrix, turn_planes
+from linumpy.registration.expected_depths import expected_depths
+from linumpy.registration.local_fit import LocalFit, fit_locally, has_room
+from linumpy.registration.rigid import fit_rigid, half_diagonal_px, middle_px
+from linumpy.registration.slice_planes import Planes, SliceVolume, Window, expected_plane
+from linumpy.registration.turned import rotation_matrix, turn_planes
 from linumpy.stage_params.brain import EULER, RegisterParams
 
 MAX_COARSE_SIDE_PX = 1024
@@ -66,13 +72,22 @@ class PairShift:
     correlation, z_score
         Of the peak, and how far it stands out; 0 where there is none.
     agreement
-        Share of the parts of the planes that by themselves match where the whole does.
+        Share of the parts of the planes that by themselves match where the whole does, or where
+        their neighbours do.
     z_measured
         Whether the depth was.
     plane_fixed, plane_moving
         Planes of both that show the same.
     reason
         Why the pair is not to be believed; empty if it may be.
+    sigma_um, sigma_deg
+        What the deformation between both makes of shift, along one axis, and turn: standard
+        errors. 0 where no parts were measured.
+    fixed_um, moving_um
+        Stage positions in both that show the same, float64 (n, 2); None where no parts were
+        measured.
+    noise_um
+        Error of those, along one axis.
     """
 
     fixed_id: int
@@ -87,6 +102,11 @@ class PairShift:
     plane_fixed: int = 0
     plane_moving: int = 0
     reason: str = ""
+    sigma_um: float = 0.0
+    sigma_deg: float = 0.0
+    fixed_um: np.ndarray | None = None
+    moving_um: np.ndarray | None = None
+    noise_um: float = 0.0
 
     @property
     def confidence(self) -> float:
@@ -179,7 +199,7 @@ def _register_at(
         axial += fixed.face_to_plane_um - moving.face_to_plane_um
     lateral = (found.displacement_px - pair.expected) * pair.lateral_um
     centre = np.asarray(moving.corner_um) + (found.centre_px + 0.5) * pair.lateral_um
-    return PairShift(
+    shift = PairShift(
         fixed.slice_id,
         moving.slice_id,
         np.array([axial, *lateral]),
@@ -192,6 +212,29 @@ def _register_at(
         plane_fixed=found.plane,
         plane_moving=pair.top,
         reason=found.reason,
+    )
+    return shift if found.local is None else _with_parts(shift, found.local, found.windows, pair)
+
+
+def _with_parts(
+    shift: PairShift, local: LocalFit, windows: tuple[Window, Window], pair: _Pair
+) -> PairShift:
+    """Return a measurement with that of the planes' parts."""
+    places = [
+        np.asarray(planes.volume.corner_um)
+        + (points + [part.start + 0.5 for part in window]) * pair.lateral_um
+        for planes, window, points in zip(
+            (pair.fixed, pair.moving), windows, (local.fixed_px, local.moving_px), strict=True
+        )
+    ]
+    pixel_um, smooth = float(pair.lateral_um.max()), local.smooth
+    return replace(
+        shift,
+        sigma_um=smooth.shift_sigma_px * pixel_um,
+        sigma_deg=float(np.rad2deg(smooth.turn_sigma_rad)),
+        fixed_um=places[0],
+        moving_um=places[1],
+        noise_um=float(np.sqrt(smooth.covariance.noise)) * pixel_um,
     )
 
 
@@ -233,6 +276,7 @@ class _Fit:
     windows: tuple[Window, Window]
     turned: Array
     reason: str
+    local: LocalFit | None = None
     depth: float | None = None
 
 
@@ -343,14 +387,26 @@ class _Pair:
             return upright
         if upright is None:
             turned = (self._search_angles(deeper) for deeper in steps[:_TURNED_DEPTHS])
-            return next((guess for guess in turned if guess is not None), None)
-        other = self._search_angles(upright.deeper)
-        if other is None:
-            return upright
-        # Two candidates, seen at scales of their own: full resolution decides.
-        fits = [self._fit(guess) for guess in (upright, other)]
+            other = next((guess for guess in turned if guess is not None), None)
+        else:
+            other = self._search_angles(upright.deeper)
+        # Candidates seen at scales of their own: full resolution decides. Deformed planes may
+        # match nowhere as a whole, but their parts about where the motors put them.
+        guesses = [guess for guess in (upright, other) if guess is not None]
+        fits = [self._fit(guess) for guess in guesses]
+        alone = all(fit is None or fit.local is None for fit in fits)
+        if alone and has_room(self.fixed.volume.shape) and has_room(self.moving.volume.shape):
+            motors = self._motor_guess()
+            fit = self._fit(motors)
+            if fit is not None and fit.local is not None:
+                return motors
         scores = [-1.0 if fit is None else fit.peak.z_score for fit in fits]
-        return other if scores[1] > scores[0] else upright
+        return guesses[int(np.argmax(scores))] if guesses else None
+
+    def _motor_guess(self) -> _Guess:
+        shape = self.moving.volume.shape
+        edge_deg = float(np.rad2deg(2 / half_diagonal_px(shape)))
+        return _Guess(0.0, self.expected, middle_px(shape), 0, edge_deg, 2.0)
 
     def _search_upright(self, deeper: int) -> tuple[float, _Guess] | None:
         """Search the whole plane without a turn; answer also how far the match stands out."""
@@ -432,20 +488,22 @@ class _Pair:
             # All of them will be asked for: flattened at once.
             self.fixed.within(windows[0], self.fixed.low, self.fixed.count)
         first = self.fixed.within(windows[0], plane, self.count)
-        turned = self.moving.within(windows[1], self.top, self.count)
+        planes = turned = self.moving.within(windows[1], self.top, self.count)
         if not first.size:
             return None
         corners = [np.array([part.start for part in window]) for window in windows]
         centre = corners[1] + middle_px(turned.shape)
         origin = corners[0] - corners[1]
-        displacement = guess.displacement_at(centre) - origin
-        rotation, agreement, reason, within_px = 0.0, 1.0, "", guess.reach_px
+        about = guess.displacement_at(centre) - origin
+        starts = [(guess.rotation_deg if self.euler else 0.0, about)]
+        displacement, rotation, agreement, reason = about, 0.0, 1.0, ""
+        within_px = guess.reach_px
         if self.euler:
             fit = fit_rigid(
                 first,
-                turned,
+                planes,
                 guess.rotation_deg,
-                displacement,
+                about,
                 reach_deg=guess.reach_deg,
                 reach_px=guess.reach_px,
                 max_rotation_deg=self.params.max_rotation_deg,
@@ -455,20 +513,17 @@ class _Pair:
             rotation, agreement, turned = fit.rotation_deg, fit.agreement, fit.turned
             displacement, within_px = np.array(fit.displacement_px), float(_FINE_RADIUS_PX)
             reason = "turned as far as is allowed" if fit.at_limit else ""
-        # A wide window serves as the noise that the peak is compared with.
-        middle = np.rint(displacement).astype(int)
-        surface = correlation_surface(
-            first,
-            turned,
-            (int(middle[0]), int(middle[1])),
-            (_NOISE_RADIUS_PX, _NOISE_RADIUS_PX),
-            min_overlap_share=0.25,
-        )
-        peak = find_peak(
-            surface,
-            expected_px=(float(displacement[0]), float(displacement[1])),
-            within_px=within_px,
-        )
+            starts.insert(0, (rotation, displacement))
+        peak = _rate(first, turned, displacement, within_px)
+        local = self._fit_parts(first, planes, starts)
+        if local is not None:
+            found = _rate(first, local.warped, np.zeros(2), float(_FINE_RADIUS_PX))
+            if found is not None and (peak is None or found.z_score > peak.z_score):
+                peak = replace(found, displacement_px=tuple(local.displacement_px.tolist()))
+                rotation, turned, reason = local.rotation_deg, local.warped, ""
+                agreement = max(agreement, local.share)
+            else:
+                local = None
         if peak is None:
             return None
         if peak.z_score < ACCEPT_Z_SCORE or peak.confidence * agreement < _MIN_CONFIDENCE:
@@ -483,7 +538,18 @@ class _Pair:
             windows,
             turned,
             reason,
+            local,
         )
+
+    def _fit_parts(
+        self, first: Array, planes: Array, starts: Sequence[tuple[float, np.ndarray]]
+    ) -> LocalFit | None:
+        """Fit parts of the planes, about the first rotation and displacement that they match at."""
+        for rotation, displacement in starts:
+            local = fit_locally(first, planes, rotation, displacement, turn=self.euler)
+            if local is not None and abs(local.rotation_deg) < self.params.max_rotation_deg:
+                return local
+        return None
 
     def _search_depth(self, fit: _Fit) -> float | None:
         """Find how many planes deeper than expected the match lies; None when it is not clear."""
@@ -491,6 +557,20 @@ class _Pair:
         values = _depth_scores(first, fit.turned)
         place = _clear_maximum(values, float(np.sqrt(_SPECKLE_PX / fit.turned.size)))
         return None if place is None else place + self.fixed.low - self.start
+
+
+def _rate(first: Array, second: Array, about_px: np.ndarray, within_px: float) -> Peak | None:
+    """Return the peak of two stacks near a displacement; a wide window serves as its noise."""
+    middle = np.rint(about_px).astype(int)
+    surface = correlation_surface(
+        first,
+        second,
+        (int(middle[0]), int(middle[1])),
+        (_NOISE_RADIUS_PX, _NOISE_RADIUS_PX),
+        min_overlap_share=0.25,
+    )
+    expected = (float(about_px[0]), float(about_px[1]))
+    return find_peak(surface, expected_px=expected, within_px=within_px)
 
 
 def _clear_maximum(values: np.ndarray, noise: float) -> float | None:

@@ -56,7 +56,9 @@ class SliceRegistration:
         slice is turned against the fixed one, ``shift_um`` None when nothing was found;
         ``correlation, z_correlation`` (both the correlation of the planes that match best),
         ``agreement, confidence, accepted, reason, z_measured, plane_fixed, plane_moving``;
-        ``residual_um, residual_deg``: measured minus solved, of accepted pairs.
+        ``sigma_um, sigma_deg``: how uncertain deformation leaves shift and turn, 0 where no parts
+        of the planes were measured; ``residual_um, residual_deg``: measured minus solved, of
+        accepted pairs.
     pivot_um
         The point that slices are turned about: the middle of the reference slice.
     jumps
@@ -181,9 +183,9 @@ def solve_registration(
     while True:
         good = [shifts[n] for n in used]
         links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
-        trust = np.array([s.confidence * s.agreement for s in good])
+        trust = np.array([_trust(s, s.sigma_um, _MIN_PAIR_SIGMA_UM) for s in good])
         if params.transform == EULER:
-            turns = _solve_turns(slices, links, good, trust, middle, lateral_um)
+            turns = _solve_turns(slices, links, good, middle, lateral_um)
         lateral = solve_slices(
             len(slices),
             links,
@@ -227,6 +229,11 @@ def solve_registration(
         depth_scale_sigma=_finite(depths.scale_sigma),
         depth_scale_kept=depths.scale_is_significant and not depths.axial_scale_is_off,
     )
+
+
+def _trust(shift: PairShift, sigma: float, least: float) -> float:
+    """Return the weight of a pair, whose deformation leaves its rigid part uncertain by `sigma`."""
+    return shift.confidence * shift.agreement / (1 + (sigma / least) ** 2)
 
 
 def _finite(value: float) -> float | None:
@@ -294,7 +301,6 @@ def _solve_turns(
     slices: Sequence[SliceVolume],
     links: Sequence[tuple[int, int]],
     shifts: Sequence[PairShift],
-    trust: np.ndarray,
     middle: int,
     lateral_um: np.ndarray,
 ) -> np.ndarray:
@@ -306,7 +312,7 @@ def _solve_turns(
         len(slices),
         links,
         np.array([[s.rotation_deg] for s in shifts]).reshape(-1, 1),
-        trust,
+        np.array([_trust(s, s.sigma_deg, _MIN_PAIR_SIGMA_DEG) for s in shifts]),
         min_pair_sigma=_MIN_PAIR_SIGMA_DEG,
         min_prior_sigma=_MIN_TURN_SIGMA_DEG,
         find_jumps=False,
@@ -414,6 +420,8 @@ def _pair_record(
         "accepted": accepted,
         "reason": shift.reason,
         "z_measured": shift.z_measured,
+        "sigma_um": shift.sigma_um,
+        "sigma_deg": shift.sigma_deg,
         "plane_fixed": shift.plane_fixed,
         "plane_moving": shift.plane_moving,
         "residual_um": residual.tolist() if accepted else None,

@@ -77,10 +77,18 @@ class Samples:
     inside: Array
 
 
-def find_samples(turn: Turn, output: Window, source: Window, xp: Any = np) -> Samples:
+def find_samples(
+    turn: Turn, output: Window, source: Window, xp: Any = np, bend: Array | None = None
+) -> Samples:
     """Return how pixels of `output` are interpolated from pixels of `source`.
 
     The place of a pixel depends on nothing but its own indices: any window gives the same bits.
+
+    Parameters
+    ----------
+    bend
+        What is added to the places that the turn gives, float64 (2, rows, columns) of `output`;
+        None for nothing.
     """
     i = xp.arange(output[0].start, output[0].stop, dtype=xp.float64)[:, None]
     j = xp.arange(output[1].start, output[1].stop, dtype=xp.float64)[None, :]
@@ -88,6 +96,8 @@ def find_samples(turn: Turn, output: Window, source: Window, xp: Any = np) -> Sa
     for axis in (0, 1):
         a, b = turn.matrix[axis]
         place = (a * i + b * j) + turn.shift[axis]
+        if bend is not None:
+            place = place + bend[axis]
         base = xp.floor(place)
         share = (place - base).astype(xp.float32)
         held.append((base >= source[axis].start) & (base < source[axis].stop - 1))

@@ -1,0 +1,273 @@
+"""Rigid part of a displacement that was measured at places, and the smooth rest between them.
+
+The displacement is a shift, a turn and a random field of zero mean whose covariance is estimated
+from the measurements (universal kriging: Matheron, Adv. Appl. Probab. 5, 439, 1973; the covariance
+is Matérn's of smoothness 3/2). Places near each other then count less than lone ones, and what
+was not seen is filled as far as its neighbours tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.geometry.least_squares import (
+    column_products,
+    least_squares,
+    linear_combination,
+    solve_positive,
+)
+
+_OUTLIER_SIGMA = 3.0
+_SHARE_AT_ONCE = 20
+_MIN_PLACES = 4
+_LENGTHS = 6
+_NOISE_RATIOS = (1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 10.0)
+_MEAN_POINTS = 400
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """How a displacement varies over the plane.
+
+    Attributes
+    ----------
+    variance
+        Of the smooth field, along one axis, px².
+    length_px
+        Scale of Matérn's covariance.
+    noise
+        Variance of a single measurement, px².
+    window_px
+        Side of the windows that were measured: those that share pixels share their noise.
+    """
+
+    variance: float
+    length_px: float
+    noise: float
+    window_px: float
+
+    def between(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Return the covariance of the field at points (n, 2) and (m, 2), shape (n, m)."""
+        away = np.hypot(*(one[:, None] - other[None]).transpose(2, 0, 1))
+        return self.variance * _matern(away, self.length_px)
+
+    def of_measurements(self, places: np.ndarray) -> np.ndarray:
+        """Return the covariance of what is measured at places (n, 2), shape (n, n)."""
+        return self.between(places, places) + self.noise * _overlap(places, self.window_px)
+
+
+@dataclass(frozen=True)
+class SmoothDisplacement:
+    """What was found of a displacement.
+
+    Attributes
+    ----------
+    shift_px, turn_rad
+        Rigid part over the whole area: at a point p it is ``shift + turn · J(p − centre)``, J
+        turning axis 1 to axis 2.
+    shift_sigma_px, turn_sigma_rad
+        Standard errors of both, of the shift along one axis.
+    field_px
+        The rest at the points of the area, (m, 2).
+    used
+        Which measurements agree with the others.
+    residual_px
+        What is left of those at their places, root mean square along one axis.
+    """
+
+    shift_px: np.ndarray
+    turn_rad: float
+    shift_sigma_px: float
+    turn_sigma_rad: float
+    field_px: np.ndarray
+    used: np.ndarray
+    covariance: Covariance
+    residual_px: float
+
+
+def fit_displacement(
+    places: np.ndarray,
+    shifts: np.ndarray,
+    area: np.ndarray,
+    *,
+    window_px: float,
+    least_noise_px: float,
+    turn: bool = True,
+) -> SmoothDisplacement:
+    """Separate the rigid part of a displacement over an area from a smooth rest.
+
+    Parameters
+    ----------
+    places, shifts
+        Measurements, shape (n, 2); n up to some hundreds, at least 3.
+    area
+        Points that cover the area evenly, (m, 2). The rest has no shift and no turn over them.
+    window_px
+        Measurements so far apart share no pixels.
+    least_noise_px
+        Measurements are not believed more closely.
+    turn
+        Whether there may be a turn.
+    """
+    centre = area.mean(axis=0)
+    used = np.ones(len(places), bool)
+    while True:
+        model = _covariance(places[used], shifts[used], centre, window_px, least_noise_px**2, turn)
+        kriging = _Kriging(places[used], shifts[used], centre, model, turn)
+        sigmas = kriging.left_out_sigmas()
+        # The worst first: those beside it look wrong for its sake.
+        worst = np.argsort(sigmas)[-max(1, len(sigmas) // _SHARE_AT_ONCE) :]
+        worst = worst[sigmas[worst] > _OUTLIER_SIGMA]
+        if not len(worst) or len(sigmas) - len(worst) < _MIN_PLACES:
+            break
+        used[np.flatnonzero(used)[worst]] = False
+    total = kriging.at(area)
+    rigid = least_squares(_design(area, centre, turn), _stacked(total))
+    field = total - _unstacked(linear_combination(_design(area, centre, turn), rigid))
+    sigma = kriging.sigma(area)
+    left = shifts[used] - kriging.at(places[used])
+    return SmoothDisplacement(
+        rigid[:2],
+        float(rigid[2]) if turn else 0.0,
+        sigma[0],
+        sigma[1] if turn else 0.0,
+        field,
+        used,
+        model,
+        float(np.sqrt(np.mean(left**2))),
+    )
+
+
+def _matern(distance: np.ndarray, length: float) -> np.ndarray:
+    x = np.sqrt(3) * distance / length
+    return np.asarray((1 + x) * np.exp(-x))
+
+
+def _overlap(places: np.ndarray, window_px: float) -> np.ndarray:
+    """Return the share of pixels that windows have in common, shape (n, n)."""
+    away = np.abs(places[:, None] - places[None]) / window_px
+    return np.asarray(np.maximum(0, 1 - away).prod(axis=2))
+
+
+def _covariance(
+    places: np.ndarray,
+    shifts: np.ndarray,
+    centre: np.ndarray,
+    window_px: float,
+    least_noise: float,
+    turn: bool,
+) -> Covariance:
+    """Return the covariance under which the measurements are likeliest, whatever the rigid part.
+
+    Restricted maximum likelihood (Patterson and Thompson, Biometrika 58, 545, 1971) on a grid of
+    lengths and ratios of noise to signal; the variance follows from both.
+    """
+    design = _design(places, centre, turn)
+    values = _stacked(shifts)
+    away = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1))
+    overlap = _overlap(places, window_px)
+    extent = max(float(np.ptp(places, axis=0).max()), window_px)
+    free = len(values) - design.shape[1]
+    best, found = -np.inf, Covariance(0.0, window_px, least_noise, window_px)
+    for length in np.geomspace(window_px / 2, extent, _LENGTHS).tolist():
+        matern = _matern(away, length)
+        for ratio in _NOISE_RATIOS:
+            factor = np.linalg.cholesky(matern + ratio * overlap)
+            white = [
+                np.concatenate([np.linalg.solve(factor, part) for part in np.split(each, 2)])
+                for each in (design, values)
+            ]
+            normal = white[0].T @ white[0]
+            left = white[1] - white[0] @ np.linalg.solve(normal, white[0].T @ white[1])
+            variance = float((left**2).sum()) / free
+            likelihood = -0.5 * (
+                4 * np.log(factor.diagonal()).sum()
+                + np.linalg.slogdet(normal)[1]
+                + free * np.log(max(variance, 1e-12))
+            )
+            if likelihood > best:
+                best = float(likelihood)
+                found = Covariance(variance, length, max(ratio * variance, least_noise), window_px)
+    return found
+
+
+class _Kriging:
+    """Generalised least squares of measurements with the covariance of a field."""
+
+    def __init__(
+        self,
+        places: np.ndarray,
+        shifts: np.ndarray,
+        centre: np.ndarray,
+        model: Covariance,
+        turn: bool,
+    ) -> None:
+        self._places, self._centre, self._model, self._turn = places, centre, model, turn
+        self._inverse = solve_positive(model.of_measurements(places), np.eye(len(places)))
+        design = _design(places, centre, turn)
+        self._weighted = np.concatenate([self._apply(part) for part in np.split(design, 2)])
+        self._normal = column_products(design, self._weighted)
+        self._rigid = solve_positive(
+            self._normal, column_products(self._weighted, _stacked(shifts))
+        )
+        left = shifts - _unstacked(linear_combination(design, self._rigid))
+        self._weights = self._apply(left)
+
+    def _apply(self, values: np.ndarray) -> np.ndarray:
+        return column_products(self._inverse, values)
+
+    def left_out_sigmas(self) -> np.ndarray:
+        """Return how far each measurement is from what all others predict, in its own sigmas."""
+        spread = self._inverse.diagonal()
+        return np.asarray(np.abs(self._weights / np.sqrt(spread)[:, None]).max(axis=1))
+
+    def at(self, points: np.ndarray) -> np.ndarray:
+        """Return the displacement at points (m, 2)."""
+        rigid = _unstacked(
+            linear_combination(_design(points, self._centre, self._turn), self._rigid)
+        )
+        between = self._model.between(points, self._places)
+        return np.asarray(rigid + linear_combination(between, self._weights))
+
+    def sigma(self, area: np.ndarray) -> tuple[float, float]:
+        """Return the standard errors of the shift along one axis, and of the turn, over an area."""
+        # A few hundred points tell the mean of so smooth a field.
+        some = area[:: max(1, len(area) // _MEAN_POINTS)]
+        away = some - self._centre
+        even = np.full(len(some), 1 / len(some))
+        lever = np.stack([-away[:, 1], away[:, 0]]) / (away**2).sum()
+        means = np.stack([even, np.zeros(len(some))]), lever
+        first, second = (float(np.sqrt(max(self._variance(some, w), 0.0))) for w in means)
+        return first, second
+
+    def _variance(self, points: np.ndarray, weight: np.ndarray) -> float:
+        """Return the variance of a weighted sum (2, m) of the displacement at points (m, 2)."""
+        between = self._model.between(points, self._places)
+        within = self._model.between(points, points)
+        seen = column_products(between, weight.T)
+        known = self._apply(seen)
+        total = float((weight.T * column_products(within, weight.T)).sum() - (seen * known).sum())
+        # What the uncertain rigid part adds.
+        rest = column_products(_design(points, self._centre, self._turn), weight.ravel())
+        rest -= column_products(_design(self._places, self._centre, self._turn), known.T.ravel())
+        return total + float((rest * solve_positive(self._normal, rest)).sum())
+
+
+def _design(points: np.ndarray, centre: np.ndarray, turn: bool) -> np.ndarray:
+    """Return what shift and turn do to points, shape (2·n, 2 or 3): first all of axis 1."""
+    n, away = len(points), points - centre
+    out = np.zeros((2 * n, 3 if turn else 2))
+    out[:n, 0] = out[n:, 1] = 1
+    if turn:
+        out[:n, 2], out[n:, 2] = -away[:, 1], away[:, 0]
+    return out
+
+
+def _stacked(vectors: np.ndarray) -> np.ndarray:
+    return vectors.T.ravel()
+
+
+def _unstacked(values: np.ndarray) -> np.ndarray:
+    return values.reshape(2, -1).T

@@ -1,0 +1,235 @@
+"""Rigid part and smooth rest of how a slice lies on another, from local windows.
+
+Slices are deformed smoothly: one correlation of the whole plane follows the part that has most
+contrast, and the rest of the plane then matches nothing. Windows measured by themselves see the
+deformation. The moving planes are sampled where the windows put them, and measured again, until
+the windows are no longer distorted (image deformation: Scarano, Meas. Sci. Technol. 13, R1, 2002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.device import Array, namespace
+from linumpy.registration.kriging import SmoothDisplacement, fit_displacement
+from linumpy.registration.local_shifts import LocalShifts, measure_local_shifts
+from linumpy.registration.shift_field import ShiftField
+from linumpy.registration.turned import (
+    Turn,
+    find_samples,
+    rotation_matrix,
+    sample_mask,
+    sample_planes,
+)
+
+WINDOW_PX = 64
+"""Side of a window: some hundred grains of speckle, which tell a match from chance."""
+
+_FIRST_WINDOW_PX = 3 * WINDOW_PX // 2
+_REACH_PX = (WINDOW_PX // 4, WINDOW_PX // 8)
+"""How far windows are searched, at first and later: the farther, the more likely one matches
+somewhere by chance, and once the planes are sampled where a window put them, a wrong one goes on to
+match there."""
+
+_GROWTH = 1.1
+_MAX_PASSES = 5
+_NODE_PX = WINDOW_PX // 4
+_MIN_WINDOWS = 9
+_MIN_SHARE = 0.2
+"""By chance one in ten windows matches somewhere."""
+
+_MAX_WINDOWS = 225
+_NOISE_PX = 0.1
+
+
+@dataclass(frozen=True)
+class LocalFit:
+    """How a moving stack lies on a fixed one.
+
+    Attributes
+    ----------
+    rotation_deg, displacement_px
+        Of the moving stack about the middle of its planes, and where that middle then lies, as in
+        `RigidFit`: the rigid part over the area that both share.
+    warped
+        The moving planes on the pixels of the fixed ones, sampled where they were found.
+    share
+        Windows that match and agree with the others, of all that hold something.
+    fixed_px, moving_px
+        Places that show the same in both stacks, float64 (n, 2).
+    smooth
+        The last fit of the displacement.
+    """
+
+    rotation_deg: float
+    displacement_px: np.ndarray
+    warped: Array
+    share: float
+    fixed_px: np.ndarray
+    moving_px: np.ndarray
+    smooth: SmoothDisplacement
+
+
+@dataclass(frozen=True)
+class _Rigid:
+    """Where the moving stack's pixels lie in the fixed stack."""
+
+    rotation_deg: float
+    displacement_px: np.ndarray
+    middle_px: np.ndarray
+
+    def to_fixed(self, points: np.ndarray) -> np.ndarray:
+        away = points - self.middle_px
+        turned = away @ rotation_matrix(self.rotation_deg).T
+        return np.asarray(turned + self.middle_px + self.displacement_px)
+
+    @property
+    def sampling(self) -> Turn:
+        """Where pixels of the fixed stack lie in the moving one."""
+        inverse = rotation_matrix(-self.rotation_deg)
+        shift = self.middle_px - inverse @ (self.middle_px + self.displacement_px)
+        return Turn.of(inverse, shift)
+
+    def corrected(self, found: SmoothDisplacement, centre_px: np.ndarray) -> _Rigid:
+        """Return what is left when a measured rigid part is taken into account."""
+        turn_deg = float(np.rad2deg(found.turn_rad))
+        middle = self.middle_px + self.displacement_px
+        back = rotation_matrix(-turn_deg) @ (middle - centre_px - found.shift_px) + centre_px
+        return _Rigid(self.rotation_deg - turn_deg, back - self.middle_px, self.middle_px)
+
+
+def fit_locally(
+    fixed: Array,
+    moving: Array,
+    rotation_deg: float,
+    displacement_px: np.ndarray,
+    *,
+    turn: bool = True,
+) -> LocalFit | None:
+    """Refine a rigid fit by local windows.
+
+    Parameters
+    ----------
+    fixed, moving
+        Flattened planes that show the same depths, shape (z, axis 1, axis 2), NumPy or CuPy.
+    rotation_deg, displacement_px
+        About how the moving stack lies, as in `RigidFit`.
+    turn
+        Whether the moving stack may be turned.
+
+    Returns
+    -------
+    None where too few windows match for a smooth displacement to be told.
+    """
+    if not has_room(fixed.shape) or not has_room(moving.shape):
+        return None
+    rigid = _Rigid(rotation_deg, np.asarray(displacement_px, float), _middle(moving))
+    field: ShiftField | None = None
+    found: tuple[SmoothDisplacement, LocalShifts, np.ndarray] | None = None
+    shape = (fixed.shape[1], fixed.shape[2])
+    step = float(np.sqrt(np.prod(shape) / _MAX_WINDOWS))
+    before = 0
+    for n in range(_MAX_PASSES):
+        window = WINDOW_PX if n else _FIRST_WINDOW_PX
+        warped = warp_planes(moving, rigid.sampling, shape, field)
+        shifts = measure_local_shifts(
+            fixed,
+            warped,
+            window_px=window,
+            step_px=max(window / 2, step),
+            reach_px=_REACH_PX[min(n, 1)],
+        )
+        if len(shifts.place_px) < max(_MIN_WINDOWS, _MIN_SHARE * shifts.compared):
+            return None
+        source = _bent(rigid.sampling, field, shifts.place_px + shifts.shift_px)
+        rows, columns = _shared_nodes(fixed, moving, rigid)
+        area = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
+        smooth = fit_displacement(
+            shifts.place_px,
+            rigid.to_fixed(source) - shifts.place_px,
+            area,
+            window_px=window,
+            least_noise_px=_NOISE_PX,
+            turn=turn,
+        )
+        rigid = rigid.corrected(smooth, area.mean(axis=0))
+        values = smooth.field_px.T.reshape(2, len(rows), len(columns))
+        field = ShiftField((rows[0], columns[0]), float(_NODE_PX), values)
+        found = smooth, shifts, source
+        if smooth.used.sum() < _MIN_WINDOWS:
+            return None
+        if n > 1 and smooth.used.sum() < _GROWTH * before:
+            break
+        before = int(smooth.used.sum())
+    assert found is not None
+    smooth, shifts, source = found
+    return LocalFit(
+        rigid.rotation_deg,
+        rigid.displacement_px,
+        warp_planes(moving, rigid.sampling, shape, field),
+        float(smooth.used.sum() / shifts.compared),
+        shifts.place_px[smooth.used],
+        source[smooth.used],
+        smooth,
+    )
+
+
+def has_room(shape: Sequence[int]) -> bool:
+    """Say whether planes (…, axis 1, axis 2) hold enough windows to be fitted."""
+    sides = [2 * n // _FIRST_WINDOW_PX - 1 for n in shape[-2:]]
+    return min(sides) > 0 and sides[0] * sides[1] >= _MIN_WINDOWS
+
+
+def _middle(planes: Array) -> np.ndarray:
+    return (np.asarray(planes.shape[1:], float) - 1) / 2
+
+
+def warp_planes(
+    planes: Array, turn: Turn, shape: tuple[int, int], field: ShiftField | None
+) -> Array:
+    """Return flattened planes sampled at the pixels of others; zeros are unknown.
+
+    Parameters
+    ----------
+    planes
+        Shape (z, axis 1, axis 2), float32.
+    turn
+        Where pixels of the result lie in `planes`.
+    shape
+        Rows and columns of the result.
+    field
+        What is added to the pixels of the result before `turn`, px; None for nothing.
+    """
+    xp = namespace(planes)
+    output = (slice(0, shape[0]), slice(0, shape[1]))
+    source = (slice(0, planes.shape[1]), slice(0, planes.shape[2]))
+    bend = None if field is None else xp.asarray(bend_of(field, turn, output))
+    samples = find_samples(turn, output, source, xp, bend)
+    out = sample_planes(planes, samples)
+    out *= sample_mask(planes != 0, samples)
+    return out
+
+
+def bend_of(field: ShiftField, turn: Turn, output: tuple[slice, slice]) -> np.ndarray:
+    """Return what a field adds to the places of a turn, source pixels, (2, rows, columns)."""
+    rows, columns = (np.arange(part.start, part.stop, dtype=float) for part in output)
+    moved = field.on_grid(rows, columns)
+    return np.stack([a * moved[0] + b * moved[1] for a, b in turn.matrix])
+
+
+def _bent(turn: Turn, field: ShiftField | None, points: np.ndarray) -> np.ndarray:
+    return turn.at(points if field is None else points + field.at(points))
+
+
+def _shared_nodes(fixed: Array, moving: Array, rigid: _Rigid) -> list[np.ndarray]:
+    """Return rows and columns of nodes over the part of the fixed planes that both show."""
+    sides = []
+    for axis, shift in enumerate(rigid.displacement_px.tolist()):
+        low = max(0.0, shift)
+        high = min(fixed.shape[axis + 1], shift + moving.shape[axis + 1]) - 1.0
+        count = max(2, int(np.ceil((high - low) / _NODE_PX)) + 1)
+        sides.append(low + _NODE_PX * np.arange(count))
+    return sides
