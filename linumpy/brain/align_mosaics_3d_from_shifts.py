@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import cached_property
 
 import numpy as np
@@ -12,9 +13,12 @@ import numpy as np
 from linumpy.device import Array, namespace
 from linumpy.geometry.canvas import check_canvas
 from linumpy.geometry.turned import (
+from linumpy.registration.shift_field import ShiftField
+from linumpy.registration.turned import (
     Samples,
     Turn,
     Window,
+    bend_of,
     find_samples,
     rotation_matrix,
     sample_mask,
@@ -37,13 +41,26 @@ class Canvas:
     origin_px
         Where the low corner of each slice's pixel (0, 0) lies on it, by slice id.
     turns
-        How pixels of the canvas lie in slices that are turned, by slice id.
+        How pixels of the canvas lie in slices that are turned or deformed, by slice id.
+    fields
+        What is added to pixels of the canvas before that, of deformed slices, px.
     """
 
     corner_um: tuple[float, float]
     shape: tuple[int, int]
     origin_px: Mapping[int, tuple[float, float]]
-    turns: Mapping[int, Turn] = field(default_factory=dict)
+    turns: Mapping[int, Turn] = dataclass_field(default_factory=dict)
+    fields: Mapping[int, ShiftField] = dataclass_field(default_factory=dict)
+
+    def place(self, slice_id: int, shape: tuple[int, int], window: Window) -> Placement | None:
+        """Return how a slice of some lateral pixels reaches a window; None when it does not."""
+        return place_block(
+            shape,
+            self.origin_px[slice_id],
+            window,
+            self.turns.get(slice_id),
+            self.fields.get(slice_id),
+        )
 
 
 def common_canvas(
@@ -54,6 +71,7 @@ def common_canvas(
     reference_id: int,
     rotations_deg: Mapping[int, float] | None = None,
     pivot_um: Sequence[float] = (0.0, 0.0),
+    fields_um: Mapping[int, ShiftField] | None = None,
 ) -> Canvas:
     """Return the smallest canvas that holds all slices and keeps the reference on whole pixels.
 
@@ -73,6 +91,8 @@ def common_canvas(
         Turns of slices about the pivot, positive from axis 1 towards axis 2; None for none.
     pivot_um
         The pivot's stage position.
+    fields_um
+        Deformation of slices over common positions; those it moves off the canvas are cut there.
 
     Raises
     ------
@@ -103,9 +123,25 @@ def common_canvas(
     shape = (high - low).astype(int)
     corner = (anchor + low) * pixel
     origin = {k: (float(r[0] - low[0]), float(r[1] - low[1])) for k, r in relative.items()}
-    turns = {k: _turn_of(origin[k], turned[k], pixel) for k in turned}
+    bent = {k: f for k, f in (fields_um or {}).items() if k in corners_um and f.values.any()}
+    turns = {k: _turn_of(origin[k], turned.get(k, 0.0), pixel) for k in turned | bent}
     return Canvas(
-        (float(corner[0]), float(corner[1])), (int(shape[0]), int(shape[1])), origin, turns
+        (float(corner[0]), float(corner[1])),
+        (int(shape[0]), int(shape[1])),
+        origin,
+        turns,
+        {k: _on_canvas(f, corner, pixel) for k, f in bent.items()},
+    )
+
+
+def _on_canvas(field_um: ShiftField, corner_um: np.ndarray, pixel_um: np.ndarray) -> ShiftField:
+    """Return a field of common positions in pixels of the canvas, counted at their centres."""
+    origin = (np.asarray(field_um.origin) - corner_um) / pixel_um - 0.5
+    step = np.asarray(field_um.step) / pixel_um
+    return ShiftField(
+        (float(origin[0]), float(origin[1])),
+        (float(step[0]), float(step[1])),
+        field_um.values / pixel_um[:, None, None],
     )
 
 
@@ -131,6 +167,8 @@ class Placement:
         How the canvas lies in the slice, when that is turned; shares then mean nothing.
     output
         Pixels of the canvas that `inner` are.
+    field
+        What is added to those before the turn, of a deformed slice, px.
     """
 
     source: Window
@@ -138,12 +176,23 @@ class Placement:
     shares: tuple[tuple[np.float32, np.float32], ...]
     turn: Turn | None = None
     output: Window = (slice(0, 0), slice(0, 0))
+    field: ShiftField | None = None
+
+    @cached_property
+    def bend(self) -> np.ndarray | None:
+        """What a deformed slice adds to the places of the turn, source pixels, (2, rows, columns).
+
+        Computed on the host for either device: both then sample at the same places, to the bit.
+        """
+        if self.field is None or self.turn is None:
+            return None
+        return bend_of(self.field, self.turn, self.output)
 
     @cached_property
     def samples(self) -> Samples:
         """How a turned slice is sampled on the CPU: the same for all of its planes."""
         assert self.turn is not None
-        return find_samples(self.turn, self.output, self.source)
+        return find_samples(self.turn, self.output, self.source, bend=self.bend)
 
 
 def place_block(
@@ -151,6 +200,7 @@ def place_block(
     origin_px: Sequence[float],
     window: Window,
     turn: Turn | None = None,
+    field: ShiftField | None = None,
 ) -> Placement | None:
     """Return how a slice reaches a block; None when it does not.
 
@@ -163,10 +213,12 @@ def place_block(
     window
         The block's pixels on the canvas.
     turn
-        How the canvas lies in the slice, when that is turned.
+        How the canvas lies in the slice, when that is turned or deformed.
+    field
+        What is added to pixels of the canvas before the turn, when the slice is deformed.
     """
     if turn is not None:
-        return _place_turned(shape, window, turn)
+        return _place_turned(shape, window, turn, field)
     inner, source, shares = [], [], []
     for axis in (0, 1):
         whole = int(np.floor(origin_px[axis]))
@@ -182,16 +234,21 @@ def place_block(
     return Placement((source[0], source[1]), (inner[0], inner[1]), tuple(shares))
 
 
-def _place_turned(shape: tuple[int, int], window: Window, turn: Turn) -> Placement | None:
+def _place_turned(
+    shape: tuple[int, int], window: Window, turn: Turn, field: ShiftField | None
+) -> Placement | None:
     """Return the part of a block that may show a turned slice, and what of the slice it needs."""
+    # Between nodes a field is at most (5/4)² times as large as at them, and a turn adds √2.
+    margin = 0 if field is None else math.ceil(25 / 16 * math.sqrt(2) * np.abs(field.values).max())
     # Where the slice's corners lie on the canvas bounds the block, and the block's the slice.
     inverse = np.linalg.inv(np.array(turn.matrix))
     ends = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
     slice_on_canvas = (ends * (np.array(shape) - 1) - turn.shift) @ inverse.T
     output = []
     for axis in (0, 1):
-        first = max(window[axis].start, int(np.floor(slice_on_canvas[:, axis].min())))
-        stop = min(window[axis].stop, int(np.ceil(slice_on_canvas[:, axis].max())) + 1)
+        first = int(np.floor(slice_on_canvas[:, axis].min())) - margin
+        stop = int(np.ceil(slice_on_canvas[:, axis].max())) + 1 + margin
+        first, stop = max(window[axis].start, first), min(window[axis].stop, stop)
         if first >= stop:
             return None
         output.append(slice(first, stop))
@@ -200,8 +257,8 @@ def _place_turned(shape: tuple[int, int], window: Window, turn: Turn) -> Placeme
     source = []
     for axis in (0, 1):
         # One pixel more than is needed: the corners are computed in another order.
-        first = max(0, int(np.floor(block_in_slice[:, axis].min())) - 1)
-        stop = min(shape[axis], int(np.floor(block_in_slice[:, axis].max())) + 3)
+        first = max(0, int(np.floor(block_in_slice[:, axis].min())) - 1 - margin)
+        stop = min(shape[axis], int(np.floor(block_in_slice[:, axis].max())) + 3 + margin)
         if stop - first < 2:
             return None
         source.append(slice(first, stop))
@@ -211,7 +268,12 @@ def _place_turned(shape: tuple[int, int], window: Window, turn: Turn) -> Placeme
     ]
     one = (np.float32(1), np.float32(0))
     return Placement(
-        (source[0], source[1]), (inner[0], inner[1]), (one, one), turn, (output[0], output[1])
+        (source[0], source[1]),
+        (inner[0], inner[1]),
+        (one, one),
+        turn,
+        (output[0], output[1]),
+        field,
     )
 
 
@@ -267,7 +329,8 @@ def _samples(array: Array, placement: Placement) -> Samples:
     if xp is np:
         return placement.samples
     assert placement.turn is not None
-    return find_samples(placement.turn, placement.output, placement.source, xp)
+    bend = None if placement.bend is None else xp.asarray(placement.bend)
+    return find_samples(placement.turn, placement.output, placement.source, xp, bend)
 
 
 def _turned_mask(data: Array, valid: Array | None, samples: Samples) -> Array | None:
@@ -286,6 +349,7 @@ def align_mosaics_3d_from_shifts(
     planes: slice,
     window: Window,
     turn: Turn | None = None,
+    field: ShiftField | None = None,
 ) -> tuple[Array, Array] | None:
     """Return one block of a slice on the canvas, interpolated linearly along both lateral axes.
 
@@ -302,14 +366,16 @@ def align_mosaics_3d_from_shifts(
     window
         The block's pixels on the canvas.
     turn
-        How the canvas lies in the slice, when that is turned.
+        How the canvas lies in the slice, when that is turned or deformed.
+    field
+        What is added to pixels of the canvas before the turn, when the slice is deformed.
 
     Returns
     -------
     Block (planes, axis 1, axis 2), float32, and its mask (uint8); None when the slice does not
     reach the block. A pixel is valid when all samples that it was interpolated from are.
     """
-    placement = place_block(shape, origin_px, window, turn)
+    placement = place_block(shape, origin_px, window, turn, field)
     if placement is None:
         return None
     data, good = interpolate(*read(planes, placement.source), placement)

@@ -16,7 +16,8 @@ __device__ double place(double a, double i, double b, double j, double shift) {
 // shares `before` are those of the row above and of the pixel to the left, 0 for none; `data`
 // points to the first pixel that is one sample, of two, of a pixel of `out`. For a turned one,
 // output pixel (row, column) + first lies at source pixel turn · (…) + shift, counted from the
-// source window's pixel (0, 0) of the slice, which is `source`.
+// source window's pixel (0, 0) of the slice, which is `source`. Of a deformed one `bend` is added to
+// that place: first the rows' part of all output pixels, then the columns'.
 struct Reach {
   float here1, before1, here2, before2;
   int turned;
@@ -31,7 +32,8 @@ struct Samples {
   bool inside;
 };
 
-__device__ Samples find_samples(const Reach& reach, i64 data_row, int row, int column) {
+__device__ Samples find_samples(const Reach& reach, const double* bend, i64 data_row, int row,
+                                int column, int rows, int columns) {
   Samples s;
   if (!reach.turned) {
     s.up = reach.before1 > 0 ? data_row : 0;
@@ -47,6 +49,11 @@ __device__ Samples find_samples(const Reach& reach, i64 data_row, int row, int c
   double i = reach.first1 + row, j = reach.first2 + column;
   double p1 = place(reach.a, i, reach.b, j, reach.shift1);
   double p2 = place(reach.c, i, reach.d, j, reach.shift2);
+  if (bend) {
+    i64 here = (i64)row * columns + column;
+    p1 = __dadd_rn(p1, bend[here]);
+    p2 = __dadd_rn(p2, bend[(i64)rows * columns + here]);
+  }
   double low1 = floor(p1), low2 = floor(p2);
   s.inside = low1 >= reach.source1 && low1 < reach.source1 + reach.rows - 1 &&
              low2 >= reach.source2 && low2 < reach.source2 + reach.columns - 1;
@@ -88,13 +95,14 @@ __device__ float sample(const float* data, i64 at, const Samples& s, int turned)
 // weights that were laid before, `kept` (like `out`).
 extern "C" __global__ void lay_slice(float* out, u8* mask, i64 out_plane, i64 out_row,
                                      const float* data, const u8* valid, i64 data_plane,
-                                     i64 data_row, Reach reach, const float* weights,
+                                     i64 data_row, Reach reach, const double* bend,
+                                     const float* weights,
                                      const short* faces, int n_faces, const float* quality,
                                      float* kept, int depth, int rows, int columns) {
   int column = blockIdx.x * blockDim.x + threadIdx.x;
   int row = blockIdx.y * blockDim.y + threadIdx.y;
   if (column >= columns || row >= rows) return;
-  Samples s = find_samples(reach, data_row, row, column);
+  Samples s = find_samples(reach, bend, data_row, row, column, rows, columns);
   if (!s.inside) return;
   int face = faces ? min((int)faces[(i64)row * columns + column], n_faces - 1) : 0;
   for (int z = blockIdx.z; z < depth; z += gridDim.z) {
@@ -119,13 +127,14 @@ extern "C" __global__ void lay_slice(float* out, u8* mask, i64 out_plane, i64 ou
 // Each thread counts the planes of one column down to its first valid one; columns for which
 // `seen` planes were counted before go on.
 extern "C" __global__ void add_faces(short* faces, int seen, const u8* valid, i64 data_plane,
-                                     i64 data_row, Reach reach, int depth, int rows, int columns) {
+                                     i64 data_row, Reach reach, const double* bend, int depth, int rows,
+                                     int columns) {
   int column = blockIdx.x * blockDim.x + threadIdx.x;
   int row = blockIdx.y * blockDim.y + threadIdx.y;
   if (column >= columns || row >= rows) return;
   i64 to = (i64)row * columns + column;
   if (faces[to] != seen) return;
-  Samples s = find_samples(reach, data_row, row, column);
+  Samples s = find_samples(reach, bend, data_row, row, column, rows, columns);
   int z = 0;
   while (z < depth && !(s.inside && all_valid(valid, z * data_plane + s.at, s))) z++;
   faces[to] = seen + z;

@@ -59,6 +59,14 @@ def _reach(placement: Placement) -> Any:
     return reach
 
 
+def _bend(placement: Placement) -> Any:
+    """Return a placement's bend on the device; a null pointer without."""
+    import cupy
+
+    bend = placement.bend
+    return np.uint64(0) if bend is None else cupy.ascontiguousarray(cupy.asarray(bend))
+
+
 def _grid(rows: int, columns: int, depth: int) -> tuple[int, int, int]:
     return -(-columns // _THREADS[0]), -(-rows // _THREADS[1]), max(1, min(depth, _MAX_PLANES))
 
@@ -99,6 +107,7 @@ def lay_slice(
         np.uint64(0) if valid is None else valid,
         *(np.int64(n // data.itemsize) for n in data.strides[:2]),
         _reach(placement),
+        _bend(placement),
         cupy.asarray(np.ascontiguousarray(weights, np.float32)),
         np.uint64(0) if faces is None else faces,
         np.int32(1 if faces is None else weights.shape[1]),
@@ -120,6 +129,7 @@ def add_faces(faces: Array, seen: int, valid: Array, placement: Placement) -> No
         valid,
         *(np.int64(n) for n in valid.strides[:2]),
         _reach(placement),
+        _bend(placement),
         *(np.int32(n) for n in (len(valid), rows, columns)),
     )
     _kernel("add_faces")(_grid(rows, columns, 1), _THREADS, arguments)

@@ -57,6 +57,10 @@ class Covariance:
         """Return the covariance of what is measured at places (n, 2), shape (n, n)."""
         return self.between(places, places) + self.noise * _overlap(places, self.window_px)
 
+    def independent_noise(self, places: np.ndarray) -> float:
+        """Return the variance of measurements that, independent, would tell as much in the mean."""
+        return self.noise * float(_overlap(places, self.window_px).sum(axis=1).mean())
+
 
 @dataclass(frozen=True)
 class SmoothDisplacement:
@@ -113,16 +117,25 @@ def fit_displacement(
     """
     centre = area.mean(axis=0)
     used = np.ones(len(places), bool)
+    model, fresh = None, False
     while True:
-        model = _covariance(places[used], shifts[used], centre, window_px, least_noise_px**2, turn)
+        if model is None:
+            model, fresh = (
+                _covariance(places[used], shifts[used], centre, window_px, least_noise_px**2, turn),
+                True,
+            )
         kriging = _Kriging(places[used], shifts[used], centre, model, turn)
         sigmas = kriging.left_out_sigmas()
         # The worst first: those beside it look wrong for its sake.
         worst = np.argsort(sigmas)[-max(1, len(sigmas) // _SHARE_AT_ONCE) :]
         worst = worst[sigmas[worst] > _OUTLIER_SIGMA]
-        if not len(worst) or len(sigmas) - len(worst) < _MIN_PLACES:
+        wrong = len(worst) > 0 and len(sigmas) - len(worst) >= _MIN_PLACES
+        if wrong:
+            used[np.flatnonzero(used)[worst]] = False
+        elif fresh:
             break
-        used[np.flatnonzero(used)[worst]] = False
+        # Without the wrong ones the likeliest covariance is another, by which others are wrong.
+        model, fresh = (model, False) if wrong else (None, False)
     total = kriging.at(area)
     rigid = least_squares(_design(area, centre, turn), _stacked(total))
     field = total - _unstacked(linear_combination(_design(area, centre, turn), rigid))

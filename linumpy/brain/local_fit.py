@@ -19,6 +19,7 @@ from linumpy.registration.local_shifts import LocalShifts, measure_local_shifts
 from linumpy.registration.shift_field import ShiftField
 from linumpy.registration.turned import (
     Turn,
+    bend_of,
     find_samples,
     rotation_matrix,
     sample_mask,
@@ -36,7 +37,7 @@ match there."""
 
 _GROWTH = 1.1
 _MAX_PASSES = 5
-_NODE_PX = WINDOW_PX // 4
+_NODE_PX = WINDOW_PX / 4
 _MIN_WINDOWS = 9
 _MIN_SHARE = 0.2
 """By chance one in ten windows matches somewhere."""
@@ -62,6 +63,8 @@ class LocalFit:
         Places that show the same in both stacks, float64 (n, 2).
     smooth
         The last fit of the displacement.
+    step_px
+        Distance of the windows.
     """
 
     rotation_deg: float
@@ -71,6 +74,7 @@ class LocalFit:
     fixed_px: np.ndarray
     moving_px: np.ndarray
     smooth: SmoothDisplacement
+    step_px: float
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ def fit_locally(
         )
         rigid = rigid.corrected(smooth, area.mean(axis=0))
         values = smooth.field_px.T.reshape(2, len(rows), len(columns))
-        field = ShiftField((rows[0], columns[0]), float(_NODE_PX), values)
+        field = ShiftField((rows[0], columns[0]), (_NODE_PX, _NODE_PX), values)
         found = smooth, shifts, source
         if smooth.used.sum() < _MIN_WINDOWS:
             return None
@@ -174,6 +178,7 @@ def fit_locally(
         shifts.place_px[smooth.used],
         source[smooth.used],
         smooth,
+        max(WINDOW_PX / 2, step),
     )
 
 
@@ -211,13 +216,6 @@ def warp_planes(
     out = sample_planes(planes, samples)
     out *= sample_mask(planes != 0, samples)
     return out
-
-
-def bend_of(field: ShiftField, turn: Turn, output: tuple[slice, slice]) -> np.ndarray:
-    """Return what a field adds to the places of a turn, source pixels, (2, rows, columns)."""
-    rows, columns = (np.arange(part.start, part.stop, dtype=float) for part in output)
-    moved = field.on_grid(rows, columns)
-    return np.stack([a * moved[0] + b * moved[1] for a, b in turn.matrix])
 
 
 def _bent(turn: Turn, field: ShiftField | None, points: np.ndarray) -> np.ndarray:

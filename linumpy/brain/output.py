@@ -301,6 +301,7 @@ def align_slice(
             slice(0, volume.shape[0]),
             window,
             canvas.turns.get(volume.slice_id),
+            canvas.fields.get(volume.slice_id),
         )
 
     with create_image(output, spec, overwrite=overwrite, with_valid=True) as image:
@@ -374,7 +375,7 @@ def stack_folder(
             {**s, "offset_um": [s["offset_um"][0], 0.0, 0.0], "rotation_deg": 0.0}
             for s in model.slices
         ]
-        model = replace(model, slices=flat)
+        model = replace(model, slices=flat, deformation=None)
         volumes = [
             v if v.place is None else replace(v, place=GivenPlace((v.place.offset_um[0], 0.0, 0.0)))
             for v in volumes

@@ -57,6 +57,31 @@ _TURNED_DEPTHS = 3
 
 
 @dataclass(frozen=True)
+class PairParts:
+    """Places that show the same in two slices, and how their displacement varies.
+
+    Attributes
+    ----------
+    fixed_um, moving_um
+        Stage positions in both, float64 (n, 2).
+    noise_um
+        Error of each, along one axis, as if places were independent.
+    field_um, length_um
+        Standard deviation of the deformation between both along one axis, and its length as of
+        Matérn's covariance.
+    step_um
+        Distance of places.
+    """
+
+    fixed_um: np.ndarray
+    moving_um: np.ndarray
+    noise_um: float
+    field_um: float
+    length_um: float
+    step_um: float
+
+
+@dataclass(frozen=True)
 class PairShift:
     """How far a moving slice is off, against a fixed one, from where the motors put it.
 
@@ -83,11 +108,8 @@ class PairShift:
     sigma_um, sigma_deg
         What the deformation between both makes of shift, along one axis, and turn: standard
         errors. 0 where no parts were measured.
-    fixed_um, moving_um
-        Stage positions in both that show the same, float64 (n, 2); None where no parts were
-        measured.
-    noise_um
-        Error of those, along one axis.
+    parts
+        What was measured of parts of the planes; None where too few match.
     """
 
     fixed_id: int
@@ -104,9 +126,7 @@ class PairShift:
     reason: str = ""
     sigma_um: float = 0.0
     sigma_deg: float = 0.0
-    fixed_um: np.ndarray | None = None
-    moving_um: np.ndarray | None = None
-    noise_um: float = 0.0
+    parts: PairParts | None = None
 
     @property
     def confidence(self) -> float:
@@ -232,9 +252,14 @@ def _with_parts(
         shift,
         sigma_um=smooth.shift_sigma_px * pixel_um,
         sigma_deg=float(np.rad2deg(smooth.turn_sigma_rad)),
-        fixed_um=places[0],
-        moving_um=places[1],
-        noise_um=float(np.sqrt(smooth.covariance.noise)) * pixel_um,
+        parts=PairParts(
+            places[0],
+            places[1],
+            float(np.sqrt(smooth.covariance.independent_noise(local.fixed_px))) * pixel_um,
+            float(np.sqrt(smooth.covariance.variance)) * pixel_um,
+            smooth.covariance.length_px * pixel_um,
+            local.step_px * pixel_um,
+        ),
     )
 
 

@@ -23,6 +23,16 @@ from linumpy.brain.solve_depths import DepthSolution, solve_depths
 from linumpy.brain.solve_slices import SliceSolution, solve_slices
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.log import logger
+from linumpy.cli import logger
+from linumpy.registration.deformation_model import deformation_record, fields_of
+from linumpy.registration.expected_depths import expected_depths, expected_steps
+from linumpy.registration.register_pairwise import NO_SHARED_PLANES, PairShift, register_pair
+from linumpy.registration.shift_field import ShiftField
+from linumpy.registration.slice_planes import SliceVolume as SliceVolume
+from linumpy.registration.slice_planes import expected_plane as expected_plane
+from linumpy.registration.solve_depths import DepthSolution, solve_depths
+from linumpy.registration.solve_slices import SliceSolution, solve_slices
+from linumpy.registration.turned import rotation_matrix
 from linumpy.stage_params.brain import EULER, RegisterParams
 
 _MIN_PAIR_SIGMA_UM = 1.0
@@ -68,6 +78,11 @@ class SliceRegistration:
         share of the distance, and its standard error; None where pairs do not tell.
     depth_scale_kept
         Whether slices lie as far apart as pairs measure, for all that.
+    deformation
+        Smooth fields of slices, None without: ``origin_um, step_um`` of a lattice of common
+        positions, ``fields_um`` by slice id, (2, n1, n2): what belongs at the common position x is
+        seen where shift and turn put x + field. ``pairs``: what neighbours are off against each
+        other, an axis, ``before_um`` and ``after_um``; ``sigma_um, length_um`` of a field.
     """
 
     reference_id: int
@@ -80,6 +95,7 @@ class SliceRegistration:
     depth_scale: float | None = None
     depth_scale_sigma: float | None = None
     depth_scale_kept: bool = False
+    deformation: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a model that would place slices anywhere."""
@@ -93,6 +109,7 @@ class SliceRegistration:
         ids = [entry["slice_id"] for entry in self.slices]
         if len(set(ids)) < len(ids):
             raise ValueError(f"slices {ids}: expected each once")
+        fields_of(self.deformation)
 
     def offsets_um(self) -> dict[int, np.ndarray]:
         """Return each slice's offset (z, axis 1, axis 2)."""
@@ -101,6 +118,10 @@ class SliceRegistration:
     def rotations_deg(self) -> dict[int, float]:
         """Return each slice's turn."""
         return {s["slice_id"]: float(s.get("rotation_deg", 0.0)) for s in self.slices}
+
+    def fields_um(self) -> dict[int, ShiftField]:
+        """Return the fields of deformed slices over common positions."""
+        return fields_of(self.deformation)
 
 
 def register_slices(
@@ -183,7 +204,7 @@ def solve_registration(
     while True:
         good = [shifts[n] for n in used]
         links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
-        trust = np.array([_trust(s, s.sigma_um, _MIN_PAIR_SIGMA_UM) for s in good])
+        trust = _trust(good, [s.sigma_um for s in good], _MIN_PAIR_SIGMA_UM)
         if params.transform == EULER:
             turns = _solve_turns(slices, links, good, middle, lateral_um)
         lateral = solve_slices(
@@ -228,12 +249,22 @@ def solve_registration(
         depth_scale=depths.scale if np.isfinite(depths.scale_sigma) else None,
         depth_scale_sigma=_finite(depths.scale_sigma),
         depth_scale_kept=depths.scale_is_significant and not depths.axial_scale_is_off,
+        deformation=deformation_record(slices, good, offsets[:, 1:], turns, pivot, lateral_um)
+        if params.elastic
+        else None,
     )
 
 
-def _trust(shift: PairShift, sigma: float, least: float) -> float:
-    """Return the weight of a pair, whose deformation leaves its rigid part uncertain by `sigma`."""
-    return shift.confidence * shift.agreement / (1 + (sigma / least) ** 2)
+def _trust(shifts: Sequence[PairShift], sigmas: Sequence[float], least: float) -> np.ndarray:
+    """Return the relative weight of pairs whose deformation leaves a rigid part uncertain.
+
+    A pair of which no parts were measured is taken for one as good as the others.
+    """
+    sigma = np.array(sigmas)
+    sigma[sigma == 0] = np.median(sigma[sigma > 0]) if sigma.any() else 0.0
+    variance = least**2 + sigma**2
+    peak = np.array([shift.confidence * shift.agreement for shift in shifts])
+    return np.asarray(peak * variance.min(initial=np.inf) / variance)
 
 
 def _finite(value: float) -> float | None:
@@ -312,7 +343,7 @@ def _solve_turns(
         len(slices),
         links,
         np.array([[s.rotation_deg] for s in shifts]).reshape(-1, 1),
-        np.array([_trust(s, s.sigma_deg, _MIN_PAIR_SIGMA_DEG) for s in shifts]),
+        _trust(shifts, [s.sigma_deg for s in shifts], _MIN_PAIR_SIGMA_DEG),
         min_pair_sigma=_MIN_PAIR_SIGMA_DEG,
         min_prior_sigma=_MIN_TURN_SIGMA_DEG,
         find_jumps=False,

@@ -20,13 +20,13 @@ class ShiftField:
     origin
         Position of node (0, 0) along axis 1 and axis 2.
     step
-        Distance of nodes.
+        Distance of nodes along each axis.
     values
         Displacement along axis 1 and axis 2, float64 (2, n1, n2).
     """
 
     origin: tuple[float, float]
-    step: float
+    step: tuple[float, float]
     values: np.ndarray
 
     def at(self, points: np.ndarray) -> np.ndarray:
@@ -54,7 +54,9 @@ class ShiftField:
         out = self.values
         for axis, places in ((1, first), (2, second)):
             size = out.shape[axis]
-            index, weight = cubic_weights((places - self.origin[axis - 1]) / self.step, size)
+            index, weight = cubic_weights(
+                (places - self.origin[axis - 1]) / self.step[axis - 1], size
+            )
             sides = [1, 1, 1]
             sides[axis] = len(places)
             parts = [
@@ -98,11 +100,14 @@ def cubic_weights(position: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
 
 
 def lattice_weights(
-    points: np.ndarray, origin: tuple[float, float], step: float, shape: tuple[int, ...]
+    points: np.ndarray,
+    origin: tuple[float, float],
+    step: tuple[float, float],
+    shape: tuple[int, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return flat nodes and weights of points (n, 2) on a lattice, both of shape (n, 16)."""
     (i, u), (j, v) = (
-        cubic_weights((points[:, axis] - origin[axis]) / step, shape[axis]) for axis in (0, 1)
+        cubic_weights((points[:, axis] - origin[axis]) / step[axis], shape[axis]) for axis in (0, 1)
     )
     index = i[:, :, None] * shape[1] + j[:, None, :]
     weight = u[:, :, None] * v[:, None, :]

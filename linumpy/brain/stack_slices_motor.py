@@ -48,6 +48,29 @@ from linumpy.io.reading import reading
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.io.usable import refuse_unusable
 from linumpy.log import logger, progress
+from linumpy.mosaic.pyramid import Part, Pyramid, write_parts
+from linumpy.mosaic.stacking import (
+    BLOCK_PX,
+    FEATHER_UM,
+    StackedSlice,
+    StackStep,
+    add_faces,
+    cuts,
+    lay_slice,
+    place_slices,
+    stack_steps,
+)
+from linumpy.mosaic.tissue_label import TissueLabel
+from linumpy.registration.align_mosaics_3d_from_shifts import (
+    Canvas,
+    Placement,
+    align_mosaics_3d_from_shifts,
+    common_canvas,
+)
+from linumpy.registration.register_slices import SliceRegistration
+from linumpy.registration.slice_planes import GivenPlace, SliceVolume
+from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
+from linumpy.slices.usable import refuse_unusable
 from linumpy.stage_params.brain import StackParams
 from linumpy.stream import stream
 from linumpy.timeline import span
@@ -199,10 +222,12 @@ def brain_geometry(
         When the registration lacks a slice.
     """
     offsets, turns = registration.offsets_um(), registration.rotations_deg()
+    fields = registration.fields_um()
     for volume in slices:
         if volume.place is not None:
             offsets[volume.slice_id] = np.array(volume.place.offset_um)
             turns[volume.slice_id] = volume.place.rotation_deg
+            fields.pop(volume.slice_id, None)
     lacking = [s.slice_id for s in slices if s.slice_id not in offsets]
     if lacking:
         raise InputError(f"the registration lacks slice z{lacking[0]:02d}; register all slices")
@@ -219,6 +244,7 @@ def brain_geometry(
         reference,
         {k: turns.get(k, 0.0) for k in ids},
         registration.pivot_um,
+        fields,
     )
     places = place_slices(
         ids,
@@ -379,8 +405,7 @@ class _Brain:
     def placement(self, place: StackedSlice, window: tuple[slice, slice]) -> Placement | None:
         """Return how a slice reaches a lateral block; None when it does not."""
         shape = self._slices[place.slice_id].shape[1:]
-        turn = self._canvas.turns.get(place.slice_id)
-        return place_block(shape, self._canvas.origin_px[place.slice_id], window, turn)
+        return self._canvas.place(place.slice_id, shape, window)
 
     def read(self, step: StackStep) -> Planes | None:
         """Read what a step needs; called from several threads."""
@@ -396,9 +421,9 @@ class _Brain:
         wanted = slice(step.planes.start - lead, step.planes.stop)
         with span("read", f"slice z{volume.slice_id:02d}"):
             data, valid = volume.read(wanted, placement.source)
-        if placement.turn is not None and not is_device_array(data):
+        if placement.turn is not None:
             # Here, where there is time, and not by every thread that lays a plane.
-            _ = placement.samples
+            _ = placement.bend if is_device_array(data) else placement.samples
         quality = None
         if self._by_quality:
             quality = self._quality(volume, step.planes, placement, data)

@@ -1,4 +1,4 @@
-"""Planes sampled along turned axes: between four pixels, valid where all four are."""
+"""Bilinear sampling of rotated or deformed planes; valid where all four samples are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace, to_host
+from linumpy.registration.shift_field import ShiftField
 
 Window = tuple[slice, slice]
 
@@ -52,6 +53,13 @@ class Turn:
     def at(self, points: np.ndarray) -> np.ndarray:
         """Return source pixels of output pixels, shape (n, 2)."""
         return np.asarray(points @ np.array(self.matrix).T + np.array(self.shift))
+
+
+def bend_of(field: ShiftField, turn: Turn, output: Window) -> np.ndarray:
+    """Return what a field adds to the places of a turn, source pixels, (2, rows, columns)."""
+    rows, columns = (np.arange(part.start, part.stop, dtype=float) for part in output)
+    moved = field.on_grid(rows, columns)
+    return np.stack([a * moved[0] + b * moved[1] for a, b in turn.matrix])
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,10 @@ LIMITS = {
     "correlation": Limits(0.7, 0.5, higher_is_better=True),
     "confidence": Limits(0.4, 0.3, higher_is_better=True),
     "rms_residual": Limits(5, 15),
+    # In micrometres, along one axis: what neighbours may be off locally (docs/accuracy.md) with the
+    # noise of windows, and a pixel; and how far windows are searched.
+    "deformation_left": Limits(6, 10),
+    "deformation": Limits(160, 320),
     "accepted_share": Limits(0.5, 0.25, higher_is_better=True),
     # Of tile pairs that match clearly; a minority of wrong ones is what robust solvers bear, half
     # is where they break down.

@@ -5,7 +5,7 @@ A function here has the name of its stage; `READERS` says which file stems it re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -280,6 +280,26 @@ def assess_slice_quality(model: Any, found: StageMetrics) -> None:
         found.warnings.append(f"slice z{s['slice_id']:02d} is left out: {s['exclude_reason']}")
 
 
+def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:
+    """Say how large the fields of slices are, and what they leave between neighbours."""
+    fields = [np.asarray(values, float) for values in record["fields_um"].values()]
+    found.add("deformation_rms", _rms(fields), "um", "fields of slices, along one axis")
+    found.add(
+        "deformation_max",
+        max((float(np.abs(values).max()) for values in fields), default=None),
+        "um",
+        "largest displacement that a field holds",
+        "deformation",
+    )
+    found.add(
+        "deformation_left",
+        _rms(np.array([pair["after_um"]]) for pair in record["pairs"]),
+        "um",
+        "what the fields leave of the displacement between two slices, along one axis",
+        "deformation_left",
+    )
+
+
 def register_slices(model: Any, found: StageMetrics) -> None:
     """Say how well the slices hold together, and how far they were moved."""
     voxel = np.asarray(model.voxel_um)
@@ -326,6 +346,8 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         "measured depths of accepted pairs against the solved ones",
         "depth_residual",
     )
+    if model.deformation is not None:
+        _deformation(model.deformation, found)
     sizes = np.hypot(offsets[:, 1], offsets[:, 2])
     found.add(
         "translation_max",

@@ -12,6 +12,7 @@ from linumpy.quality.atlas import atlas_figures
 from linumpy.quality.attenuation import attenuation_figures
 from linumpy.quality.axial import axial_flatness
 from linumpy.quality.correlation import compare_runs, unmeasured
+from linumpy.quality.deformation import local_error
 from linumpy.quality.fields import field_figures
 from linumpy.quality.figure import Figure, not_measured
 from linumpy.quality.ideal import build_ideal_run, pipeline_steps
@@ -35,6 +36,7 @@ ORDER = (
     "slice_z_voxel",
     "slice_rotation_deg",
     "slice_drift_px",
+    "slice_local_um",
     "pair_confidence_auc",
     "interface_voxel",
     "interface_aline_voxel",
@@ -102,6 +104,7 @@ def evaluate(
     figures = {
         **tile_positions(run, truth),
         **slice_positions(run, truth),
+        **local_error(run, truth),
         **pair_figures(run, truth),
         "interface_voxel": slice_interface(run, truth),
         "interface_aline_voxel": aline_interface(run, truth, found)

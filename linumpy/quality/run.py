@@ -15,6 +15,9 @@ from linumpy.errors import InputError
 from linumpy.io.models import read_json
 from linumpy.io.tables import LARGEST_ID
 from linumpy.store.untrusted import TABLE_NBYTES, read_arrays, read_bounded
+from linumpy.io.untrusted import TABLE_NBYTES, read_arrays, read_bounded
+from linumpy.registration.deformation_model import fields_of
+from linumpy.registration.shift_field import ShiftField
 
 PRIOR_ONLY = -1
 
@@ -76,6 +79,8 @@ class SliceRegistration:
         About `pivot_um`, positive from axis 1 towards axis 2.
     moved_um
         What was added to the positions of a slice's tiles, along axis 1 and axis 2, before.
+    fields_um
+        Deformation of slices over common positions; empty where none was solved for.
     """
 
     reference_id: int
@@ -84,6 +89,7 @@ class SliceRegistration:
     rotation_deg: Mapping[int, float] = field(default_factory=dict)
     pivot_um: tuple[float, float] = (0.0, 0.0)
     moved_um: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    fields_um: Mapping[int, ShiftField] = field(default_factory=dict)
 
     @property
     def first_id(self) -> int:
@@ -342,6 +348,7 @@ def _slice_registration(record: Mapping[str, Any]) -> SliceRegistration:
             int(entry["slice_id"]): _pair(entry.get("moved_um", (0.0, 0.0)))
             for entry in record["slices"]
         },
+        fields_um=fields_of(record.get("deformation")),
     )
 
 

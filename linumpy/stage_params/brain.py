@@ -61,6 +61,11 @@ class RegisterParams(RigidParams, FaceParams):
         "use_expected_z_overlap",
         "place slices in depth by the slicing interval alone, without measuring",
     )
+    elastic: bool = param(
+        False,
+        "elastic_enabled",
+        "undo the smooth deformation of slices against each other",
+    )
 
 
 @dataclass(frozen=True)

@@ -160,12 +160,12 @@ def test_quadratic_fields_are_interpolated_exactly(coefficients, step):
         return a + b * x + c * y + d * x * y + e * x * x + f * y * y
 
     nodes = np.meshgrid(np.arange(7.0), np.arange(9.0), indexing="ij")
-    field = ShiftField((10.0, -5.0), step, np.stack([value(*nodes), -value(*nodes)]))
+    field = ShiftField((10.0, -5.0), (step, step), np.stack([value(*nodes), -value(*nodes)]))
     rows, columns = np.array([1.0, 2.3, 5.0]), np.array([1.2, 4.5, 7.0])
     found = field.on_grid(10 + step * rows, -5 + step * columns)
     np.testing.assert_allclose(found[0], value(rows[:, None], columns[None]), atol=1e-9)
     points = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
     at = field.at(np.array([10.0, -5.0]) + step * points)
     np.testing.assert_allclose(at[:, 1], -found[0].ravel(), atol=1e-9)
-    _, weight = lattice_weights(points, (0.0, 0.0), 1.0, (7, 9))
+    _, weight = lattice_weights(points, (0.0, 0.0), (1.0, 1.0), (7, 9))
     np.testing.assert_allclose(weight.sum(axis=1), 1)

@@ -1,0 +1,214 @@
+"""Fields of slices from pairs: against planted fields, in the model, and on the canvas."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter, map_coordinates
+
+from linumpy.device import to_host
+from linumpy.mosaic.stacking import lay_slice
+from linumpy.registration.align_mosaics_3d_from_shifts import (
+    align_mosaics_3d_from_shifts,
+    common_canvas,
+    interpolate,
+)
+from linumpy.registration.register_pairwise import PairParts, PairShift
+from linumpy.registration.register_slices import (
+    SliceRegistration,
+    _trust,
+    solve_registration,
+)
+from linumpy.registration.shift_field import ShiftField
+from linumpy.registration.slice_planes import SliceVolume
+from linumpy.registration.solve_deformation import MatchedPlaces, solve_deformation
+from linumpy.registration.turned import rotation_matrix
+from linumpy.stage_params.brain import RegisterParams
+
+EXTENT_UM = 4000.0
+CORNERS = np.array([[0, 0], [0, EXTENT_UM], [EXTENT_UM, 0], [EXTENT_UM, EXTENT_UM]])
+RMS_UM = 30.0
+
+
+def planted_fields(rng, n):
+    """Smooth fields of slices on a fine lattice, each without shift and turn."""
+    sides = np.arange(0, EXTENT_UM + 1, 50)
+    away = np.stack(np.meshgrid(sides, sides, indexing="ij")) - EXTENT_UM / 2
+    turn = np.stack([-away[1], away[0]])
+    fields = []
+    for _ in range(n):
+        values = gaussian_filter(rng.normal(size=away.shape), (0, 9, 9), mode="nearest")
+        values -= values.mean(axis=(1, 2), keepdims=True)
+        values -= turn * (values * turn).sum() / (turn**2).sum()
+        values *= RMS_UM / np.sqrt(np.mean(values**2))
+        fields.append(ShiftField((0.0, 0.0), (50.0, 50.0), values))
+    return fields
+
+
+def places():
+    sides = np.arange(160.0, EXTENT_UM - 100, 320)
+    return np.stack(np.meshgrid(sides, sides, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def measured(rng, fields, pair, noise_um=2.0):
+    tissue = places()
+    a, b = (tissue + fields[k].at(tissue) for k in pair)
+    return MatchedPlaces(pair, a, b + rng.normal(scale=noise_um, size=b.shape), noise_um)
+
+
+def pairs_of(n):
+    return [(a, b) for a in range(n) for b in (a + 1, a + 2) if b < n]
+
+
+def relative_error(solution, fields, pair):
+    """What is left of a pair's deformation at places of the tissue, RMS along one axis."""
+    tissue = places()
+    left = [solution.fields[k].at(tissue) - fields[k].at(tissue) for k in pair]
+    return float(np.sqrt(np.mean((left[1] - left[0]) ** 2)))
+
+
+@pytest.mark.parametrize("wrong", [0, 20])
+def test_fields_explain_all_pairs_and_do_not_drift(rng, wrong):
+    """Tissue of the whole stack is not known, only differences: fields stay as small as planted."""
+    n = 7
+    fields = planted_fields(rng, n)
+    matches = [measured(rng, fields, pair) for pair in pairs_of(n)]
+    if wrong:
+        for match in matches:
+            chosen = rng.choice(len(match.fixed_um), wrong, replace=False)
+            match.moving_um[chosen] += rng.uniform(60, 150, (wrong, 2))
+    solution = solve_deformation(
+        matches, dict.fromkeys(range(n), CORNERS), step_um=160.0, sigma_um=RMS_UM, length_um=900.0
+    )
+    left = [relative_error(solution, fields, (k, k + 1)) for k in range(n - 1)]
+    assert np.sqrt(np.mean(np.square(left))) < 4
+    assert min(solution.before_um.values()) > 30
+    if not wrong:
+        assert max(solution.after_um.values()) < 4.5
+    for field in solution.fields.values():
+        assert np.sqrt(np.mean(field.values**2)) < 1.5 * RMS_UM
+        sides = [np.arange(m) * 160.0 for m in field.values.shape[1:]]
+        away = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1)
+        inside = (away <= EXTENT_UM).all(axis=-1)
+        values = np.moveaxis(field.values, 0, -1)[inside]
+        np.testing.assert_allclose(values.mean(axis=0), 0, atol=1e-6)
+        lever = away[inside] - away[inside].mean(axis=0)
+        assert abs((lever[:, 0] * values[:, 1] - lever[:, 1] * values[:, 0]).mean()) < 1e-3
+
+
+def test_without_pairs_there_are_no_fields():
+    solution = solve_deformation([], {}, step_um=100.0, sigma_um=1.0, length_um=100.0)
+    assert not solution.fields and not solution.after_um
+
+
+def turned_stack(rng):
+    """Slices that are turned and shifted, deformed in common positions, and exact pairs of them."""
+    n, turns, pivot = 4, [0.0, 1.5, -2.0, 0.8], np.full(2, EXTENT_UM / 2)
+    shifts = rng.normal(0, 60, (n, 2))
+    fields = planted_fields(rng, n)
+    slices = [SliceVolume(k, (30, 400, 400), (0.0, 0.0), 0.0, lambda *_: None) for k in range(n)]
+
+    def own(k, common):
+        return (common - pivot - shifts[k]) @ rotation_matrix(turns[k]) + pivot
+
+    found = []
+    for a, b in pairs_of(n):
+        one, other = (own(k, places() + fields[k].at(places())) for k in (a, b))
+        centre = own(b, pivot[None])[0]
+        lies = own(a, pivot[None])[0]
+        parts = PairParts(one, other, 1.0, RMS_UM * np.sqrt(2), 900.0, 320.0)
+        found.append(
+            PairShift(
+                a, b, np.array([0.0, *(lies - centre)]), 0.9, 60.0,
+                rotation_deg=turns[b] - turns[a], centre_um=tuple(centre), agreement=1.0,
+                parts=parts,
+            )
+        )  # fmt: skip
+    return slices, found, fields
+
+
+def test_the_model_undoes_deformation_of_turned_slices_when_asked_to(rng):
+    slices, pairs, fields = turned_stack(rng)
+    given = (slices, pairs, (10.0, 10.0, 10.0), 100.0)
+    plain = solve_registration(*given, RegisterParams())
+    model = solve_registration(*given, RegisterParams(elastic=True))
+    assert plain.deformation is None and not plain.fields_um()
+    # Shift and turn are what they were.
+    assert replace(model, deformation=None) == plain
+    assert min(pair["before_um"] for pair in model.deformation["pairs"]) > 30
+    assert max(pair["after_um"] for pair in model.deformation["pairs"]) < 3
+    assert sorted(model.fields_um()) == [0, 1, 2, 3]
+    wrong = {**model.deformation, "fields_um": {"2": [[[0.0, float("nan")]], [[0.0, 0.0]]]}}
+    with pytest.raises(ValueError, match="deformation of slice 2"):
+        SliceRegistration(1, (1.0,) * 3, 1.0, [], [], deformation=wrong)
+
+
+def canvas_of(turn_deg):
+    field = ShiftField(
+        (-100.0, -100.0), (80.0, 80.0), np.random.default_rng(8).uniform(-25, 25, (2, 9, 9))
+    )
+    shape = (40, 44)
+    canvas = common_canvas(
+        {0: (0, 0), 1: (5, 2)}, {0: shape, 1: shape}, {0: (0, 0), 1: (13.0, -21)}, (10.0, 10.0),
+        0, {1: turn_deg}, (200.0, 210.0), {1: field},
+    )  # fmt: skip
+    return canvas, shape, field
+
+
+@pytest.mark.parametrize("turn_deg", [0.0, 6.0])
+def test_a_deformed_slice_is_sampled_where_its_field_says(xp, rng, turn_deg):
+    """As SciPy samples it; whatever the window, with the same bits; laid as interpolated."""
+    canvas, shape, field = canvas_of(turn_deg)
+    data = rng.random((3, *shape), dtype=np.float32)
+
+    def read(planes, window):
+        return xp.asarray(data[(planes, *window)]), None
+
+    whole = (slice(0, canvas.shape[0]), slice(0, canvas.shape[1]))
+    given = (shape, canvas.origin_px[1], slice(0, 3))
+    how = (canvas.turns[1], canvas.fields[1])
+    found, mask = (to_host(a) for a in align_mosaics_3d_from_shifts(read, *given, whole, *how))
+
+    centres = [
+        np.arange(n) * 10.0 + 5 + c for n, c in zip(canvas.shape, canvas.corner_um, strict=True)
+    ]
+    common = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, 2)
+    placed = common + field.at(common)
+    pivot = np.array([200.0, 210.0])
+    own = (placed - pivot - (13.0, -21)) @ rotation_matrix(turn_deg) + pivot - (5, 2)
+    where = (own / 10 - 0.5).T
+    inside = (where >= 0).all(axis=0) & (np.subtract(shape, 1) > where.T).all(axis=1)
+    np.testing.assert_array_equal(mask[0].ravel() > 0, inside)
+    for plane, result in zip(data, found, strict=True):
+        expected = map_coordinates(plane, where[:, inside], order=1)
+        np.testing.assert_allclose(result.ravel()[inside], expected, atol=2e-5)
+
+    window = (slice(7, 31), slice(5, 40))
+    part, _ = align_mosaics_3d_from_shifts(read, *given, window, *how)
+    np.testing.assert_array_equal(to_host(part), found[(slice(None), *window)])
+
+    placement = canvas.place(1, shape, whole)
+    source = xp.asarray(data[(slice(None), *placement.source)])
+    out, seen = xp.zeros((3, *canvas.shape), xp.float32), xp.zeros((3, *canvas.shape), xp.uint8)
+    lay_slice(out, seen, source, None, placement, np.ones(3, np.float32))
+    np.testing.assert_array_equal(to_host(out), found)
+    np.testing.assert_array_equal(to_host(seen), mask)
+    on_host = interpolate(data[(slice(None), *placement.source)], None, placement)[0]
+    np.testing.assert_array_equal(
+        to_host(out)[(slice(None), *placement.inner)] * (mask > 0)[(slice(None), *placement.inner)],
+        on_host * (mask > 0)[(slice(None), *placement.inner)],
+    )
+
+
+def test_a_slice_without_a_field_is_placed_as_ever():
+    given = ({0: (0, 0), 1: (5, 2)}, {0: (9, 9), 1: (9, 9)}, {0: (0, 0), 1: (3, 3)}, (10, 10), 0)
+    still = ShiftField((0.0, 0.0), (50.0, 50.0), np.zeros((2, 4, 4)))
+    assert common_canvas(*given, fields_um={1: still}) == common_canvas(*given)
+
+
+def test_uncertain_pairs_weigh_less_and_unmeasured_ones_as_the_others():
+    pairs = [PairShift(0, k, np.zeros(3), z_score=60.0, agreement=1.0) for k in (1, 2, 3, 4)]
+    whole = _trust(pairs, [0.0] * 4, 1.0)
+    np.testing.assert_allclose(whole, pairs[0].confidence)
+    given = _trust(pairs, [0.5, 2.0, 4.0, 0.0], 1.0) / whole
+    np.testing.assert_allclose(given, [1, 1.25 / 5, 1.25 / 17, 1.25 / 5])
