@@ -25,6 +25,7 @@ _MIN_PLACES = 4
 _LENGTHS = 6
 _NOISE_RATIOS = (1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 10.0)
 _MEAN_POINTS = 400
+_MAX_EXACT = 256
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def fit_displacement(
     Parameters
     ----------
     places, shifts
-        Measurements, shape (n, 2); n up to some hundreds, at least 3.
+        Measurements, shape (n, 2); n up to some thousands, at least 3.
     area
         Points that cover the area evenly, (m, 2). The rest has no shift and no turn over them.
     window_px
@@ -177,8 +178,10 @@ def _covariance(
     Restricted maximum likelihood (Patterson and Thompson, Biometrika 58, 545, 1971) on a grid of
     lengths and ratios of noise to signal; the variance follows from both.
     """
-    design = _design(places, centre, turn)
-    values = _stacked(shifts)
+    # Some tell it as well as all, in a fraction of the time.
+    some = slice(None, None, -(-len(places) // _MAX_EXACT))
+    places, shifts = places[some], shifts[some]
+    design, values = _design(places, centre, turn), _stacked(shifts)
     away = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1))
     overlap = _overlap(places, window_px)
     extent = max(float(np.ptp(places, axis=0).max()), window_px)
@@ -218,7 +221,7 @@ class _Kriging:
         turn: bool,
     ) -> None:
         self._places, self._centre, self._model, self._turn = places, centre, model, turn
-        self._inverse = solve_positive(model.of_measurements(places), np.eye(len(places)))
+        self._inverse = _inverse(model.of_measurements(places))
         design = _design(places, centre, turn)
         self._weighted = np.concatenate([self._apply(part) for part in np.split(design, 2)])
         self._normal = column_products(design, self._weighted)
@@ -266,6 +269,13 @@ class _Kriging:
         rest = column_products(_design(points, self._centre, self._turn), weight.ravel())
         rest -= column_products(_design(self._places, self._centre, self._turn), known.T.ravel())
         return total + float((rest * solve_positive(self._normal, rest)).sum())
+
+
+def _inverse(table: np.ndarray) -> np.ndarray:
+    """Invert a covariance; bits depend on the numbers alone, but for many measurements."""
+    if len(table) <= _MAX_EXACT:
+        return solve_positive(table, np.eye(len(table)))
+    return np.linalg.inv(table)
 
 
 def _design(points: np.ndarray, centre: np.ndarray, turn: bool) -> np.ndarray:

@@ -42,7 +42,8 @@ _MIN_WINDOWS = 9
 _MIN_SHARE = 0.2
 """By chance one in ten windows matches somewhere."""
 
-_MAX_WINDOWS = 225
+_WINDOWS_A_SIDE = 15
+_DENSE_WINDOWS_A_SIDE = 40
 _NOISE_PX = 0.1
 
 
@@ -112,6 +113,7 @@ def fit_locally(
     displacement_px: np.ndarray,
     *,
     turn: bool = True,
+    dense: bool = False,
 ) -> LocalFit | None:
     """Refine a rigid fit by local windows.
 
@@ -123,6 +125,9 @@ def fit_locally(
         About how the moving stack lies, as in `RigidFit`.
     turn
         Whether the moving stack may be turned.
+    dense
+        Whether windows overlap by half in large planes, too, as far as there is time: the field
+        then shows more, the rigid part hardly.
 
     Returns
     -------
@@ -134,7 +139,9 @@ def fit_locally(
     field: ShiftField | None = None
     found: tuple[SmoothDisplacement, LocalShifts, np.ndarray] | None = None
     shape = (fixed.shape[1], fixed.shape[2])
-    step = float(np.sqrt(np.prod(shape) / _MAX_WINDOWS))
+    side = float(np.sqrt(np.prod(shape)))
+    step = max(WINDOW_PX / 2, side / _WINDOWS_A_SIDE)
+    finest = max(WINDOW_PX / 2, side / _DENSE_WINDOWS_A_SIDE) if dense else step
     before = 0
     for n in range(_MAX_PASSES):
         window = WINDOW_PX if n else _FIRST_WINDOW_PX
@@ -165,8 +172,10 @@ def fit_locally(
         found = smooth, shifts, source
         if smooth.used.sum() < _MIN_WINDOWS:
             return None
-        if n > 1 and smooth.used.sum() < _GROWTH * before:
-            break
+        if n > 1 and (smooth.used.sum() < _GROWTH * before or n == _MAX_PASSES - 2):
+            if step == finest:
+                break
+            step = finest
         before = int(smooth.used.sum())
     assert found is not None
     smooth, shifts, source = found
@@ -178,7 +187,7 @@ def fit_locally(
         shifts.place_px[smooth.used],
         source[smooth.used],
         smooth,
-        max(WINDOW_PX / 2, step),
+        step,
     )
 
 

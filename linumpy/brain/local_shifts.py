@@ -31,7 +31,8 @@ class LocalShifts:
     Attributes
     ----------
     place_px
-        Middles of the windows in the fixed plane, float64 (n, 2), pixels counted at their centres.
+        Where the texture of the windows has its middle in the fixed plane, float64 (n, 2), pixels
+        counted at their centres: at the border of tissue a window tells the shift of its inside.
     shift_px
         How far from there the moving plane shows the same, float64 (n, 2).
     compared
@@ -90,16 +91,25 @@ def measure_local_shifts(
                 min_overlap_share=0.25,
             )
         )
+    texture = to_host((fixed * fixed).sum(axis=0)).astype(np.float64)
     places, shifts = [], []
     for block, surface in zip(used, fetch_surfaces(pending), strict=True):
         middle = np.array(surface.centre_px, float)
         peak = find_peak(surface, expected_px=surface.centre_px, within_px=float(reach_px))
         if peak is not None and peak.z_score >= ACCEPT_Z_SCORE:
-            places.append(np.array(block) + (window_px - 1) / 2)
+            places.append(np.array(block) + _middle_of(texture, block, window_px))
             shifts.append(np.array(peak.displacement_px) - middle)
     return LocalShifts(
         np.array(places, float).reshape(-1, 2), np.array(shifts, float).reshape(-1, 2), len(used)
     )
+
+
+def _middle_of(texture: np.ndarray, block: tuple[int, int], window_px: int) -> np.ndarray:
+    """Return the centre of mass of a window, counted from its first pixel."""
+    part = texture[block[0] : block[0] + window_px, block[1] : block[1] + window_px]
+    along = np.arange(window_px)
+    sums = [(part.sum(axis=1 - axis) * along).sum() for axis in (0, 1)]
+    return np.array(sums) / part.sum()
 
 
 def _starts(length: int, window_px: int, step_px: float) -> list[int]:

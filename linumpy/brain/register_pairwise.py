@@ -29,15 +29,23 @@ from linumpy.geometry.turned import rotation_matrix, turn_planes
 from linumpy.registration.expected_depths import expected_depths
 from linumpy.registration.local_fit import LocalFit, fit_locally, has_room
 from linumpy.registration.rigid import fit_rigid, half_diagonal_px, middle_px
-from linumpy.registration.slice_planes import Planes, SliceVolume, Window, expected_plane
+from linumpy.registration.slice_planes import (
+    Planes,
+    SliceVolume,
+    Window,
+    expected_plane,
+    flatten_tissue,
+)
 from linumpy.registration.turned import rotation_matrix, turn_planes
 from linumpy.stage_params.brain import EULER, RegisterParams
 
 MAX_COARSE_SIDE_PX = 1024
+MAX_PARTS_SIDE_PX = 4096
 MAX_PLANES = 10
 MAX_TURNED_SIDE_PX = 256
 NO_SHARED_PLANES = "no shared planes"
 _MIN_PLANES = 2
+_MAX_PIXELS = 2 * MAX_PLANES * MAX_COARSE_SIDE_PX**2
 _FINE_RADIUS_PX = 3
 _CLEAR_Z_SCORE = 12.0
 _EDGE_REACH_PX = 1.5
@@ -369,8 +377,10 @@ class _Pair:
         """Search, fit, look along depth, and fit again where the depth is another."""
         guess = self._search()
         fit = None if guess is None else self._fit(guess)
-        if guess is None or fit is None or self.params.expected_z:
-            return fit
+        if guess is None or fit is None:
+            return None
+        if self.params.expected_z:
+            return self._fit_everywhere(fit)
         depth = self._search_depth(fit)
         deeper = guess.deeper if depth is None else round(depth)
         # A match beyond what is sought may be seen, but not as many planes of it.
@@ -388,7 +398,50 @@ class _Pair:
                 )
             )
             fit = again if again is not None else fit
-        return replace(fit, depth=depth)
+        return replace(self._fit_everywhere(fit), depth=depth)
+
+    def _fit_everywhere(self, fit: _Fit) -> _Fit:
+        """Fit the parts of all that both slices share, where that is more than was fitted.
+
+        Deformation has no shift and no turn over whole slices, not over their middle.
+        """
+        turn, origin = rotation_matrix(fit.rotation_deg), fit.centre_px + fit.displacement_px
+        guess = _Guess(fit.rotation_deg, fit.displacement_px, fit.centre_px, 0, 0.0, 0.0)
+        windows = self._windows(guess, MAX_PARTS_SIDE_PX)
+        shape = [part.stop - part.start for part in windows[1]]
+        if fit.local is None or shape == list(fit.local.warped.shape[1:]):
+            return fit
+        # Memory is bounded, whatever the slice: of a large one there are fewer planes.
+        count = _MAX_PIXELS // (shape[0] * shape[1])
+        count = max(_MIN_PLANES, min(self.count, count))
+        first, second = (
+            flatten_tissue(*each.volume.read(slice(start, start + count), window))
+            for each, start, window in zip(
+                (self.fixed, self.moving), (fit.plane, self.top), windows, strict=True
+            )
+        )
+        corners = [np.array([part.start for part in window]) for window in windows]
+        centre = corners[1] + middle_px(shape)
+        about = turn @ (centre - fit.centre_px) + origin - centre - corners[0] + corners[1]
+        local = fit_locally(
+            first,
+            second,
+            fit.rotation_deg,
+            about,
+            turn=self.euler,
+            dense=self.params.elastic,
+        )
+        if local is None:
+            return fit
+        displacement = local.displacement_px + corners[0] - corners[1]
+        return replace(
+            fit,
+            rotation_deg=local.rotation_deg,
+            displacement_px=displacement,
+            centre_px=centre,
+            windows=windows,
+            local=local,
+        )
 
     def _search(self) -> _Guess | None:
         """Find about where the match lies.
@@ -491,8 +544,8 @@ class _Pair:
         reach_px = float(_FINE_RADIUS_PX * factor)
         return _Guess(rotation_deg, displacement, centre, deeper, reach_deg, reach_px)
 
-    def _windows(self, guess: _Guess) -> tuple[Window, Window]:
-        """Return windows, of at most the coarse side, that show the same tissue in both slices."""
+    def _windows(self, guess: _Guess, most: int = MAX_COARSE_SIDE_PX) -> tuple[Window, Window]:
+        """Return windows, of at most a side, that show the same tissue in both slices."""
         windows_fixed, windows_moving = [], []
         for axis in (0, 1):
             shift = round(float(guess.displacement_px[axis]))
@@ -500,14 +553,14 @@ class _Pair:
             high = min(
                 self.fixed.volume.shape[axis + 1], self.moving.volume.shape[axis + 1] + shift
             )
-            middle, half = (low + high) // 2, max(0, min(high - low, MAX_COARSE_SIDE_PX) // 2)
+            middle, half = (low + high) // 2, max(0, min(high - low, most) // 2)
             windows_fixed.append(slice(middle - half, middle + half))
             windows_moving.append(slice(middle - half - shift, middle + half - shift))
         return (windows_fixed[0], windows_fixed[1]), (windows_moving[0], windows_moving[1])
 
     def _fit(self, guess: _Guess) -> _Fit | None:
         """Fit at full resolution."""
-        windows = self._windows(guess)
+        windows = self._windows(guess, MAX_COARSE_SIDE_PX)
         plane = self.start + guess.deeper
         if not self.params.expected_z:
             # All of them will be asked for: flattened at once.
@@ -571,7 +624,9 @@ class _Pair:
     ) -> LocalFit | None:
         """Fit parts of the planes, about the first rotation and displacement that they match at."""
         for rotation, displacement in starts:
-            local = fit_locally(first, planes, rotation, displacement, turn=self.euler)
+            local = fit_locally(
+                first, planes, rotation, displacement, turn=self.euler, dense=self.params.elastic
+            )
             if local is not None and abs(local.rotation_deg) < self.params.max_rotation_deg:
                 return local
         return None

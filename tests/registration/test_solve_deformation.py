@@ -76,7 +76,8 @@ def test_fields_explain_all_pairs_and_do_not_drift(rng, wrong):
     if wrong:
         for match in matches:
             chosen = rng.choice(len(match.fixed_um), wrong, replace=False)
-            match.moving_um[chosen] += rng.uniform(60, 150, (wrong, 2))
+            signs = rng.choice([-1, 1], (wrong, 2))
+            match.moving_um[chosen] += signs * rng.uniform(60, 150, (wrong, 2))
     solution = solve_deformation(
         matches, dict.fromkeys(range(n), CORNERS), step_um=160.0, sigma_um=RMS_UM, length_um=900.0
     )
