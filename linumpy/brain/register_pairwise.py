@@ -401,9 +401,10 @@ class _Pair:
         return replace(self._fit_everywhere(fit), depth=depth)
 
     def _fit_everywhere(self, fit: _Fit) -> _Fit:
-        """Fit the parts of all that both slices share, where that is more than was fitted.
+        """Fit the parts of all that both slices share, where that is not what was fitted.
 
-        Deformation has no shift and no turn over whole slices, not over their middle.
+        A guess may have been off by pixels, and a large slice was fitted in its middle alone:
+        deformation has no shift and no turn over whole slices.
         """
         turn, origin = rotation_matrix(fit.rotation_deg), fit.centre_px + fit.displacement_px
         guess = _Guess(fit.rotation_deg, fit.displacement_px, fit.centre_px, 0, 0.0, 0.0)

@@ -244,6 +244,23 @@ def _registered(depths: list[float], **changes: Any) -> StageMetrics:
     return found
 
 
+def test_what_fields_of_slices_leave_is_judged() -> None:
+    def record(after: float) -> dict[str, Any]:
+        fields = {"0": [[[30.0, -30.0]], [[0.0, 0.0]]], "1": [[[0.0, 0.0]], [[0.0, 0.0]]]}
+        pairs = [{"fixed_id": 0, "moving_id": 1, "before_um": 40.0, "after_um": after}]
+        lattice = {"origin_um": [0.0, 0.0], "step_um": [100.0, 100.0]}
+        return {**lattice, "fields_um": fields, "pairs": pairs}
+
+    good = _registered([0.0, 0.0], deformation=record(2.0)).metrics
+    assert good["deformation_left"].value == 2 and good["deformation_left"].status == "ok"
+    assert (
+        good["deformation_rms"].value == pytest.approx(15) and good["deformation_max"].value == 30
+    )
+    bad = _registered([0.0, 0.0], deformation=record(12.0)).metrics
+    assert bad["deformation_left"].status == "error"
+    assert "deformation_left" not in _registered([0.0, 0.0]).metrics
+
+
 def test_uneven_cuts_are_named() -> None:
     """Seen to fail without the warning."""
     even = _registered([0, 8, 3, -4, 15])

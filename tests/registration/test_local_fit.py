@@ -7,13 +7,17 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.device import to_host
+from linumpy.registration import local_fit
+from linumpy.registration import register_pairwise as module
 from linumpy.registration.correlation import flatten
 from linumpy.registration.kriging import fit_displacement
 from linumpy.registration.local_fit import fit_locally, has_room
 from linumpy.registration.local_shifts import measure_local_shifts
 from linumpy.registration.rigid import fit_rigid, middle_px
 from linumpy.registration.shift_field import ShiftField, lattice_weights
+from linumpy.registration.slice_planes import SliceVolume
 from linumpy.registration.turned import rotation_matrix
+from linumpy.stage_params.brain import RegisterParams
 
 SIDE = 240
 
@@ -169,3 +173,35 @@ def test_quadratic_fields_are_interpolated_exactly(coefficients, step):
     np.testing.assert_allclose(at[:, 1], -found[0].ravel(), atol=1e-9)
     _, weight = lattice_weights(points, (0.0, 0.0), (1.0, 1.0), (7, 9))
     np.testing.assert_allclose(weight.sum(axis=1), 1)
+
+
+def slice_of(xp, slice_id, data):
+    data = xp.asarray(data + np.float32(3))
+    return SliceVolume(
+        slice_id,
+        data.shape,
+        (0.0, 0.0),
+        0.0,
+        lambda planes, window: (data[(planes, *window)], None),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side_px", [1024, 200])
+def test_a_deformed_pair_is_measured_by_its_parts(xp, monkeypatch, side_px):
+    """Also when it is larger than what is fitted at once: all of it then counts."""
+    monkeypatch.setattr(module, "MAX_COARSE_SIDE_PX", side_px)
+    monkeypatch.setattr(local_fit, "_MIN_WINDOWS", 5)
+    first, second = deformed_pair(3)
+    params = RegisterParams(first_plane=0, expected_z=True, max_translation_px=20)
+    found = module.register_pair(
+        slice_of(xp, 0, first), slice_of(xp, 1, second), (10.0, 10.0, 10.0), 0.0, params,
+        expected_um=[0.0],
+    )  # fmt: skip
+    assert not found.reason and found.agreement > 0.75
+    assert found.rotation_deg == pytest.approx(0.4, abs=0.15)
+    middle = np.full(2, SIDE * 5.0)
+    away = np.array(found.centre_um) - middle
+    turned = rotation_matrix(0.4) @ away - away
+    np.testing.assert_allclose(found.shift_um[1:], turned + (15.0, -25.0), atol=4)
+    assert found.sigma_um > 0.1 and np.ptp(found.parts.fixed_um, axis=0).min() > 1400
