@@ -12,9 +12,8 @@ import numpy as np
 
 from linumpy.device import Array, namespace
 from linumpy.geometry.canvas import check_canvas
+from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import (
-from linumpy.registration.shift_field import ShiftField
-from linumpy.registration.turned import (
     Samples,
     Turn,
     Window,

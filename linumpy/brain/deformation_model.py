@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.registration.register_pairwise import PairParts, PairShift
-from linumpy.registration.shift_field import ShiftField
-from linumpy.registration.slice_planes import SliceVolume
-from linumpy.registration.solve_deformation import MatchedPlaces, solve_deformation
-from linumpy.registration.turned import rotation_matrix
+from linumpy.brain.register_pairwise import PairParts, PairShift
+from linumpy.brain.slice_planes import SliceVolume
+from linumpy.brain.solve_deformation import MatchedPlaces, solve_deformation
+from linumpy.geometry.shift_field import ShiftField
+from linumpy.geometry.turned import rotation_matrix
 
 _DIGITS = 3
 _MIN_SIGMA_UM = 0.1

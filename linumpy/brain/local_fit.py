@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linumpy.brain.kriging import SmoothDisplacement, fit_displacement
+from linumpy.brain.local_shifts import LocalShifts, measure_local_shifts
 from linumpy.device import Array, namespace
-from linumpy.registration.kriging import SmoothDisplacement, fit_displacement
-from linumpy.registration.local_shifts import LocalShifts, measure_local_shifts
-from linumpy.registration.shift_field import ShiftField
-from linumpy.registration.turned import (
+from linumpy.geometry.shift_field import ShiftField
+from linumpy.geometry.turned import (
     Turn,
     bend_of,
     find_samples,

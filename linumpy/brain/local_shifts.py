@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.device import Array, namespace, to_host
-from linumpy.registration.correlation import (
+from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     fetch_surfaces,
     find_peak,

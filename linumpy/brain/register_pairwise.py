@@ -15,8 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linumpy.brain.expected_depths import expected_depths
+from linumpy.brain.local_fit import LocalFit, fit_locally, has_room
 from linumpy.brain.rigid import fit_rigid, half_diagonal_px, middle_px
-from linumpy.brain.slice_planes import Planes, SliceVolume, Window, expected_plane
+from linumpy.brain.slice_planes import (
+    Planes,
+    SliceVolume,
+    Window,
+    expected_plane,
+    flatten_tissue,
+)
 from linumpy.device import Array, is_device_array, namespace, to_host
 from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
@@ -26,17 +33,6 @@ from linumpy.geometry.correlation import (
     find_peak,
 )
 from linumpy.geometry.turned import rotation_matrix, turn_planes
-from linumpy.registration.expected_depths import expected_depths
-from linumpy.registration.local_fit import LocalFit, fit_locally, has_room
-from linumpy.registration.rigid import fit_rigid, half_diagonal_px, middle_px
-from linumpy.registration.slice_planes import (
-    Planes,
-    SliceVolume,
-    Window,
-    expected_plane,
-    flatten_tissue,
-)
-from linumpy.registration.turned import rotation_matrix, turn_planes
 from linumpy.stage_params.brain import EULER, RegisterParams
 
 MAX_COARSE_SIDE_PX = 1024

@@ -15,24 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.brain.deformation_model import deformation_record, fields_of
 from linumpy.brain.expected_depths import expected_depths, expected_steps
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, PairShift, register_pair
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
 from linumpy.brain.solve_depths import DepthSolution, solve_depths
 from linumpy.brain.solve_slices import SliceSolution, solve_slices
+from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.log import logger
-from linumpy.cli import logger
-from linumpy.registration.deformation_model import deformation_record, fields_of
-from linumpy.registration.expected_depths import expected_depths, expected_steps
-from linumpy.registration.register_pairwise import NO_SHARED_PLANES, PairShift, register_pair
-from linumpy.registration.shift_field import ShiftField
-from linumpy.registration.slice_planes import SliceVolume as SliceVolume
-from linumpy.registration.slice_planes import expected_plane as expected_plane
-from linumpy.registration.solve_depths import DepthSolution, solve_depths
-from linumpy.registration.solve_slices import SliceSolution, solve_slices
-from linumpy.registration.turned import rotation_matrix
 from linumpy.stage_params.brain import EULER, RegisterParams
 
 _MIN_PAIR_SIGMA_UM = 1.0

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from linumpy.geometry.least_squares import least_squares, linear_combination
-from linumpy.registration.network import cauchy_weights, robust_spread
-from linumpy.registration.shift_field import ShiftField, lattice_weights
+from linumpy.geometry.network import cauchy_weights, robust_spread
+from linumpy.geometry.shift_field import ShiftField, lattice_weights
 
 _ROUNDS = 8
 _MIN_NOISE_UM = 0.5

@@ -15,7 +15,6 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
     Placement,
     align_mosaics_3d_from_shifts,
     common_canvas,
-    place_block,
 )
 from linumpy.brain.register_slices import SliceRegistration
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume
@@ -48,29 +47,6 @@ from linumpy.io.reading import reading
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.io.usable import refuse_unusable
 from linumpy.log import logger, progress
-from linumpy.mosaic.pyramid import Part, Pyramid, write_parts
-from linumpy.mosaic.stacking import (
-    BLOCK_PX,
-    FEATHER_UM,
-    StackedSlice,
-    StackStep,
-    add_faces,
-    cuts,
-    lay_slice,
-    place_slices,
-    stack_steps,
-)
-from linumpy.mosaic.tissue_label import TissueLabel
-from linumpy.registration.align_mosaics_3d_from_shifts import (
-    Canvas,
-    Placement,
-    align_mosaics_3d_from_shifts,
-    common_canvas,
-)
-from linumpy.registration.register_slices import SliceRegistration
-from linumpy.registration.slice_planes import GivenPlace, SliceVolume
-from linumpy.slices.layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.slices.usable import refuse_unusable
 from linumpy.stage_params.brain import StackParams
 from linumpy.stream import stream
 from linumpy.timeline import span

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.device import Array, is_device_array, namespace, to_host
-from linumpy.registration.shift_field import ShiftField
+from linumpy.geometry.shift_field import ShiftField
 
 Window = tuple[slice, slice]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from linumpy.geometry.turned import rotation_matrix
 from linumpy.quality.figure import Figure, make_figure, not_measured
 from linumpy.quality.positions import plane_depth_um
 from linumpy.quality.rotation import slice_tiles
 from linumpy.quality.run import Run, SliceRegistration
 from linumpy.quality.truth import TISSUE_CLASS, Truth
-from linumpy.registration.turned import rotation_matrix
 
 LOCAL_TARGET_UM = 4.0
 _STEP_UM = 100.0

@@ -11,13 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from linumpy.brain.deformation_model import fields_of
 from linumpy.errors import InputError
+from linumpy.geometry.shift_field import ShiftField
 from linumpy.io.models import read_json
 from linumpy.io.tables import LARGEST_ID
 from linumpy.store.untrusted import TABLE_NBYTES, read_arrays, read_bounded
-from linumpy.io.untrusted import TABLE_NBYTES, read_arrays, read_bounded
-from linumpy.registration.deformation_model import fields_of
-from linumpy.registration.shift_field import ShiftField
 
 PRIOR_ONLY = -1
 

@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, map_coordinates
 
+from linumpy.brain import local_fit
+from linumpy.brain import register_pairwise as module
+from linumpy.brain.kriging import fit_displacement
+from linumpy.brain.local_fit import fit_locally, has_room
+from linumpy.brain.local_shifts import measure_local_shifts
+from linumpy.brain.rigid import fit_rigid, middle_px
+from linumpy.brain.slice_planes import SliceVolume
 from linumpy.device import to_host
-from linumpy.registration import local_fit
-from linumpy.registration import register_pairwise as module
-from linumpy.registration.correlation import flatten
-from linumpy.registration.kriging import fit_displacement
-from linumpy.registration.local_fit import fit_locally, has_room
-from linumpy.registration.local_shifts import measure_local_shifts
-from linumpy.registration.rigid import fit_rigid, middle_px
-from linumpy.registration.shift_field import ShiftField, lattice_weights
-from linumpy.registration.slice_planes import SliceVolume
-from linumpy.registration.turned import rotation_matrix
+from linumpy.geometry.correlation import flatten
+from linumpy.geometry.shift_field import ShiftField, lattice_weights
+from linumpy.geometry.turned import rotation_matrix
 from linumpy.stage_params.brain import RegisterParams
 
 SIDE = 240

@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from linumpy.device import to_host
-from linumpy.mosaic.stacking import lay_slice
-from linumpy.registration.align_mosaics_3d_from_shifts import (
+from linumpy.brain.align_mosaics_3d_from_shifts import (
     align_mosaics_3d_from_shifts,
     common_canvas,
     interpolate,
 )
-from linumpy.registration.register_pairwise import PairParts, PairShift
-from linumpy.registration.register_slices import (
+from linumpy.brain.register_pairwise import PairParts, PairShift
+from linumpy.brain.register_slices import (
     SliceRegistration,
     _trust,
     solve_registration,
 )
-from linumpy.registration.shift_field import ShiftField
-from linumpy.registration.slice_planes import SliceVolume
-from linumpy.registration.solve_deformation import MatchedPlaces, solve_deformation
-from linumpy.registration.turned import rotation_matrix
+from linumpy.brain.slice_planes import SliceVolume
+from linumpy.brain.solve_deformation import MatchedPlaces, solve_deformation
+from linumpy.brain.stacking import lay_slice
+from linumpy.device import to_host
+from linumpy.geometry.shift_field import ShiftField
+from linumpy.geometry.turned import rotation_matrix
 from linumpy.stage_params.brain import RegisterParams
 
 EXTENT_UM = 4000.0
