@@ -89,9 +89,15 @@ def test_a_bent_scan_is_straightened_by_single_stages_too(
     assert volume(one)[0].shape != volume(straight)[0].shape or (
         np.abs(volume(one)[0] - volume(straight)[0]).max() > 0.01
     )
-    # A straight scan has no file: one that is there would be taken.
-    models[1].save(bent[0])
-    assert AcquisitionModels.load(bent[0], PARAMS.focal, PARAMS.illumination).scan is None
+
+
+def test_a_straight_scan_leaves_no_file_of_a_bent_one(models, bent, tmp_path):
+    folder = tmp_path / "models"
+    shutil.copytree(bent[0], folder)
+    assert AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination).scan is not None
+    models[1].save(folder)
+    assert AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination).scan is None
+    assert not list(folder.glob("scan_distortion*"))
 
 
 def test_fused_equals_chained_to_the_bit(tiny_grids, models, device, tmp_path):
