@@ -2,16 +2,10 @@
 
 // Raw tiles of a serial-section OCT in, one brain out.
 
-include { help_text; param_problems } from './modules/local/params'
 include { read_schema; stage_params } from './modules/local/schema'
 include { find_input; is_used; manual_transforms } from './modules/local/input'
 include { all_slices; in_order; once; placed; whole } from './modules/local/channels'
-include { check_space; tell_result } from './modules/local/output'
-include { claim_output; release_output } from './modules/local/claim'
-include { begin_publishing; end_publishing } from './modules/local/publish'
-include { mend_work } from './modules/local/resume'
-include { show_plan } from './modules/local/plan'
-include { begin_record; end_record } from './modules/local/records'
+include { begin_run; end_run } from './modules/local/run'
 
 include { create_mosaic_grid_3d } from './modules/create_mosaic_grid_3d'
 include { estimate_xy_shift_from_metadata } from './modules/estimate_xy_shift_from_metadata'
@@ -30,32 +24,15 @@ include { describe } from './workflows/describe'
 workflow {
     main:
     def schema = read_schema(projectDir.resolve('nextflow_schema.json'))
+    def source = find_input(params, schema)
     if (params.help) {
-        println(help_text(schema, System.getenv('COLUMNS')))
         return
     }
-    def problems = param_problems(params, schema)
-    if (problems) {
-        error(problems.join('\n'))
-    }
-    def source = find_input(params)
-    // A preview writes nothing, so it needs no folder to itself.
-    def claim = workflow.preview ? null : claim_output(params, source.subject)
-    if (workflow.preview) {
-        show_plan(params, schema)
-    }
-    else {
-        check_space(params, source)
-    }
-
     def manual = params.manual_transforms_dir
         ? manual_transforms(params.manual_transforms_dir, source.slices.collect { slice -> slice[0] })
         : null
-    def record = claim ? begin_record(claim, params, source.subject, schema) : null
-    def publishing = claim ? begin_publishing(claim, params) : null
-    if (claim) {
-        mend_work()
-    }
+    // A preview writes nothing, so it needs no folder to itself.
+    def run = workflow.preview ? null : begin_run(params, source, schema)
 
     prepare(source, schema)
     if (params.mode == '2.5d') {
@@ -77,11 +54,8 @@ workflow {
     describe(made.brain, prepare.out.files.mix(made.files), prepare.out.times.mix(made.times), schema)
 
     workflow.onComplete {
-        if (claim) {
-            def unpublished = end_publishing(publishing)
-            end_record(record, unpublished)
-            release_output(claim)
-            tell_result(source.subject, unpublished)
+        if (run) {
+            end_run(run, source.subject)
         }
     }
 }

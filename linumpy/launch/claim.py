@@ -19,6 +19,7 @@ from typing import Any
 
 from linumpy.errors import InputError
 from linumpy.launch.output import Output
+from linumpy.launch.space import Need, refuse_full
 from linumpy.launch.tree import user
 
 LOCK = ".linumpy.lock"
@@ -48,7 +49,8 @@ class Claim:
     ----------
     asked
         ``output``; ``brain``, the name of the main result; ``session`` of Nextflow; ``resume``,
-        ``overwrite``; ``publish_mode``; ``work_dir``, None where it is not on this machine.
+        ``overwrite``; ``publish_mode``; ``work_dir``, None where it is not on this machine;
+        ``needs``, a `Need`, None where room is not asked for.
     beat_s
         Seconds between two signs of life.
 
@@ -71,9 +73,11 @@ class Claim:
         self._refuse_finished(asked)
         _refuse_in_the_way(self.output)
         _refuse_earlier_clock(self.output)
-        if asked["work_dir"] is not None:
-            work = _work_folder(asked["work_dir"])
+        work = None if asked["work_dir"] is None else _work_folder(asked["work_dir"])
+        if work is not None:
             _refuse_impossible_links(self.output, asked["publish_mode"], work)
+        if asked["needs"] is not None:
+            refuse_full(self.output.path, work, Need(*asked["needs"]))
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{asked['session']}\n".encode(), 0)
         self.output.write(ALIVE, self._mine)

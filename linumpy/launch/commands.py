@@ -4,32 +4,63 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import shutil
+import subprocess
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TextIO
 
-from linumpy.errors import LinumpyError
-from linumpy.launch.claim import Claim
 from linumpy.launch.discover import checked_file, checked_path, find_input, manual_transforms
-from linumpy.launch.names import local_path
-from linumpy.launch.publish import Publisher
-from linumpy.launch.tiles import BadTilesError
-
-Answer = dict
-
-
-def _own_places(asked: dict[str, Any]) -> Answer:
-    """Check the names of folders that a run itself lies in and works with."""
-    for what, path in asked["places"].items():
-        local_path(what, path)
-    return {}
+from linumpy.launch.keep import Keeper
+from linumpy.launch.names import is_address, local_path
+from linumpy.launch.parameters import help_text, problems, read_schema
+from linumpy.launch.protocol import Answer, answer, tell
+from linumpy.launch.space import goes_straight, needed
 
 
 def _find(asked: dict[str, Any]) -> Answer:
-    _own_places(asked)
-    return find_input(asked)
+    """Answer what there is to know before a launch begins.
+
+    ``text`` is to be shown: the help that was asked for, or the plan of a preview. An input
+    elsewhere ``is_far``: asked once more, with a listing by Nextflow.
+    """
+    schema, params = read_schema(asked["schema"]), asked["params"]
+    if params["help"]:
+        return {"text": help_text(schema)}
+    if wrong := problems(params, schema):
+        return {"error": "\n".join(wrong)}
+    # Folders that a run itself lies in and works with.
+    for what, path in asked["places"].items():
+        local_path(what, path)
+    if is_address(params["input"]) and "listing" not in asked:
+        return {"is_far": True}
+    found = find_input({**params, **asked})
+    found["straight"] = goes_straight(params, found)
+    found["needs"] = needed(params, found)
+    return _planned(found, asked) if asked["preview"] else found
+
+
+def _planned(found: Answer, asked: dict[str, Any]) -> Answer:
+    """Return what was found, with what a run will take, as ``linum_plan.py`` says it."""
+    params, script = asked["params"], shutil.which("linum_plan.py")
+    if script is None:
+        warning = (
+            "no plan: linum_plan.py is not on PATH; it comes with linumpy, which must be installed "
+            "where Nextflow is launched"
+        )
+        return {**found, "warnings": [*found["warnings"], warning]}
+    device = [] if params["gpu_memory"] is None else ["--gpu_memory", params["gpu_memory"]]
+    done = subprocess.run(
+        [script, params["input"], "--params", "-", "--work_dir", asked["work_dir"], *device],
+        input=json.dumps(params),
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        return {"error": done.stderr.strip()}
+    return {**found, "text": done.stderr + done.stdout}
 
 
 def _path(asked: dict[str, Any]) -> Answer:
@@ -59,68 +90,12 @@ def main(command: str, requests: TextIO, answers: TextIO) -> int:
     if command == "keep":
         status = 0
         try:
-            keep(requests, answers)
+            Keeper(requests, answers).run()
         except BaseException:
             traceback.print_exc()
             status = 1
         # Threads that still publish are not waited for.
         os._exit(status)
     asked = json.loads(requests.readline())
-    _tell(answers, _answer(COMMANDS[command], asked))
+    tell(answers, answer(COMMANDS[command], asked))
     return 0
-
-
-def keep(requests: TextIO, answers: TextIO) -> None:
-    """Keep an output folder for a launch as long as that lives, and write what it asks for there.
-
-    The first request is for the folder (`Claim`). Each of the next names an ``action``: ``write``
-    a file, of ``text``, to ``place`` within the folder; ``publish`` in ``mode`` what is linked in a
-    folder ``links`` (`Publisher`); ``finish`` that, or ``give_up``, and tell ``problems``. The
-    launch's end closes `requests`.
-    """
-    # Sent to all processes of a terminal or a job. The launch itself may take a while to end.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    kept: list[Claim] = []
-    publishers: list[Publisher] = []
-
-    def claim(asked: dict[str, Any]) -> Answer:
-        kept.append(Claim(asked))
-        return {"warnings": kept[0].warnings}
-
-    def write(asked: dict[str, Any]) -> Answer:
-        kept[0].output.write(asked["place"], asked["text"])
-        return {}
-
-    def publish(asked: dict[str, Any]) -> Answer:
-        publishers.append(Publisher(kept[0].output, Path(asked["links"]), asked["mode"]))
-        return {}
-
-    def finish(asked: dict[str, Any]) -> Answer:
-        return {"problems": publishers[0].finish(give_up=asked["give_up"])}
-
-    actions = {"write": write, "publish": publish, "finish": finish}
-    try:
-        for line in requests:
-            asked = json.loads(line)
-            _tell(answers, _answer(actions[asked["action"]] if kept else claim, asked))
-            if not kept:
-                return
-    finally:
-        for claimed in kept:
-            claimed.release()
-
-
-def _answer(action: Callable[[dict[str, Any]], Answer], asked: dict[str, Any]) -> Answer:
-    try:
-        return action(asked)
-    except BadTilesError as error:
-        return {"error": str(error), "warnings": error.details}
-    except LinumpyError as error:
-        return {"error": str(error)}
-    except OSError as error:
-        return {"error": f"{error.filename or 'the launch'}: {error.strerror}"}
-
-
-def _tell(answers: TextIO, answer: Answer) -> None:
-    print(json.dumps(answer), file=answers, flush=True)

@@ -2,16 +2,18 @@
 // system of this machine, Nextflow lists for it.
 
 include { ask } from './launch'
+include { typed_params } from './schema'
 
 // The input as a map: kind (raw or grids), root, subject, digest of all, the tables that are given,
-// whether raw tiles go straight to the slices, as nobody keeps or needs grids of them, and slices,
-// each a list [slice_id, path, digest]. A slice id is text of two digits or more.
-def find_input(given) {
-    def names = ['input', 'output', 'subject_name', 'slices', 'slice_config', 'shifts_xy']
-    def asked = names.collectEntries { name -> [name, given[name]?.toString()] } + [
+// whether raw tiles go straight to the slices, as nobody keeps or needs grids of them, what a run
+// needs room for, and slices, each a list [slice_id, path, digest]. A slice id is text of two digits
+// or more. Wrong parameters are an error; what was asked for instead, help or a plan, is printed.
+def find_input(given, schema) {
+    def asked = [
+        params: typed_params(given, schema),
+        schema: projectDir.resolve('nextflow_schema.json').toString(),
         work_dir: workflow.workDir.toString(),
-        skip_bad_slices: given.skip_bad_slices,
-        exclude_first_slices: given.exclude_first_slices,
+        preview: workflow.preview,
         places: [
             'the launch folder': workflow.launchDir.toString(),
             'the pipeline': projectDir.toString(),
@@ -19,14 +21,20 @@ def find_input(given) {
             '--output': given.output.toString(),
         ],
     ]
-    def far = is_address(given.input) ? opened('--input', given.input) : null
-    def found = ask('find', far ? asked + listing(far, given) : asked)
+    def answer = ask('find', asked)
+    def far = answer.is_far ? opened('--input', given.input) : null
+    def found = far ? ask('find', asked + listing(far, given)) : answer
+    if (found.text) {
+        println(found.text.trim())
+    }
+    if (given.help) {
+        return null
+    }
     def root = far ? far.resolve(found.root == '.' ? '' : found.root) : file(found.root, glob: false)
     def tables = ['shifts_xy', 'slice_config'].collectEntries { name ->
         [name, found[name] == null ? null : far && given[name] == null ? far.resolve(found[name]) : file(found[name], glob: false)]
     }
     found + tables + [
-        straight: found.kind == 'raw' && given.fused && !given.keep_mosaic_grids,
         root: root,
         slices: found.slices.collect { slice_id, name, digest -> [slice_id, name ? root.resolve(name) : root, digest] },
     ]

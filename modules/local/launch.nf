@@ -12,21 +12,12 @@ def ask(command, request) {
 
 // A request to what start_python started, and its answer.
 def exchange(python, request) {
-    def line = answer_to(python, request)
-    if (!line) {
-        def said = python.process.errorStream.text.readLines()
-        error(said ? "Python could not look at the launch: ${said[-1]}" : 'the process that keeps the output folder has ended; -resume goes on')
-    }
-    def answer = new groovy.json.JsonSlurper().parseText(line)
-    (answer.warnings ?: []).each { warning -> log.warn(warning) }
-    if (answer.error) {
-        error(answer.error)
-    }
-    answer
+    def answer = answer_of(python, request)
+    answer.error ? error(answer.error) : answer
 }
 
-// One line of JSON; null from a process that has ended.
-def answer_to(python, request) {
+// The same, with what is wrong as its error.
+def answer_of(python, request) {
     try {
         python.process.outputStream.write("${to_json(request)}\n".getBytes('UTF-8'))
         python.process.outputStream.flush()
@@ -34,7 +25,20 @@ def answer_to(python, request) {
     catch (IOException problem) {
         log.debug("no answer: ${problem}")
     }
-    python.answers.readLine()
+    heard(python)
+}
+
+// What Python says next, once what it says before is shown. One that has ended says nothing.
+def heard(python) {
+    def line = python.answers.readLine()
+    if (!line) {
+        def said = python.process.errorStream.text.readLines()
+        def ended = 'the process that keeps the output folder has ended; -resume goes on'
+        return [error: said ? "Python could not look at the launch: ${said[-1]}" : ended]
+    }
+    def answer = new groovy.json.JsonSlurper().parseText(line)
+    (answer.warnings ?: []).each { warning -> log.warn(warning) }
+    answer.more ? heard(python) : answer
 }
 
 // Start linumpy/launch, with the Python that linum_nextflow.py names or the one on PATH, which sees
@@ -53,23 +57,5 @@ def start_python(command) {
     }
     catch (IOException problem) {
         error("${python}: cannot be started (${problem.message}); expected Python 3.9 or later as python3 on PATH, or named by LINUMPY_PYTHON")
-    }
-}
-
-// Write a file in the claimed folder: whole or not at all, on the disk, and never through a link.
-def write_there(keeper, place, text) {
-    exchange(keeper, [action: 'write', place: place, text: text])
-}
-
-// Run a command; its status, 127 where there is none, and what it printed.
-def run_command(words) {
-    try {
-        def nothing = java.nio.file.Path.of('/dev/null').toFile()
-        def process = new ProcessBuilder(words*.toString()).redirectErrorStream(true).redirectInput(nothing).start()
-        def text = process.inputStream.text.trim()
-        return [status: process.waitFor(), text: text]
-    }
-    catch (IOException problem) {
-        return [status: 127, text: problem.message]
     }
 }

@@ -20,10 +20,16 @@ def typed(value, property) {
     if (property.type == 'string') {
         return value instanceof Boolean ? value : value.toString()
     }
-    if (property.type == 'number' && value instanceof Double) {
-        return Double.isFinite(value) ? value.toBigDecimal() : value.toString()
+    if (value instanceof Double && !Double.isFinite(value)) {
+        return value.toString()
     }
-    value
+    property.type == 'number' && value instanceof Double ? value.toBigDecimal() : value
+}
+
+// All given parameters; what the schema does not know has no value.
+def typed_params(given, schema) {
+    def known = schema_properties(schema)
+    given.collectEntries { name, value -> [name, known[name] ? typed(value, known[name]) : null] }
 }
 
 // The parameters that a process consumes, as JSON for its standard input. Another process's
@@ -37,12 +43,9 @@ def stage_params(process_name, given, schema) {
 
 // What the report tells about the run, as JSON: parameters, and the time of each task.
 def run_json(rows, given, schema) {
-    def shown = schema_properties(schema)
-        .findAll { name, _property -> !(name in ['help', 'overwrite']) }
-        .collectEntries { name, property -> [name, typed(given[name], property)] }
     to_json([
         nextflow: workflow.nextflow.version.toString(),
-        params: shown,
+        params: typed_params(given, schema).findAll { name, _value -> !(name in ['help', 'overwrite']) },
         tasks: rows.collect { process_name, tag, seconds ->
             [process: process_name.tokenize(':')[-1], tag: tag, seconds: seconds.toInteger()]
         },

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from linumpy.errors import InputError
 from linumpy.launch.discover import find_input, subject_of
 from linumpy.launch.names import local_path
+from linumpy.launch.parameters import problems
 from tests.pipeline.conftest import REPOSITORY, Launch, Launcher, make_launcher, make_raw
 
 __all__ = ["make_launcher"]
@@ -75,16 +76,13 @@ def strings_in_commands() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def answers(
+def places(
     tmp_path_factory: pytest.TempPathFactory, make_launcher: Callable[[str, Path], Launcher]
-) -> dict[str, Any]:
-    """Return what the pipeline's own functions say to every text and name, in one launch."""
+) -> list[list[Any]]:
+    """Return what `placed` says to every name, in one launch."""
     folder = tmp_path_factory.mktemp("names")
     launcher = make_launcher("asking", folder)
-    things = folder / "things"
-    for name in NAMES:
-        (things / name).mkdir(parents=True)
-    asked = {"texts": HOSTILE, "names": NAMES, "folder": str(things)}
+    asked = {"names": NAMES}
     (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
     launch = launcher(
         *("run", REPOSITORY / "tests" / "faults" / "names.nf", "--asked", folder / "asked.json"),
@@ -92,19 +90,18 @@ def answers(
     )
     assert launch.status == 0, launch.text
     assert not list(launcher.folder.rglob("*PWNED*"))
-    return dict(json.loads((folder / "answers.json").read_text(encoding="utf-8")))
+    return list(json.loads((folder / "answers.json").read_text(encoding="utf-8")))
 
 
-def test_every_parameter_takes_only_what_is_safe_where_it_goes(answers: dict[str, Any]) -> None:
-    """Seen to fail without `Cntrl` in `is_valid`."""
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_every_parameter_takes_only_what_is_safe_where_it_goes(name: str) -> None:
+    """Seen to fail without `_CONTROL` in `_is_valid`."""
     in_commands = names_in_commands()
-    seen = set()
-    for name, text, problems in answers["values"]:
-        seen.add(name)
-        property = PROPERTIES[name]
-        if problems:
-            assert problems[0].startswith(f"--{name} "), problems
-            assert not re.search(r"[\x00-\x1f\x7f]", problems[0])
+    property = PROPERTIES[name]
+    for text in HOSTILE:
+        if found := problems({"input": "raw", "output": "out", name: text}, SCHEMA):
+            assert found[0].startswith(f"--{name} "), found
+            assert not re.search(r"[\x00-\x1f\x7f]", found[0])
             continue
         assert property["type"] == "string", (name, text)
         assert not re.search(r"[\x00-\x1f\x7f]", text), (name, text)
@@ -113,7 +110,6 @@ def test_every_parameter_takes_only_what_is_safe_where_it_goes(answers: dict[str
                 name,
                 text,
             )
-    assert seen == set(PROPERTIES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,9 +128,10 @@ def test_names_on_paths_are_harmless_or_refused(name: str, tmp_path: Path) -> No
         assert not re.search(r"[\x00-\x1f\x7f\u202e]", refused)
 
 
-def test_what_tasks_leave_is_laid_out_by_plain_names_only(answers: dict[str, Any]) -> None:
+def test_what_tasks_leave_is_laid_out_by_plain_names_only(places: list[list[Any]]) -> None:
     """Seen to fail without the check of `placed`."""
-    for name, refused in answers["places"]:
+    assert [name for name, _ in places] == NAMES
+    for name, refused in places:
         assert (refused is None) == bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)), name
 
 

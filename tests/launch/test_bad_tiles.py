@@ -12,6 +12,7 @@ import pytest
 from linumpy.errors import InputError
 from linumpy.launch.discover import find_input
 from linumpy.launch.tiles import NAMED_AT_MOST, BadTilesError
+from tests.launch.asking import find_request
 from tests.pipeline.conftest import REPOSITORY, make_raw
 
 
@@ -129,10 +130,10 @@ def test_any_python_finds_them(tmp_path: Path, version: str) -> None:
     if python is None or subprocess.run([python, "-c", ""], check=False).returncode:
         pytest.skip(f"no Python {version}")
     script = REPOSITORY / "linumpy" / "launch" / "__main__.py"
-    asked = {"input": str(spoilt(tmp_path / "raw")), "places": {}, "skip_bad_slices": True}
+    raw = spoilt(tmp_path / "raw")
     done = subprocess.run(
         [python, "-I", "-S", script, "find"],
-        input=json.dumps(asked) + "\n",
+        input=find_request(input=str(raw), skip_bad_slices=True),
         capture_output=True,
         text=True,
         check=True,

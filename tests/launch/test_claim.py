@@ -35,7 +35,23 @@ def asked(output: Path, **more: Any) -> dict[str, Any]:
         "overwrite": False,
         "publish_mode": "copy",
         "work_dir": None,
+        "needs": None,
     } | more
+
+
+def begin(output: Path) -> dict[str, Any]:
+    return {
+        "action": "begin",
+        "time": "2026-01-02_03-04-05",
+        "project": str(REPOSITORY),
+        "work_dir": None,
+        "mend": False,
+        "links": str(output.parent / "links"),
+        "mode": "copy",
+        "engine": None,
+        "images": [],
+        "record": {"revision": {}},
+    }
 
 
 def refusal(output: Path, **more: Any) -> str:
@@ -100,7 +116,7 @@ def test_folder_is_kept_through_signals_until_the_launch_ends(tmp_path: Path) ->
     with kept(tmp_path) as keeper:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             keeper.process.send_signal(number)
-        assert keeper.ask(action="write", place="pipeline_info/main.nf", text="x") == {}
+        assert keeper.ask(**begin(tmp_path)) == {}
         assert "another run is writing" in refusal(tmp_path)
     assert keeper.process.returncode == 0
     assert {p.name for p in tmp_path.iterdir()} == {LOCK, "pipeline_info"}
@@ -146,9 +162,9 @@ def test_no_file_is_written_through_a_link(
             assert f"--output {output}: {LOCK} is a link" in keeper.claimed["error"]
         else:
             assert "error" not in keeper.claimed
-            for place in (RUN, "pipeline_info/main.nf"):
-                assert keeper.ask(action="write", place=place, text="new\n") == {}
-                assert (output / place).read_text() == "new\n"
+            assert keeper.ask(**begin(output)) == {}
+            for place, text in {RUN: '{"revision": ', "pipeline_info/main.nf": "#!"}.items():
+                assert (output / place).read_text().startswith(text)
                 assert not (output / place).is_symlink()
     assert contents(victim) == before
 
@@ -169,10 +185,7 @@ def test_a_folder_that_becomes_a_link_later_is_not_written_through(tmp_path: Pat
     before = contents(victim)
     with kept(output) as keeper:
         put_link(output / "pipeline_info", victim / "below")
-        assert (
-            "pipeline_info is a link"
-            in keeper.ask(action="write", place="pipeline_info/main.nf", text="")["error"]
-        )
+        assert "pipeline_info is a link" in keeper.ask(**begin(output))["error"]
     assert contents(victim) == before
 
 

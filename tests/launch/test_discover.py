@@ -15,6 +15,7 @@ import pytest
 
 from linumpy.errors import InputError
 from linumpy.launch.discover import checked_path, find_input, manual_transforms
+from tests.launch.asking import find_request
 from tests.pipeline.conftest import REPOSITORY, make_raw
 
 SCRIPT = REPOSITORY / "linumpy" / "launch" / "__main__.py"
@@ -208,11 +209,10 @@ def test_only_the_standard_library_is_loaded_and_digits_are_plain(tmp_path: Path
     Seen to fail with an import of `linumpy.cli`, and with an Arabic digit.
     """
     raw = make_raw(tmp_path / "raw", [3])
-    asked = json.dumps({"input": str(raw), "places": {}}) + "\n"
     command = [sys.executable, "-I", "-S", "-X", "importtime", str(SCRIPT), "find"]
     done = subprocess.run(
         command,
-        input=asked,
+        input=find_request(input=str(raw)),
         capture_output=True,
         text=True,
         check=True,
@@ -226,13 +226,18 @@ def test_only_the_standard_library_is_loaded_and_digits_are_plain(tmp_path: Path
 
 def test_errors_are_answers(tmp_path: Path) -> None:
     for command, asked, said in (
-        ("find", {"input": "gone", "places": {}}, "--input gone: no such folder; expected raw"),
-        ("find", {"input": ".", "places": {"the launch folder": "/a;b"}}, "the launch folder /a;b"),
-        ("path", {"option": "--truth", "text": "x", "folder": True}, "--truth x: no such folder"),
+        ("find", find_request(input="gone"), "--input gone: no such folder; expected raw"),
+        ("find", find_request({"the launch folder": "/a;b"}, input="."), "the launch folder /a;b"),
+        ("find", find_request({"the launch folder": "/a;b"}), "--input: missing; expected folder"),
+        (
+            "path",
+            '{"option": "--truth", "text": "x", "folder": true}\n',
+            "--truth x: no such folder",
+        ),
     ):
         done = subprocess.run(
             [sys.executable, "-I", "-S", str(SCRIPT), command],
-            input=json.dumps(asked) + "\n",
+            input=asked,
             capture_output=True,
             text=True,
             check=True,
