@@ -135,7 +135,7 @@ def run_nextflow(
     status = child.returncode if child.returncode >= 0 else 128 - child.returncode
     said = None
     if "run" in arguments:
-        # Of a run that succeeded the workflow says what its report found (linumpy/launch/findings.py).
+        # Of a run that succeeded, what its report found (linumpy/launch/findings.py).
         said = last_words(status, told, arguments) if status else printable(told)
     if said is not None:
         print(f"linum_nextflow.py: {said}", file=sys.stderr)

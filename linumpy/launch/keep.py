@@ -45,9 +45,9 @@ class Keeper:
 
     def run(self) -> None:
         """Answer until there are no more requests."""
-        asked = json.loads(self._requests.readline())
-        tell(self._answers, answer(self._begin_claim, asked))
-        if not hasattr(self, "_claim"):
+        claimed = answer(self._begin_claim, json.loads(self._requests.readline()))
+        tell(self._answers, claimed)
+        if "error" in claimed:
             return
         actions = {"begin": self._begin, "finish": self._finish}
         try:

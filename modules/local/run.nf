@@ -80,9 +80,12 @@ def end_run(keeper, subject) {
     keeper.process.waitFor()
     def problems = ended.error ? [ended.error] : ended.problems
     if (problems) {
-        problems.each { line -> log.error(line) }
-        // The one way from here to the status of the launch.
-        exit(1, 'the results are in the work folder; once the output folder can take them, -resume publishes them')
+        def advice = 'the results are in the work folder; once the output folder can take them, -resume publishes them'
+        (problems + [advice]).each { line -> log.error(line) }
+        if (workflow.success) {
+            // The one way from here to the status of the launch.
+            exit(1)
+        }
     }
     else if (workflow.success) {
         def brain = "${params.output}/${brain_name(params, subject)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -56,6 +57,13 @@ def test_all_sources_pass() -> None:
     status, lines = lint(*found)
     assert lines == [f"{scripts} scripts, {len(found) - scripts} configs, 0 problems"]
     assert status == 0
+
+
+def test_no_class_of_nextflow_and_no_thread_is_used() -> None:
+    """Seen to fail with `nextflow.Global.session` in a module."""
+    for path in REPOSITORY.glob("modules/local/*.nf"):
+        text = path.read_text(encoding="utf-8")
+        assert re.findall(r"(?<![\w.])nextflow\.\w+|\w*Thread\w*|parallelStream", text) == [], path
 
 
 PLANTED = {

@@ -1,0 +1,37 @@
+"""The last words on a run's report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from linumpy.launch.findings import findings
+
+HEAD = (
+    '<meta name="linumpy-findings" content="2 problems, 1 warning">\n'
+    '<meta name="linumpy-problem" content="z01: &lt;b&gt; &amp; &#34;c&#34; &#39;d&#39;">\n'
+    '<style></style><meta name="linumpy-problem" content="not of the head">'
+)
+
+
+def test_problems_are_told_from_the_head_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LINUMPY_FAILURE", raising=False)
+    page = tmp_path / "report.html"
+    assert findings(page) == ("", False)
+    page.write_text("<html>")
+    assert findings(page) == ("", False)
+    page.write_text(HEAD.replace("2 problems, 1 warning", "no problems").partition("\n")[0])
+    assert findings(page) == (f"no problems, see the report: {page}", False)
+    page.write_text(HEAD)
+    text = f"2 problems, 1 warning, see the report: {page}\n  z01: <b> & \"c\" 'd'"
+    assert findings(page) == (text, True)
+    # linum_nextflow.py says it.
+    told = tmp_path / "told"
+    monkeypatch.setenv("LINUMPY_FAILURE", str(told))
+    assert findings(page) == (text, True)
+    told.touch()
+    assert findings(page) == ("", False)
+    assert told.read_text() == text
