@@ -26,10 +26,10 @@ def typed(value, property) {
     property.type == 'number' && value instanceof Double ? value.toBigDecimal() : value
 }
 
-// All given parameters; what the schema does not know has no value.
+// All parameters in the schema's order, then given ones that it does not know, without their value.
 def typed_params(given, schema) {
-    def known = schema_properties(schema)
-    given.collectEntries { name, value -> [name, known[name] ? typed(value, known[name]) : null] }
+    def known = schema_properties(schema).collectEntries { name, property -> [name, typed(given[name], property)] }
+    known + (given.keySet() - known.keySet()).collectEntries { name -> [name, null] }
 }
 
 // The parameters that a process consumes, as JSON for its standard input. Another process's
