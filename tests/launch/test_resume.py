@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 
 from linumpy.errors import LinumpyError
 from linumpy.launch.resume import mend_work
+
+from .test_claim import begin, kept
 
 SESSION = "s-1"
 MOMENT = 1_700_000_000_123_456_789
@@ -117,4 +121,20 @@ def test_a_task_at_work_is_waited_for_and_told_first(tmp_path: Path) -> None:
 
         with pytest.raises(LinumpyError, match="stopped"):
             mend(tmp_path, stop)
+        assert (folder / "out" / "a").exists()
+
+
+def test_whoever_waits_is_told_at_once_and_may_stop(tmp_path: Path) -> None:
+    """By the process beside Nextflow. Seen to fail without `_is_stopped`: it waited on."""
+    output, work = tmp_path / "out", tmp_path / "work"
+    folder = make_task(work, "01", None)
+    record = {"revision": {}, "session": SESSION}
+    request = begin(output) | {"work_dir": str(work), "mend": True, "record": record}
+    with (folder / ".linumpy_lock").open("w") as lock, kept(output) as keeper:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        first = keeper.ask(**request)
+        assert first["more"] and "is still at work" in first["warnings"][0]
+        keeper.process.send_signal(signal.SIGINT)
+        assert keeper.process.stdout is not None
+        assert json.loads(keeper.process.stdout.readline())["error"].startswith("stopped while")
         assert (folder / "out" / "a").exists()
