@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.brain.register_pairwise import PairParts, PairShift
+from linumpy.brain.pair_shift import PairParts, PairShift
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.solve_deformation import MatchedPlaces, solve_deformation
 from linumpy.geometry.shift_field import ShiftField

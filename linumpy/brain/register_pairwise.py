@@ -16,6 +16,8 @@ import numpy as np
 
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.local_fit import LocalFit, fit_locally, has_room
+from linumpy.brain.pair_depths import MIN_PLANES, clear_maximum, depth_scores, nearest_first
+from linumpy.brain.pair_shift import PairParts, PairShift
 from linumpy.brain.rigid import fit_rigid, half_diagonal_px, middle_px
 from linumpy.brain.slice_planes import (
     Planes,
@@ -24,11 +26,10 @@ from linumpy.brain.slice_planes import (
     expected_plane,
     flatten_tissue,
 )
-from linumpy.device import Array, is_device_array, namespace, to_host
+from linumpy.device import Array
 from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     Peak,
-    confidence,
     correlation_surface,
     find_peak,
 )
@@ -40,7 +41,6 @@ MAX_PARTS_SIDE_PX = 4096
 MAX_PLANES = 10
 MAX_TURNED_SIDE_PX = 256
 NO_SHARED_PLANES = "no shared planes"
-_MIN_PLANES = 2
 _MAX_PIXELS = 2 * MAX_PLANES * MAX_COARSE_SIDE_PX**2
 _FINE_RADIUS_PX = 3
 _CLEAR_Z_SCORE = 12.0
@@ -51,91 +51,11 @@ _MIN_SHARE_OF_FACE = 0.7
 _MIN_KNOWN_SHARE = 0.01
 _MIN_OVERLAP_SHARE = 0.1
 _MIN_CONFIDENCE = 0.25
-_CLEAR_CURVATURE = 0.1
-_CLEAR_NOISES = 3.0
 _SPECKLE_PX = 8.0
 """Pixels of one plane that vary together, about."""
 _DEPTHS_TRIED = 3
 _TURNED_DEPTHS = 3
 """Depths at which angles are tried: a slice both turned and far off in depth is not expected."""
-
-
-@dataclass(frozen=True)
-class PairParts:
-    """Places that show the same in two slices, and how their displacement varies.
-
-    Attributes
-    ----------
-    fixed_um, moving_um
-        Stage positions in both, float64 (n, 2).
-    noise_um
-        Error of each, along one axis, as if places were independent.
-    field_um, length_um
-        Standard deviation of the deformation between both along one axis, and its length as of
-        Matérn's covariance.
-    step_um
-        Distance of places.
-    """
-
-    fixed_um: np.ndarray
-    moving_um: np.ndarray
-    noise_um: float
-    field_um: float
-    length_um: float
-    step_um: float
-
-
-@dataclass(frozen=True)
-class PairShift:
-    """How far a moving slice is off, against a fixed one, from where the motors put it.
-
-    Attributes
-    ----------
-    shift_um
-        z, axis 1, axis 2: where the moving slice's point `centre_um` lies in the fixed slice's
-        frame, minus `centre_um`; along z how much deeper than the slicing interval says.
-    rotation_deg
-        Turn of the moving slice against the fixed one, positive from axis 1 towards axis 2.
-    centre_um
-        Stage position in the moving slice, middle of what was compared.
-    correlation, z_score
-        Of the peak, and how far it stands out; 0 where there is none.
-    agreement
-        Share of the parts of the planes that by themselves match where the whole does, or where
-        their neighbours do.
-    z_measured
-        Whether the depth was.
-    plane_fixed, plane_moving
-        Planes of both that show the same.
-    reason
-        Why the pair is not to be believed; empty if it may be.
-    sigma_um, sigma_deg
-        What the deformation between both makes of shift, along one axis, and turn: standard
-        errors. 0 where no parts were measured.
-    parts
-        What was measured of parts of the planes; None where too few match.
-    """
-
-    fixed_id: int
-    moving_id: int
-    shift_um: np.ndarray
-    correlation: float = 0.0
-    z_score: float = 0.0
-    z_measured: bool = False
-    rotation_deg: float = 0.0
-    centre_um: tuple[float, float] = (0.0, 0.0)
-    agreement: float = 0.0
-    plane_fixed: int = 0
-    plane_moving: int = 0
-    reason: str = ""
-    sigma_um: float = 0.0
-    sigma_deg: float = 0.0
-    parts: PairParts | None = None
-
-    @property
-    def confidence(self) -> float:
-        """By the peak alone: between 0, the height of noise, and 1; at least one half to accept."""
-        return confidence(self.z_score)
 
 
 def register_pair(
@@ -209,7 +129,7 @@ def _register_at(
     """Measure a pair about one distance of the faces; the answer's z is the distance itself."""
     none = PairShift(fixed.slice_id, moving.slice_id, np.zeros(3))
     offset = expected_plane(1, distance_um, voxel_um[0], 0)
-    if min(moving.shape[0], fixed.shape[0] - offset) - params.first_plane < _MIN_PLANES:
+    if min(moving.shape[0], fixed.shape[0] - offset) - params.first_plane < MIN_PLANES:
         return replace(none, reason=NO_SHARED_PLANES)
     pair = _Pair(fixed, moving, np.asarray(voxel_um), offset, params)
     if reason := pair.nothing_to_compare():
@@ -348,7 +268,7 @@ class _Pair:
         long as there are enough others.
         """
         top, high = self.moving.low, self.moving.high
-        while high - top >= 2 * _MIN_PLANES:
+        while high - top >= 2 * MIN_PLANES:
             below = self.moving.known(min(top + MAX_PLANES, high) - 1)
             if self.moving.known(top) >= _MIN_SHARE_OF_FACE * below:
                 break
@@ -410,7 +330,7 @@ class _Pair:
             return fit
         # Memory is bounded, whatever the slice: of a large one there are fewer planes.
         count = _MAX_PIXELS // (shape[0] * shape[1])
-        count = max(_MIN_PLANES, min(self.count, count))
+        count = max(MIN_PLANES, min(self.count, count))
         first, second = (
             flatten_tissue(*each.volume.read(slice(start, start + count), window))
             for each, start, window in zip(
@@ -445,7 +365,7 @@ class _Pair:
 
         Slices are hardly turned as a rule: other angles are tried where they match poorly.
         """
-        steps = _nearest_first(
+        steps = nearest_first(
             self.reach,
             self.fixed.volume.shape[0] - self.count - self.start,
             self.fixed.low - self.start,
@@ -631,8 +551,8 @@ class _Pair:
     def _search_depth(self, fit: _Fit) -> float | None:
         """Find how many planes deeper than expected the match lies; None when it is not clear."""
         first = self.fixed.within(fit.windows[0], self.fixed.low, self.fixed.count)
-        values = _depth_scores(first, fit.turned)
-        place = _clear_maximum(values, float(np.sqrt(_SPECKLE_PX / fit.turned.size)))
+        values = depth_scores(first, fit.turned)
+        place = clear_maximum(values, float(np.sqrt(_SPECKLE_PX / fit.turned.size)))
         return None if place is None else place + self.fixed.low - self.start
 
 
@@ -648,68 +568,3 @@ def _rate(first: Array, second: Array, about_px: np.ndarray, within_px: float) -
     )
     expected = (float(about_px[0]), float(about_px[1]))
     return find_peak(surface, expected_px=expected, within_px=within_px)
-
-
-def _clear_maximum(values: np.ndarray, noise: float) -> float | None:
-    """Return where the correlation along depth is highest, to a fraction; None if it is not clear.
-
-    Anatomy changes slowly along depth and is alike over many planes: its maximum is flat. That of
-    speckle is sharp.
-
-    Parameters
-    ----------
-    values
-        Correlation at each depth.
-    noise
-        Its standard deviation.
-    """
-    best = int(values.argmax())
-    if best in (0, len(values) - 1):
-        return None
-    before, peak, after = values[best - 1 : best + 2]
-    curvature = before - 2 * peak + after
-    if -curvature < max(_CLEAR_CURVATURE * peak, _CLEAR_NOISES * np.sqrt(6) * noise):
-        return None
-    return float(best + 0.5 * (before - after) / curvature)
-
-
-def _nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
-    """List depth shifts to try: none first, then every second one, nearest first.
-
-    Planes that lie two apart still look alike; a slice much deeper or higher than expected would
-    otherwise match nowhere.
-    """
-    steps = [s for k in range(0, reach + 1, 2) for s in ((k, -k) if k else (0,))]
-    return [s for s in steps if lowest <= s <= highest]
-
-
-def _depth_scores(first: Array, second: Array) -> np.ndarray:
-    """Return the correlation of `second` with the planes of `first` from each on.
-
-    Near the end of `first` the last planes of `second` meet nothing and do not count, as long as
-    `_MIN_PLANES` do. The products of all planes are fetched from a device together.
-    """
-    xp = namespace(first)
-    n, n_scores = len(second), len(first) - min(_MIN_PLANES, len(second)) + 1
-    met = [min(n_scores, len(first) - k) for k in range(n)]
-    sums = [_plane_products(first[k : k + met[k]], second[k]) for k in range(n)]
-    squares = [_plane_products(plane[None], plane) for stack in (first, second) for plane in stack]
-    found = to_host(xp.concatenate([*sums, *squares])).astype(np.float64)
-    energy, energies = np.split(found[sum(met) :], [len(first)])
-    product, ours, theirs = np.zeros((3, n_scores))
-    start = 0
-    for k, count in enumerate(met):
-        product[:count] += found[start : start + count]
-        ours[:count] += energy[k : k + count]
-        theirs[:count] += energies[k]
-        start += count
-    return np.asarray(product / (np.sqrt(ours) * np.sqrt(theirs) + 1e-12))
-
-
-def _plane_products(planes: Array, plane: Array) -> Array:
-    """Return the sum of the products of each plane's pixels with those of one plane."""
-    if is_device_array(planes):
-        return (planes * plane).sum(axis=(1, 2))
-    one = to_host(plane)
-    room = np.empty_like(one)
-    return np.array([np.multiply(other, one, out=room).sum() for other in planes])

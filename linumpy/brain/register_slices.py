@@ -17,7 +17,8 @@ import numpy as np
 
 from linumpy.brain.deformation_model import deformation_record, fields_of
 from linumpy.brain.expected_depths import expected_depths, expected_steps
-from linumpy.brain.register_pairwise import NO_SHARED_PLANES, PairShift, register_pair
+from linumpy.brain.pair_shift import PairShift
+from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
 from linumpy.brain.solve_depths import DepthSolution, solve_depths

@@ -15,8 +15,8 @@ from linumpy.brain.manual.transforms import (
     read_transform,
     write_transform,
 )
+from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.poses import map_of, pose_of, stage_to_common
-from linumpy.brain.register_pairwise import PairShift
 from linumpy.brain.register_slices import (
     SliceRegistration,
     SliceVolume,

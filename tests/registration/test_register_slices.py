@@ -10,6 +10,7 @@ from scipy.ndimage import gaussian_filter1d
 
 from linumpy.brain import register_pairwise as module
 from linumpy.brain import slice_planes
+from linumpy.brain.pair_depths import clear_maximum, depth_scores
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.register_slices import (
     motor_registration,
@@ -260,7 +261,7 @@ def test_planes_of_other_windows_are_other_planes(xp, rng, tissue, factor):
 def test_depths_are_scored_by_their_correlation(xp, rng):
     first = rng.normal(size=(9, 12, 14)).astype(np.float32)
     second = rng.normal(size=(4, 12, 14)).astype(np.float32)
-    scores = module._depth_scores(xp.asarray(first), xp.asarray(second))
+    scores = depth_scores(xp.asarray(first), xp.asarray(second))
     expected = []
     for k in range(8):
         # At the end fewer planes meet.
@@ -387,13 +388,13 @@ def test_speckle_tells_depth_on_whatever_anatomy_adds():
         slow = 0.3 * np.exp(-(((plane - rng.uniform(7, 13)) / 12) ** 2))
         slow = slow + rng.normal(0, 0.002, 21)
         sharp = slow + 0.1 * np.exp(-(((plane - 9) / 1.2) ** 2))
-        assert module._clear_maximum(sharp, 0.002) == pytest.approx(9, abs=0.3)
-        assert module._clear_maximum(slow, 0.002) is None
+        assert clear_maximum(sharp, 0.002) == pytest.approx(9, abs=0.3)
+        assert clear_maximum(slow, 0.002) is None
     flat = 0.01 * rng.normal(size=(200, 21))
-    found = [module._clear_maximum(values, 0.01) is not None for values in flat]
+    found = [clear_maximum(values, 0.01) is not None for values in flat]
     assert np.mean(found) < 0.05
     # One that may lie beyond what was searched is none.
-    assert module._clear_maximum(np.linspace(0, 1, 9), 0.001) is None
+    assert clear_maximum(np.linspace(0, 1, 9), 0.001) is None
 
 
 def test_what_is_dim_counts_less_when_planes_are_flattened(xp, rng):

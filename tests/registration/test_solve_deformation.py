@@ -11,7 +11,7 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
     common_canvas,
     interpolate,
 )
-from linumpy.brain.register_pairwise import PairParts, PairShift
+from linumpy.brain.pair_shift import PairParts, PairShift
 from linumpy.brain.register_slices import (
     SliceRegistration,
     _trust,
