@@ -102,7 +102,7 @@ PROCESSES: dict[str, Process] = {
     "detect_rehoming": _FIGURE,
     "create_mosaic_grid_3d": Process("slice", "grid", Memory(90 * MB, tiles=8.5)),
     "learn_models": Process(
-        "slice", "grid", Memory(130 * MB, tiles=1.5, raw_tiles=1.5, resting=-1)
+        "slice", "grid", Memory(145 * MB, tiles=1.5, raw_tiles=1.5, resting=-1)
     ),
     "reconstruct_slice": Process(
         "slice", "grid", Memory(330 * MB, tiles=1.0, raw_tiles=1.0, resting=1, slices=1.25)

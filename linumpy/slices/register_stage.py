@@ -32,8 +32,13 @@ from linumpy.tiles.register_tiles import (
     tile_brightness,
     tile_evidence,
 )
-from linumpy.tiles.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
-from linumpy.tiles.scan_strips import overlap_strips, scan_evidence
+from linumpy.tiles.scan_distortion import (
+    ScanDistortion,
+    ScanEvidence,
+    Strip,
+    fit_scan_distortion,
+)
+from linumpy.tiles.scan_strips import measured_strip, overlap_strips, scan_evidence
 
 SCAN_MODEL = "scan_distortion"
 """Stem of the acquisition's model of the scan."""
@@ -147,7 +152,7 @@ class RegisterTiles(Stage):
         self._projection: dict[int, np.ndarray] = {}
         self._pending: list[tuple[tuple[int, int] | None, PendingPair]] = []
         self._results: dict[tuple[int, int], PairResult] = {}
-        self._looks: dict[tuple[int, int], list[tuple[tuple[int, int], PairResult]]] = {}
+        self._strips: list[Strip] = []
 
     def measure(self, tile: Tile) -> tuple[TileEvidence, Array]:
         """Return flattened slabs and the depth mean, where the tile lies."""
@@ -178,12 +183,14 @@ class RegisterTiles(Stage):
         return [None, *(overlap_strips(pair, n_pixels) if self._measure_strips else [])]
 
     def _finish_pending(self) -> None:
+        """Take what was correlated; a pair is started together with its strips."""
         results = finish_pairs([pair for _, pair in self._pending])
-        for (strip, _), result in zip(self._pending, results, strict=True):
-            if strip is None:
-                self._results[result.pair.tiles] = result
-            else:
-                self._looks.setdefault(result.pair.tiles, []).append((strip, result))
+        for (pixels, _), result in zip(self._pending, results, strict=True):
+            tiles = result.pair.tiles
+            if pixels is None:
+                self._results[tiles] = result
+            elif strip := measured_strip(self._results[tiles], pixels, result):
+                self._strips.append(strip)
         self._pending = []
 
     def _solve_positions(self, results: Sequence[PairResult]) -> tuple[Solution, np.ndarray | None]:
@@ -191,7 +198,7 @@ class RegisterTiles(Stage):
         scan = self._scan
         if scan is None:
             solution = solve_positions(self._stage_px, results)
-            self.evidence = scan_evidence(self._stage_px, solution, results, self._looks)
+            self.evidence = scan_evidence(self._stage_px, solution, results, self._strips)
             # One slice's strips are too few: its scale alone may tell.
             own = replace(self.evidence, strips=())
             shape, voxel_um = self._layout.tile_shape_px, self._layout.voxel_um

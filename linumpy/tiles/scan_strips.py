@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,11 +46,31 @@ def overlap_strips(pair: TilePair, n_pixels: int) -> list[tuple[int, int]]:
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 
+def measured_strip(result: PairResult, pixels: tuple[int, int], look: PairResult) -> Strip | None:
+    """Return what a strip measures near where the whole overlap does, or None.
+
+    Parameters
+    ----------
+    result, look
+        Correlations of the whole overlap and of the strip.
+    pixels
+        Of the strip, from `overlap_strips`.
+    """
+    if result.peak is None:
+        return None
+    peak = look.look_again(result.displacement_px, _REACH_PX)
+    if peak is None or peak.z_score < SECOND_LOOK_Z_SCORE:
+        return None
+    measured = np.add(peak.displacement_px, look.origin_px)[FAST_AXIS]
+    step = result.displacement_px[FAST_AXIS]
+    return Strip(result.pair.tiles, pixels, float(step), float(measured))
+
+
 def scan_evidence(
     stage_px: np.ndarray,
     solution: Solution,
     results: Sequence[PairResult],
-    looks: Mapping[tuple[int, int], Sequence[tuple[tuple[int, int], PairResult]]],
+    strips: Sequence[Strip] = (),
 ) -> ScanEvidence:
     """Return what a slice tells of the scan, once its positions are solved.
 
@@ -60,36 +80,23 @@ def scan_evidence(
         Reported tile corners, shape (n_tiles, 2), lateral pixels.
     solution, results
         From `solve_positions`, with the scan taken to be straight.
-    looks
-        Pixels and correlation of each strip of a pair's overlap, by the pair's tiles.
+    strips
+        Of all pairs; left out are those of pairs that were rejected, or found elsewhere at a second
+        look.
     """
     sizes = np.bincount(solution.component + 1, minlength=2)
     sizes[0] = 0
     joined = solution.component + 1 == sizes.argmax()
     along = [r for r in results if r.accepted and _is_along_fast(r.pair)]
+    steps = {r.pair.tiles: float(r.displacement_px[FAST_AXIS]) for r in along}
     return ScanEvidence(
         stage_px=stage_px[joined],
         position_px=solution.position_px[joined],
-        steps_px=np.array([r.displacement_px[FAST_AXIS] for r in along]),
-        strips=[
-            strip
-            for result in along
-            for pixels, look in looks.get(result.pair.tiles, ())
-            if (strip := _strip(result, pixels, look)) is not None
-        ],
+        steps_px=np.array(list(steps.values())),
+        strips=[strip for strip in strips if steps.get(strip.tiles) == strip.step_px],
     )
 
 
 def _is_along_fast(pair: TilePair) -> bool:
     """Whether the tiles lie beside each other along the fast axis."""
     return bool(np.abs(pair.expected_px).argmax() == FAST_AXIS)
-
-
-def _strip(result: PairResult, pixels: tuple[int, int], look: PairResult) -> Strip | None:
-    """Return what a strip measures near where the whole overlap does, or None."""
-    peak = look.look_again(result.displacement_px, _REACH_PX)
-    if peak is None or peak.z_score < SECOND_LOOK_Z_SCORE:
-        return None
-    measured = np.add(peak.displacement_px, look.origin_px)[FAST_AXIS]
-    step = result.displacement_px[FAST_AXIS]
-    return Strip(result.pair.tiles, pixels, float(step), float(measured))

@@ -20,7 +20,7 @@ from linumpy.tiles.scan_distortion import (
     pair_mismatch,
     straighten,
 )
-from linumpy.tiles.scan_strips import overlap_strips, scan_evidence
+from linumpy.tiles.scan_strips import measured_strip, overlap_strips, scan_evidence
 
 from .test_register_tiles import measured_pairs
 
@@ -74,7 +74,7 @@ def learned(rng, stages, trues, error, sigma=0.1):
     evidence, pairs = [], []
     for stage, true in zip(stages, trues, strict=True):
         results = bent_pairs(rng, stage, true, error)
-        part = scan_evidence(stage, solve_positions(stage, results), results, {})
+        part = scan_evidence(stage, solve_positions(stage, results), results)
         strips = measured_strips(rng, true, results, error, sigma)
         evidence.append(type(part)(part.stage_px, part.position_px, part.steps_px, strips))
         pairs.append(results)
@@ -83,7 +83,7 @@ def learned(rng, stages, trues, error, sigma=0.1):
 
 def own(stage, results):
     """The model that whole overlaps of one slice tell."""
-    part = scan_evidence(stage, solve_positions(stage, results), results, {})
+    part = scan_evidence(stage, solve_positions(stage, results), results)
     return fit_scan_distortion(SIDE, VOXEL_UM, [part])
 
 
@@ -180,12 +180,14 @@ def test_strips_of_pictures_tell_the_shape_of_a_scan(xp, bent_tiles):
     evidence = [tile_evidence(xp.asarray(tile)) for tile in tiles]
     pairs = find_pairs(stage, (SIDE, SIDE))
     results = [correlate_pair(evidence[p.a], evidence[p.b], p) for p in pairs]
-    looks = {}
-    for p in pairs:
-        strips = overlap_strips(p, SIDE)
-        started = [start_pair(evidence[p.a], evidence[p.b], p, strip) for strip in strips]
-        looks[p.tiles] = list(zip(strips, finish_pairs(started), strict=True))
-    part = scan_evidence(stage, solve_positions(stage, results), results, looks)
+    strips = []
+    for result in results:
+        p = result.pair
+        for pixels in overlap_strips(p, SIDE):
+            look = finish_pairs([start_pair(evidence[p.a], evidence[p.b], p, pixels)])[0]
+            strips.append(measured_strip(result, pixels, look))
+    solution = solve_positions(stage, results)
+    part = scan_evidence(stage, solution, results, [strip for strip in strips if strip])
     assert len(part.strips) >= 12
     error = LAWS["S and bow"]
     for strip in part.strips:
