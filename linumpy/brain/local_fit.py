@@ -15,15 +15,12 @@ import numpy as np
 
 from linumpy.brain.kriging import SmoothDisplacement, fit_displacement
 from linumpy.brain.local_shifts import LocalShifts, measure_local_shifts
-from linumpy.device import Array, namespace
+from linumpy.device import Array
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import (
     Turn,
-    bend_of,
-    find_samples,
     rotation_matrix,
-    sample_mask,
-    sample_planes,
+    warp_planes,
 )
 
 WINDOW_PX = 64
@@ -199,32 +196,6 @@ def has_room(shape: Sequence[int]) -> bool:
 
 def _middle(planes: Array) -> np.ndarray:
     return (np.asarray(planes.shape[1:], float) - 1) / 2
-
-
-def warp_planes(
-    planes: Array, turn: Turn, shape: tuple[int, int], field: ShiftField | None
-) -> Array:
-    """Return flattened planes sampled at the pixels of others; zeros are unknown.
-
-    Parameters
-    ----------
-    planes
-        Shape (z, axis 1, axis 2), float32.
-    turn
-        Where pixels of the result lie in `planes`.
-    shape
-        Rows and columns of the result.
-    field
-        What is added to the pixels of the result before `turn`, px; None for nothing.
-    """
-    xp = namespace(planes)
-    output = (slice(0, shape[0]), slice(0, shape[1]))
-    source = (slice(0, planes.shape[1]), slice(0, planes.shape[2]))
-    bend = None if field is None else xp.asarray(bend_of(field, turn, output))
-    samples = find_samples(turn, output, source, xp, bend)
-    out = sample_planes(planes, samples)
-    out *= sample_mask(planes != 0, samples)
-    return out
 
 
 def _bent(turn: Turn, field: ShiftField | None, points: np.ndarray) -> np.ndarray:

@@ -161,6 +161,32 @@ def sample_mask(mask: Array, samples: Samples) -> Array:
     return out
 
 
+def warp_planes(
+    planes: Array, turn: Turn, shape: tuple[int, int], field: ShiftField | None = None
+) -> Array:
+    """Return flattened planes sampled at the pixels of others; 0 stands for what is not known.
+
+    Parameters
+    ----------
+    planes
+        Shape (z, axis 1, axis 2), float32.
+    turn
+        Where pixels of the result lie in `planes`.
+    shape
+        Rows and columns of the result.
+    field
+        What is added to the pixels of the result before `turn`, px; None for nothing.
+    """
+    xp = namespace(planes)
+    output = (slice(0, shape[0]), slice(0, shape[1]))
+    source = (slice(0, planes.shape[1]), slice(0, planes.shape[2]))
+    bend = None if field is None else xp.asarray(bend_of(field, turn, output))
+    samples = find_samples(turn, output, source, xp, bend)
+    out = sample_planes(planes, samples)
+    out *= sample_mask(planes != 0, samples)
+    return out
+
+
 def turn_planes(
     planes: Array, rotation_deg: float, centre_px: Sequence[float] | np.ndarray
 ) -> Array:
@@ -175,12 +201,8 @@ def turn_planes(
     centre_px
         The point that stays, in pixels counted at their centres.
     """
-    xp = namespace(planes)
-    window = (slice(0, planes.shape[1]), slice(0, planes.shape[2]))
-    samples = find_samples(Turn.about(rotation_deg, centre_px), window, window, xp)
-    out = sample_planes(planes, samples)
-    out *= sample_mask(planes != 0, samples)
-    return out
+    shape = (planes.shape[1], planes.shape[2])
+    return warp_planes(planes, Turn.about(rotation_deg, centre_px), shape)
 
 
 def _take(flat: Array, index: Array) -> Array:

@@ -38,7 +38,7 @@ from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Key, Tile
 from linumpy.stage_params.slices import CropParams, NormalizeParams, StitchParams
-from linumpy.tiles.scan_distortion import straighten
+from linumpy.tiles.scan_distortion import Straightening
 from linumpy.tiles.stitch_3d_refined import (
     blending_weights,
     canvas_shape,
@@ -102,7 +102,8 @@ class StitchedSource(Source):
                 ", ".join(f"({ix}, {iy})" for ix, iy in sorted(self._odd)),
             )
         self._left_out = self._dim | self._odd
-        self._scan_error_px = positions.scan_error_px()
+        error_px = positions.scan_error_px()
+        self._straightening = None if error_px is None else Straightening.of(error_px)
         corner_um = corner_px * lateral_um
         self.layout = SliceLayout(
             shape=(grid.tile_shape_px[0], *shape),
@@ -160,8 +161,8 @@ class StitchedSource(Source):
                 tile = self._store.get(self._keys[n], where)
                 valid = None if tile.valid is None else to_device(tile.valid, device)
                 data = to_device(tile.data, device)
-                if self._scan_error_px is not None:
-                    data, valid = straighten(data, valid, self._scan_error_px)
+                if self._straightening is not None:
+                    data, valid = self._straightening.apply(data, valid)
                 out.append((data, valid, self._offset_px[n]))
             return out
 

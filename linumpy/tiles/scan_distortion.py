@@ -326,36 +326,57 @@ def pair_mismatch(error_px: np.ndarray, displacement_px: np.ndarray) -> np.ndarr
     return out
 
 
-def straighten(array: Array, valid: Array | None, error_px: np.ndarray) -> tuple[Array, Array]:
-    """Resample a tile along its fast axis onto a straight scan, by linear interpolation.
+@dataclass(frozen=True)
+class Straightening:
+    """How tiles of a bent scan are resampled along their fast axis onto a straight one.
 
-    Parameters
+    Attributes
     ----------
-    array
-        Tile (z, axis 1, axis 2), float32, NumPy or CuPy.
-    valid
-        Its mask, or None.
-    error_px
-        Distortion at each pixel of axis 1.
-
-    Returns
-    -------
-    The tile, and its mask (uint8): places that no A-line shows are 0 in both.
+    weights
+        Of linear interpolation, float64 (pixels, pixels).
+    unseen
+        Pixels that no A-line shows then.
     """
-    n = len(error_px)
-    pixel = np.arange(n)
-    place = np.interp(pixel, pixel + error_px, pixel)
-    low = np.minimum(place.astype(int), n - 2)
-    weights = np.zeros((n, n))
-    weights[pixel, low] = 1 - (place - low)
-    weights[pixel, low + 1] = place - low
-    if valid is None:
-        out = apply_axis_weights(array, (None, weights, None))
-        kept = namespace(array).ones(array.shape, np.uint8)
-    else:
-        out, kept = resample_masked(array, valid, (None, weights, None))
-    # Half a pixel beyond the outermost centres is still theirs.
-    unseen = (pixel < error_px[0] - 0.5) | (pixel > n - 0.5 + error_px[-1])
-    for edge in np.flatnonzero(unseen).tolist():
-        out[:, edge], kept[:, edge] = 0, 0
-    return out, kept
+
+    weights: np.ndarray
+    unseen: tuple[int, ...]
+
+    @classmethod
+    def of(cls, error_px: np.ndarray) -> Straightening:
+        """Return what undoes a distortion, given at each pixel of axis 1."""
+        n = len(error_px)
+        pixel = np.arange(n)
+        place = np.interp(pixel, pixel + error_px, pixel)
+        low = np.minimum(place.astype(int), n - 2)
+        weights = np.zeros((n, n))
+        weights[pixel, low] = 1 - (place - low)
+        weights[pixel, low + 1] = place - low
+        # So that what is derived from it may be kept.
+        weights.setflags(write=False)
+        # Half a pixel beyond the outermost centres is still theirs.
+        unseen = (pixel < error_px[0] - 0.5) | (pixel > n - 0.5 + error_px[-1])
+        return cls(weights, tuple(np.flatnonzero(unseen).tolist()))
+
+    def apply(self, array: Array, valid: Array | None) -> tuple[Array, Array]:
+        """Straighten a tile.
+
+        Parameters
+        ----------
+        array
+            Tile (z, axis 1, axis 2), float32, NumPy or CuPy.
+        valid
+            Its mask, or None.
+
+        Returns
+        -------
+        The tile, and its mask (uint8): places that no A-line shows are 0 in both.
+        """
+        matrices = (None, self.weights, None)
+        if valid is None:
+            out = apply_axis_weights(array, matrices)
+            kept = namespace(array).ones(array.shape, np.uint8)
+        else:
+            out, kept = resample_masked(array, valid, matrices)
+        for edge in self.unseen:
+            out[:, edge], kept[:, edge] = 0, 0
+        return out, kept

@@ -15,10 +15,10 @@ from linumpy.tiles.register_tiles import (
     tile_evidence,
 )
 from linumpy.tiles.scan_distortion import (
+    Straightening,
     Strip,
     fit_scan_distortion,
     pair_mismatch,
-    straighten,
 )
 from linumpy.tiles.scan_strips import measured_strip, overlap_strips, scan_evidence
 
@@ -209,10 +209,11 @@ def test_a_straightened_tile_shows_the_field_where_it_lies(xp, bent_tiles):
     """Against the field itself, interpolated by SciPy; borders that no A-line shows are invalid."""
     _, true, tiles, field = bent_tiles
     error = LAWS["S and bow"]
-    data, kept = map(to_host, straighten(xp.asarray(tiles[4]), None, error))
+    straightening = Straightening.of(error)
+    data, kept = map(to_host, straightening.apply(xp.asarray(tiles[4]), None))
     masked = np.ones(tiles[4].shape, np.uint8)
     masked[:, 40:50, 70:] = 0
-    part, kept_part = map(to_host, straighten(xp.asarray(tiles[4]), xp.asarray(masked), error))
+    part, kept_part = map(to_host, straightening.apply(xp.asarray(tiles[4]), xp.asarray(masked)))
     same = kept_part == 1
     np.testing.assert_allclose(part[same], data[same], rtol=1e-5)
     assert (~same & (kept == 1)).sum() in range(6 * 50 * 8, 6 * 50 * 13)
