@@ -3,7 +3,7 @@
 
 An acquisition of so many slices of a size, on 1 to 64 GPUs: time, speed-up, how busy the GPUs are,
 and what the run waits for. Then each limit is taken away alone, which shows what it costs. Nothing
-is computed but the simulation (`linumpy.planning.simulate`), which takes seconds.
+is computed but the simulation (`simulate.py`), which takes seconds.
 """
 
 from __future__ import annotations
@@ -19,15 +19,27 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 # Run from a checkout, linumpy need not be installed.
-sys.path[:0] = [str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from linumpy.planning.machine import Resources  # noqa: E402
+from machine_model import (  # noqa: E402
+    LOCAL_POLL_S,
+    LOCAL_SUBMIT_S,
+    REASONS,
+    SLURM_POLL_S,
+    SLURM_QUEUE_S,
+    SLURM_QUEUE_SIZE,
+    SLURM_SUBMIT_S,
+    Machine,
+    Simulation,
+    Task,
+)
+from simulate import critical_path_s, simulate  # noqa: E402
+
 from linumpy.planning.plan_params import PlanParams  # noqa: E402
-from linumpy.planning.simulate import critical_path_s, simulate  # noqa: E402
-from linumpy.planning.sizes import plan_sizes  # noqa: E402
+from linumpy.planning.processes import learned_tiles  # noqa: E402
+from linumpy.planning.sizes import BRAIN_STORED, GRID_STORED, SLICE_STORED, Sizes, plan_sizes  # noqa: E402
 from linumpy.planning.stage_times import read_stage_times  # noqa: E402
 from linumpy.planning.survey import SliceScan, Survey  # noqa: E402
-from linumpy.planning.task import REASONS, Machine, Simulation, Task  # noqa: E402
 from linumpy.planning.tasks import build_tasks  # noqa: E402
 
 TILE_SHAPE = (256, 512, 512)
@@ -79,15 +91,41 @@ def make_tasks(found: Survey, *, grids: bool) -> list[Task]:
     """Return the tasks of a run on GPUs, with or without mosaic grids."""
     params = PlanParams.from_values({"use_gpu": True, "keep_mosaic_grids": grids})
     sizes = plan_sizes(found, params)
-    return build_tasks(found, sizes, params, read_stage_times()).tasks
+    tasks = build_tasks(found, sizes, params, read_stage_times()).tasks
+    moved = moved_bytes(found, sizes, learned_tiles(found, params), grids=grids)
+    return [Task(**vars(task), moved_bytes=moved.get(task.process, 0.0)) for task in tasks]
+
+
+def moved_bytes(
+    found: Survey, sizes: Sizes, learned_tiles: int, *, grids: bool
+) -> dict[str, float]:
+    """Return the bytes that a task of each process reads and writes; all slices are alike."""
+    scan = found.slices[0]
+    grid = GRID_STORED * scan.grid_bytes
+    tiles = grid if grids else scan.raw_bytes
+    stored = SLICE_STORED * sizes.slices_bytes
+    return {
+        "create_mosaic_grid_3d": scan.raw_bytes + grid,
+        "learn_models": learned_tiles / scan.n_tiles * tiles,
+        "reconstruct_slice": tiles + SLICE_STORED * sizes.slices[0].volume_bytes,
+        "assess_slice_quality": stored,
+        "register_slices": stored,
+        "stack_slices_motor": stored + BRAIN_STORED * sizes.brain_bytes,
+    }
 
 
 def machine(gpus: int, bandwidth: float, *, batch: bool) -> Machine:
     """Return so many GPUs, of SLURM nodes or of one machine, with the cores beside them."""
-    resources = Resources(
-        cores=CPU_CORES + CORES_A_GPU * gpus, memory_bytes=1 << 60, gpus=gpus, batch=batch
-    )
-    return resources.machine(bandwidth)
+    where = Machine(cores=CPU_CORES + CORES_A_GPU * gpus, gpus=gpus, bandwidth=bandwidth)
+    if batch:
+        return replace(
+            where,
+            submit_s=SLURM_SUBMIT_S,
+            poll_s=SLURM_POLL_S,
+            queue_s=SLURM_QUEUE_S,
+            queue_size=SLURM_QUEUE_SIZE,
+        )
+    return replace(where, memory_bytes=1 << 60, submit_s=LOCAL_SUBMIT_S, poll_s=LOCAL_POLL_S)
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from linumpy.leases.nvml import list_gpus, visible_gpus
-from linumpy.planning.task import Machine
 
-LOCAL_SUBMIT_S = 0.03
-LOCAL_POLL_S = 0.1
-"""Nextflow's local executor: what starting a task takes it, and how often it looks."""
-
-SLURM_SUBMIT_S = 1.0
-SLURM_POLL_S = 5.0
-SLURM_QUEUE_S = 2.0
-SLURM_QUEUE_SIZE = 100
-"""Of ``conf/slurm.config``: jobs a second, how often Nextflow looks, jobs at a time; and the least
-time that SLURM keeps a job when there is room at once."""
+LOCAL_S = (0.03, 0.05)
+SLURM_S = (1.0, 4.5)
+"""Seconds between two tasks that Nextflow starts, and from a task's end until it is seen, with the
+time that SLURM keeps a job at least; of the local executor, and of ``conf/slurm.config``."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +33,15 @@ class Resources:
     gpu_bytes: int | None = None
     batch: bool = False
 
-    def machine(self, bandwidth: float = math.inf) -> Machine:
-        """Return it as Nextflow uses it; `bandwidth` is the file system's in bytes a second."""
-        if self.batch:
-            return Machine(
-                cores=self.cores,
-                gpus=self.gpus,
-                bandwidth=bandwidth,
-                submit_s=SLURM_SUBMIT_S,
-                poll_s=SLURM_POLL_S,
-                queue_s=SLURM_QUEUE_S,
-                queue_size=SLURM_QUEUE_SIZE,
-            )
-        return Machine(
-            cores=self.cores,
-            gpus=self.gpus,
-            memory_bytes=self.memory_bytes,
-            bandwidth=bandwidth,
-            submit_s=LOCAL_SUBMIT_S,
-            poll_s=LOCAL_POLL_S,
-        )
+    @property
+    def submit_s(self) -> float:
+        """Seconds between the starts of two tasks."""
+        return (SLURM_S if self.batch else LOCAL_S)[0]
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds that a task takes beside its own."""
+        return (SLURM_S if self.batch else LOCAL_S)[1]
 
 
 def this_machine(environment: Mapping[str, str] = os.environ) -> Resources:

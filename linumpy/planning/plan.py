@@ -11,18 +11,17 @@ from linumpy.errors import InputError
 from linumpy.planning.machine import Resources
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.processes import (
-    PROCESSES,
     REQUESTS,
     DeviceNeed,
     device_need,
     host_bytes,
 )
-from linumpy.planning.simulate import simulate
+from linumpy.planning.schedule import Schedule, chain_s, schedule
 from linumpy.planning.sizes import Disk, Sizes, plan_disks, plan_sizes
 from linumpy.planning.stage_times import StageTimes, read_stage_times
 from linumpy.planning.survey import Survey, survey
-from linumpy.planning.task import Simulation, Task
-from linumpy.planning.tasks import Graph, build_tasks
+from linumpy.planning.tasks import Graph, Task, build_tasks
+from linumpy.stage_params.declared import STAGES
 
 MEASURED, ESTIMATED, UNKNOWN = "measured", "estimated", "unknown"
 _WORTH_SHARE = 0.05
@@ -44,7 +43,7 @@ class ProcessPlan:
     total_s
         Seconds of all its tasks, one after the other.
     begins_s, ends_s
-        When the first begins and the last ends, by the simulation.
+        When the first begins and the last ends, by the scheduled.
     basis
         Whether times are measured, estimated or unknown.
     """
@@ -75,6 +74,8 @@ class Plan:
 
     Attributes
     ----------
+    chain_s
+        Seconds of the longest chain of tasks; more cores or GPUs do not make it shorter.
     problems
         What will fail or be refused.
     notes
@@ -87,7 +88,8 @@ class Plan:
     resources: Resources
     params: PlanParams
     processes: tuple[ProcessPlan, ...]
-    simulation: Simulation
+    scheduled: Schedule
+    chain_s: float
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     suggestions: tuple[Suggestion, ...]
@@ -132,8 +134,8 @@ def make_plan(
     sizes = plan_sizes(found, params)
     disks = plan_disks(sizes, Path(params["output"]), Path(work_folder))
     graph = build_tasks(found, sizes, params, known)
-    simulation = simulate(within(graph.tasks, resources), resources.machine())
-    processes = _process_plans(graph, simulation, resources)
+    scheduled = schedule(within(graph.tasks, resources), resources)
+    processes = _process_plans(graph, scheduled, resources)
     return Plan(
         survey=found,
         sizes=sizes,
@@ -141,10 +143,11 @@ def make_plan(
         resources=resources,
         params=params,
         processes=processes,
-        simulation=simulation,
+        scheduled=scheduled,
+        chain_s=chain_s(graph.tasks),
         problems=tuple(_problems(disks, processes, resources)),
         notes=tuple([*found.notes(), *_notes(graph, processes)]),
-        suggestions=tuple(_suggestions(graph, disks, processes, simulation, resources, slurm)),
+        suggestions=tuple(_suggestions(graph, disks, processes, scheduled, resources, slurm)),
         times=known,
     )
 
@@ -195,9 +198,9 @@ def within(tasks: Sequence[Task], resources: Resources) -> list[Task]:
 
 
 def _process_plans(
-    graph: Graph, simulation: Simulation, resources: Resources
+    graph: Graph, scheduled: Schedule, resources: Resources
 ) -> tuple[ProcessPlan, ...]:
-    when = simulation.process_s()
+    when = scheduled.process_s()
     by_name: dict[str, list[Task]] = {}
     for task in graph.tasks:
         by_name.setdefault(task.process, []).append(task)
@@ -209,7 +212,7 @@ def _process_plans(
             ProcessPlan(
                 name=name,
                 n_tasks=len(alone),
-                asked_bytes=min(REQUESTS[PROCESSES[name].label], resources.memory_bytes),
+                asked_bytes=min(REQUESTS[STAGES[name].label], resources.memory_bytes),
                 host_bytes=host_bytes(name, graph.survey, graph.sizes, graph.params),
                 device=device_need(name, graph.survey, graph.sizes)
                 if graph.params["use_gpu"]
@@ -263,7 +266,7 @@ def _suggestions(
     graph: Graph,
     disks: Sequence[Disk],
     processes: Sequence[ProcessPlan],
-    simulation: Simulation,
+    scheduled: Schedule,
     resources: Resources,
     slurm: bool,
 ) -> list[Suggestion]:
@@ -273,7 +276,7 @@ def _suggestions(
         found.append(Suggestion(text, "so many tasks of a slice run at a time"))
     raw = graph.survey.kind == "raw"
     if raw and graph.params["keep_mosaic_grids"] and graph.params["fused"]:
-        found += _without_grids(graph, disks, simulation, resources)
+        found += _without_grids(graph, disks, scheduled, resources)
     short = any(not disk.suffices for disk in disks)
     together = len(disks) == 1
     if short and together and graph.params["publish_mode"] == "copy":
@@ -308,20 +311,20 @@ def _profile(params: PlanParams, resources: Resources, slurm: bool) -> Suggestio
 
 
 def _without_grids(
-    graph: Graph, disks: Sequence[Disk], simulation: Simulation, resources: Resources
+    graph: Graph, disks: Sequence[Disk], scheduled: Schedule, resources: Resources
 ) -> list[Suggestion]:
     """Suggest to go without mosaic grids where that spares disk that is short, or much time."""
     params = PlanParams({**graph.params.values, "keep_mosaic_grids": False})
     sizes = plan_sizes(graph.survey, params)
     other = build_tasks(graph.survey, sizes, params, graph.times)
-    seconds = simulate(within(other.tasks, resources), resources.machine()).seconds
-    saved_s = simulation.seconds - seconds
+    seconds = schedule(within(other.tasks, resources), resources).seconds
+    saved_s = scheduled.seconds - seconds
     stored = [
         {**s.output_stored, "work": sum(s.work_stored.values())} for s in (graph.sizes, sizes)
     ]
     saved = sum(stored[0].values()) - sum(stored[1].values())
     short = any(not disk.suffices for disk in disks)
-    if not short and saved_s < _WORTH_SHARE * simulation.seconds:
+    if not short and saved_s < _WORTH_SHARE * scheduled.seconds:
         return []
     reason = f"no mosaic grids: {gb(saved)} less on disk"
     if saved_s > 0:

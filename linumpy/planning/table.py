@@ -9,14 +9,6 @@ from typing import Any
 from linumpy import __version__
 from linumpy.io.raw import ids_text
 from linumpy.planning.plan import Plan, ProcessPlan, duration, gb
-from linumpy.planning.task import REASONS
-
-_REASON_TEXT = {
-    "devices": "cores, memory or GPUs that others held",
-    "bandwidth": "the disk",
-    "chain": "tasks that the rest needs, with nothing to do beside them",
-    "nextflow": "Nextflow",
-}
 
 
 def plan_text(plan: Plan) -> str:
@@ -108,15 +100,12 @@ def _time_lines(plan: Plan) -> list[str]:
         on = f"a batch system with {have.gpus} free GPUs"
     elif have.gpus:
         on += f", {have.gpus} GPU{'s' if have.gpus > 1 else ''}"
-    whole = plan.simulation.seconds
-    shares = [
-        f"{100 * plan.simulation.waited_s[reason] / whole:.0f} % for {_REASON_TEXT[reason]}"
-        for reason in sorted(REASONS, key=lambda r: -plan.simulation.waited_s[r])
-        if plan.simulation.waited_s[reason] >= 0.01 * whole
+    lines = [
+        f"Time  about {duration(plan.scheduled.seconds)} on {on}",
+        f"  the longest chain of tasks takes {duration(plan.chain_s)}",
     ]
-    lines = [f"Time  about {duration(whole)} on {on}", f"  waiting {'; '.join(shares)}"]
     if have.gpus:
-        share = plan.simulation.gpu_share(have.gpus)
+        share = plan.scheduled.gpu_share(have.gpus)
         lines.append(f"  GPUs are held for {100 * share:.0f} % of it")
     return lines
 
@@ -164,9 +153,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "disks": [{**asdict(disk), "suffices": disk.suffices} for disk in plan.disks],
         "resources": asdict(plan.resources),
         "processes": [asdict(process) for process in plan.processes],
-        "seconds": plan.simulation.seconds,
-        "waited_s": plan.simulation.waited_s,
-        "gpu_share": plan.simulation.gpu_share(plan.resources.gpus),
+        "seconds": plan.scheduled.seconds,
+        "chain_s": plan.chain_s,
+        "gpu_share": plan.scheduled.gpu_share(plan.resources.gpus),
         "problems": list(plan.problems),
         "notes": list(plan.notes),
         "suggestions": [asdict(suggestion) for suggestion in plan.suggestions],

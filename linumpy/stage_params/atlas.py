@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linumpy.params import param
+from linumpy.stage_params.declaration import BRAIN, IN_3D, MB, Declaration, Memory
 
 
 @dataclass(frozen=True)
@@ -80,3 +81,45 @@ class DownloadParams:
     sha256: str = param(
         "", "allen_sha256", "digest that the downloaded file must have; not checked when empty"
     )
+
+
+_ALIGN = {**IN_3D, "align_to_ras_enabled": True}
+_ATLAS = Memory(600 * MB)
+
+STAGES = (
+    Declaration(
+        "check_atlas",
+        when={**_ALIGN, "atlas": True},
+        label="brain",
+        memory=_ATLAS,
+        on_gpu=False,
+        params=(AlignParams,),
+    ),
+    Declaration(
+        "download_allen",
+        when={**_ALIGN, "atlas": False},
+        label="brain",
+        memory=_ATLAS,
+        on_gpu=False,
+        params=(DownloadParams,),
+    ),
+    Declaration(
+        "align_to_ras",
+        after=(*BRAIN, "check_atlas", "download_allen"),
+        when=_ALIGN,
+        work="brain",
+        label="brain",
+        memory=Memory(800 * MB, blocks=2.5, layers=0.3),
+        params=(AlignParams,),
+        learns=("align_to_ras",),
+    ),
+    Declaration(
+        "convert_omezarr_to_nifti",
+        after=BRAIN,
+        when={**IN_3D, "nifti_resolution": True},
+        work="brain",
+        label="brain",
+        memory=Memory(90 * MB, layers=0.1),
+        on_gpu=False,
+    ),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linumpy.params import param
+from linumpy.stage_params.declaration import IN_3D, MB, Declaration, Memory
 
 BIAS_MODES = ("two_pass", "per_section", "global")
 N4_ENGINES = ("itk", "linumpy")
@@ -78,3 +79,15 @@ class BiasParams:
         "what fits fields on the CPU: ITK's filter, or linumpy's fit as on a GPU, which is faster",
         choices=N4_ENGINES,
     )
+
+
+CORRECT_BIAS_FIELD = Declaration(
+    "correct_bias_field",
+    after=("stack_slices_motor",),
+    when={**IN_3D, "correct_bias_field": True},
+    work="brain",
+    label="brain",
+    memory=Memory(350 * MB, blocks=2.2, layers=0.3),
+    params=(BiasParams,),
+    learns=("correct_bias_field",),
+)

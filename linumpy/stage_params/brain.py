@@ -5,6 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linumpy.params import param
+from linumpy.stage_params.declaration import (
+    CHAINED,
+    CONFIG,
+    IN_3D,
+    MB,
+    REGISTRATION,
+    SHIFTS,
+    VOLUMES,
+    Declaration,
+    Memory,
+)
 
 EULER, TRANSLATION = "euler", "translation"
 
@@ -77,3 +88,39 @@ class StackParams(FaceParams):
         "stack_blend_enabled",
         "pass over from slice to slice by signal to noise and a Hann window",
     )
+
+
+REGISTER_SLICES = Declaration(
+    "register_slices",
+    after=(*VOLUMES, *SHIFTS, *CONFIG, "assess_slice_quality"),
+    when=IN_3D,
+    work="slices",
+    label="brain",
+    memory=Memory(90 * MB, slices=4.0),
+    params=(RegisterParams,),
+    learns=("register_slices",),
+)
+STACK = (
+    Declaration(
+        "align_mosaics_3d_from_shifts",
+        after=(*VOLUMES, *REGISTRATION, "interpolate_missing_slice", "finalise_interpolation"),
+        when=CHAINED,
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=Memory(200 * MB, slices=2.5),
+    ),
+    Declaration(
+        "stack_slices_motor",
+        after=(
+            *(*VOLUMES, *SHIFTS, *REGISTRATION, "interpolate_missing_slice"),
+            *("finalise_interpolation", "align_mosaics_3d_from_shifts"),
+        ),
+        when=IN_3D,
+        work="slices",
+        label="brain",
+        memory=Memory(155 * MB, blocks=2.5, layers=0.3),
+        params=(StackParams,),
+        learns=("stack_slices_motor",),
+    ),
+)

@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 
 from linumpy.params import build, param
 from linumpy.stage_params.brain import RegisterParams, RigidParams
-from linumpy.stage_params.slices import IlluminationParams, ResampleParams, StitchParams
+from linumpy.stage_params.declaration import CONFIG, GRIDS, IN_2D, MB, SHIFTS, Declaration, Memory
+from linumpy.stage_params.slices import (
+    IlluminationParams,
+    LearnParams,
+    ResampleParams,
+    StitchParams,
+)
 
 
 @dataclass(frozen=True)
@@ -84,3 +90,36 @@ class FlatParams:
             illumination=build(IlluminationParams, values),
             stitch=build(StitchParams, values),
         )
+
+
+STAGES = (
+    Declaration(
+        "estimate_illumination",
+        after=GRIDS,
+        when={**IN_2D, "fix_illum_enabled": True},
+        work="learned",
+        label="slice",
+        memory=Memory(200 * MB, tiles=2.0, raw_tiles=1.5),
+        params=(ResampleParams, ProjectParams, CropTilesParams, LearnParams),
+        learns=("fix_illumination_3d",),
+    ),
+    Declaration(
+        "reconstruct_slice_2d",
+        after=(*GRIDS, "estimate_illumination"),
+        when=IN_2D,
+        per="slice",
+        work="grid",
+        label="slice",
+        memory=Memory(250 * MB, tiles=2.0, raw_tiles=1.5, pictures=40),
+        params=FlatParams.KINDS,
+    ),
+    Declaration(
+        "stack_slices_2d",
+        after=("reconstruct_slice_2d", *SHIFTS, *CONFIG),
+        when=IN_2D,
+        work="items",
+        label="brain",
+        memory=Memory(250 * MB, pictures=40),
+        params=(Stack2dParams,),
+    ),
+)

@@ -6,6 +6,16 @@ from dataclasses import dataclass
 
 from linumpy.params import param
 from linumpy.stage_params.brain import FaceParams
+from linumpy.stage_params.declaration import (
+    CONFIG,
+    IN_3D,
+    MB,
+    REGISTRATION,
+    SHIFTS,
+    VOLUMES,
+    Declaration,
+    Memory,
+)
 
 INTERPOLATION_METHODS = ("zmorph", "weighted", "average")
 BLEND_METHODS = ("gaussian", "linear")
@@ -180,3 +190,54 @@ class RefineManualParams(FaceParams):
         "how far from a manual transform is looked, degrees",
         minimum=0,
     )
+
+
+_TABLES = (*SHIFTS, *CONFIG, "assess_slice_quality")
+
+STAGES = (
+    Declaration(
+        "refine_manual_transforms",
+        after=(*VOLUMES, *_TABLES, "register_slices"),
+        when={**IN_3D, "manual_transforms_dir": True},
+        work="slices",
+        label="brain",
+        memory=Memory(200 * MB, slices=4.0),
+        params=(RefineManualParams,),
+        learns=("register_slices",),
+    ),
+    Declaration(
+        "export_manual_align",
+        after=(*VOLUMES, *_TABLES, *REGISTRATION),
+        when={**IN_3D, "export_manual_align": True},
+        work="slices",
+        label="brain",
+        memory=Memory(200 * MB, slices=2.0),
+        on_gpu=False,
+        params=(ExportManualParams,),
+    ),
+    Declaration(
+        "auto_exclude_slices",
+        after=(*REGISTRATION, *CONFIG, "assess_slice_quality"),
+        when={**IN_3D, "auto_exclude_enabled": True},
+        on_gpu=False,
+        params=(AutoExcludeParams,),
+        learns=("auto_exclude_slices",),
+    ),
+    Declaration(
+        "interpolate_missing_slice",
+        after=(*VOLUMES, *_TABLES, *REGISTRATION, "auto_exclude_slices"),
+        when={**IN_3D, "interpolate_missing_slices": True},
+        per="gap",
+        work="items",
+        label="slice",
+        memory=Memory(300 * MB, slices=10.0),
+        params=(InterpolateParams,),
+        learns=("interpolated_diagnostics",),
+    ),
+    Declaration(
+        "finalise_interpolation",
+        after=(*_TABLES[2:], "auto_exclude_slices", "interpolate_missing_slice"),
+        when=IN_3D,
+        on_gpu=False,
+    ),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linumpy.params import param
+from linumpy.stage_params.declaration import CHAINED, MB, Declaration, Memory
 
 PSF_METHODS = ("model", "model_free")
 ATTENUATION_METHODS = ("klett", "li", "liu", "smith", "vermeer")
@@ -81,3 +82,33 @@ class AttenuationParams:
         "compensate_attenuation_snr_threshold_db",
         "signal to noise down to which tissue is looked at, dB (klett, li)",
     )
+
+
+BLOCKS = Memory(200 * MB, slices=1.5)
+
+STAGES = (
+    *(
+        Declaration(
+            f"compensate_psf_{name}",
+            after=("stitch_3d_refined", "learn_models"),
+            when={**CHAINED, "compensate_psf_enabled": True, "compensate_psf_method": method},
+            per="slice",
+            work="resampled",
+            label="slice",
+            memory=BLOCKS,
+            params=(PsfParams,),
+        )
+        for name, method in (("from_model", "model"), ("model_free", "model_free"))
+    ),
+    Declaration(
+        "compensate_attenuation_inplace",
+        after=("crop_3d_mosaic_below_interface",),
+        when={**CHAINED, "compensate_attenuation_enabled": True},
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=BLOCKS,
+        params=(AttenuationParams,),
+        learns=("compensate_attenuation",),
+    ),
+)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from linumpy.params import param
 from linumpy.stage_params.brain import FaceParams
+from linumpy.stage_params.declaration import CONFIG, IN_3D, MB, SHIFTS, VOLUMES, Declaration, Memory
 
 
 @dataclass(frozen=True)
@@ -55,3 +56,15 @@ class RotationDiagnosticParams:
         "turn of a slice, whatever its sign, from which it is named, degrees",
         minimum=0,
     )
+
+
+ASSESS_SLICE_QUALITY = Declaration(
+    "assess_slice_quality",
+    after=(*VOLUMES, *SHIFTS, *CONFIG),
+    when={**IN_3D, "assess_quality_enabled": True},
+    work="slices",
+    label="brain",
+    memory=Memory(110 * MB, slices=2.5),
+    params=(QualityParams,),
+    learns=("assess_slice_quality",),
+)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from linumpy.params import build, param
-from linumpy.stage_params.intensity import AttenuationParams, PsfParams
+from linumpy.stage_params.declaration import CHAINED, FUSED, GRIDS, IN_3D, MB, Declaration, Memory
+from linumpy.stage_params.intensity import BLOCKS, AttenuationParams, PsfParams
 
 BLENDING_METHODS = ("linear", "average", "none")
 
@@ -145,3 +146,115 @@ class SliceParams:
             attenuation=build(AttenuationParams, values),
             normalize=build(NormalizeParams, values),
         )
+
+
+STAGES = (
+    Declaration(
+        "learn_models",
+        after=GRIDS,
+        when=IN_3D,
+        work="learned",
+        label="slice",
+        memory=Memory(145 * MB, tiles=1.5, raw_tiles=1.5, resting=-1),
+        params=(ResampleParams, FocalParams, IlluminationParams, PsfParams, LearnParams),
+        learns=(
+            "detect_focal_curvature",
+            "fix_illumination_3d",
+            "compensate_psf",
+            "scan_distortion",
+        ),
+    ),
+    Declaration(
+        "reconstruct_slice",
+        after=(*GRIDS, "learn_models"),
+        when=FUSED,
+        per="slice",
+        work="grid",
+        label="slice",
+        memory=Memory(330 * MB, tiles=1.0, raw_tiles=1.0, resting=1, slices=1.25),
+        params=SliceParams.KINDS,
+    ),
+    Declaration(
+        "resample_mosaic_grid",
+        after=GRIDS,
+        when=CHAINED,
+        per="slice",
+        work="grid",
+        label="slice",
+        memory=Memory(250 * MB, tiles=2.0),
+        gpu_tasks=6,
+        params=(ResampleParams,),
+    ),
+    Declaration(
+        "detect_focal_curvature",
+        after=("resample_mosaic_grid", "learn_models"),
+        when=CHAINED,
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=Memory(250 * MB, tiles=0.5, resting=1),
+        gpu_tasks=4,
+        params=(FocalParams,),
+    ),
+    Declaration(
+        "fix_illumination_3d",
+        after=("detect_focal_curvature", "learn_models"),
+        when=CHAINED,
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=Memory(250 * MB, tiles=0.5),
+        params=(IlluminationParams,),
+    ),
+    Declaration(
+        "aip_png",
+        after=("fix_illumination_3d",),
+        when=CHAINED,
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=Memory(250 * MB, tiles=0.5, pictures=4),
+    ),
+    Declaration(
+        "register_tiles",
+        after=("fix_illumination_3d", "learn_models"),
+        when=CHAINED,
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=Memory(250 * MB, tiles=0.5, pictures=60),
+        learns=("register_tiles",),
+    ),
+    Declaration(
+        "stitch_3d_refined",
+        after=("fix_illumination_3d", "register_tiles"),
+        when=CHAINED,
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=Memory(250 * MB, tiles=0.5, resting=1, slices=1.25),
+        params=(StitchParams,),
+    ),
+    Declaration(
+        "crop_3d_mosaic_below_interface",
+        after=("stitch_3d_refined", "compensate_psf_from_model", "compensate_psf_model_free"),
+        when=CHAINED,
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=Memory(200 * MB, slices=2.5),
+        params=(CropParams,),
+        learns=("crop_3d_mosaic_below_interface",),
+    ),
+    Declaration(
+        "normalize_intensities_per_slice",
+        after=("crop_3d_mosaic_below_interface", "compensate_attenuation_inplace"),
+        when=CHAINED,
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=BLOCKS,
+        params=(NormalizeParams,),
+        learns=("normalize_intensities_per_slice",),
+    ),
+)

@@ -6,28 +6,29 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.errors import InputError, LinumpyError
 from linumpy.io.omezarr import open_image
 from linumpy.planning.machine import Resources
 from linumpy.planning.plan import make_plan, with_given
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.processes import (
-    PROCESSES,
     REQUESTS,
     device_need,
     host_bytes,
     learned_tiles,
 )
-from linumpy.planning.simulate import critical_path_s
+from linumpy.planning.schedule import chain_s, schedule
 from linumpy.planning.sizes import plan_disks, plan_sizes, pyramid_factor
 from linumpy.planning.stage_times import StageTimes, read_stage_times
 from linumpy.planning.survey import survey
 from linumpy.planning.table import plan_json, plan_text
-from linumpy.planning.tasks import build_tasks
+from linumpy.planning.tasks import Task, build_tasks
+from linumpy.stage_params.declared import STAGES
 
 REPOSITORY = Path(__file__).parents[2]
 MACHINE = Resources(cores=8, memory_bytes=64 << 30, gpus=2, gpu_bytes=80 << 30)
@@ -148,6 +149,47 @@ def test_pyramid_counts_all_levels():
     assert pyramid_factor((25, 10, 10), [5, 20]) == pytest.approx(1 + 1 / 4)
 
 
+# Time
+
+
+def test_equal_tasks_take_rounds():
+    tasks = [Task(f"t{k}", "work", start_s=1.0, compute_s=2.0) for k in range(12)]
+    where = Resources(cores=5, memory_bytes=10)
+    overhead = where.overhead_s + where.submit_s
+    assert schedule(tasks, where).seconds == pytest.approx(9.0, abs=12 * overhead)
+    held = [replace(task, memory_bytes=4) for task in tasks]
+    assert schedule(held, where).seconds == pytest.approx(18.0, abs=12 * overhead)
+    shares = [replace(task, gpu=1 / 3) for task in tasks]
+    on_gpu = schedule(shares, Resources(cores=99, memory_bytes=1, gpus=2))
+    assert on_gpu.seconds == pytest.approx(6.0, abs=12 * overhead)
+    assert 0.8 < on_gpu.gpu_share(2) <= 1.0
+
+
+def test_tasks_wait_for_what_they_need_and_pass_what_has_no_room():
+    tasks = [
+        Task("a", "p", compute_s=4.0),
+        Task("wide", "p", cores=2, compute_s=1.0),
+        Task("b", "p", needs=("a",), compute_s=2.0),
+        Task("small", "p", compute_s=1.0),
+    ]
+    found = {t.name: (begin, end) for t, begin, end in
+             schedule(tasks, Resources(cores=2, memory_bytes=1)).spans}  # fmt: skip
+    assert found["small"][0] < 0.5
+    assert found["wide"][0] >= found["a"][1]
+    assert found["b"][0] >= found["wide"][1] > 5.0
+    assert chain_s(tasks) == 6.0
+
+
+@pytest.mark.parametrize(
+    "task",
+    [Task("t", "p", cores=3), Task("t", "p", memory_bytes=2), Task("t", "p", gpu=1.0),
+     Task("t", "p", needs=("t",))],
+)  # fmt: skip
+def test_what_can_never_run_is_refused(task):
+    with pytest.raises(LinumpyError, match="task t: asks for more than there is, or needs itself"):
+        schedule([task], Resources(cores=2, memory_bytes=1))
+
+
 # Against the pipeline's sources
 
 
@@ -163,8 +205,8 @@ def modules():
 
 def test_processes_are_those_of_the_modules():
     labels = modules()
-    assert PROCESSES.keys() == labels.keys()
-    for name, process in PROCESSES.items():
+    assert STAGES.keys() == labels.keys()
+    for name, process in STAGES.items():
         assert process.label in labels[name], name
         assert process.on_gpu == ("gpu" in labels[name]), name
 
@@ -175,7 +217,7 @@ def test_requests_are_those_of_the_base_config():
         body = re.search(rf"withLabel: '{label}' \{{(.*?)\n    \}}", text, re.S).group(1)
         assert asked == int(re.search(r"memory = \{? ?(\d+)\.GB", body).group(1)) << 30, label
     gpu = (REPOSITORY / "conf" / "gpu.config").read_text()
-    for name, process in PROCESSES.items():
+    for name, process in STAGES.items():
         if process.gpu_tasks > 1:
             body = re.search(rf"withName: '{name}' \{{(.*?)\}}", gpu, re.S).group(1)
             assert f"ext.gpu_tasks = {process.gpu_tasks}\n" in body
@@ -192,7 +234,7 @@ def plan_of(root, resources=MACHINE, **params):
 def test_every_process_with_a_task_has_a_time_on_both_devices():
     times = read_stage_times()
     for device in ("cpu", "gpu"):
-        for name, process in PROCESSES.items():
+        for name, process in STAGES.items():
             if device == "gpu" and not process.on_gpu:
                 continue
             if name in {
@@ -212,14 +254,14 @@ def test_more_cores_and_gpus_are_faster_down_to_the_chain(headers):
     seconds = {}
     for n in (1, 2, 4):
         one = plan_of(root, Resources(cores=n, memory_bytes=1 << 40))
-        seconds[n] = one.simulation.seconds
+        seconds[n] = one.scheduled.seconds
     assert seconds[1] > 1.5 * seconds[2] > 2 * seconds[4]
-    on_gpu = {n: plan_of(root, use_gpu=True, gpu_count=n).simulation.seconds for n in (1, 2)}
+    on_gpu = {n: plan_of(root, use_gpu=True, gpu_count=n).scheduled.seconds for n in (1, 2)}
     assert on_gpu[2] < on_gpu[1] < seconds[1]
     params = given()
     found = survey(root, params)
     graph = build_tasks(found, plan_sizes(found, params), params, read_stage_times())
-    assert seconds[4] >= critical_path_s(graph.tasks, MACHINE.machine())
+    assert seconds[4] >= chain_s(graph.tasks)
 
 
 def test_tasks_are_those_that_parameters_ask_for(headers):
@@ -346,7 +388,7 @@ def test_gpus_of_a_batch_system_and_wrong_counts(headers):
     assert plan.resources.batch
     assert plan.suggestions[0].text == "-profile slurm,gpu"
     # Jobs go out one a second, and ends are seen every five.
-    assert plan.simulation.seconds > plan_of(root, use_gpu=True, gpu_count=6).simulation.seconds
+    assert plan.scheduled.seconds > plan_of(root, use_gpu=True, gpu_count=6).scheduled.seconds
     with pytest.raises(InputError, match="--gpu_count -1"):
         plan_of(root, use_gpu=True, gpu_count=-1)
     with pytest.raises(InputError, match="--cores 0"):

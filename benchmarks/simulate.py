@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from linumpy.errors import LinumpyError
-from linumpy.planning.task import (
+from machine_model import (
     BANDWIDTH,
     CHAIN,
     DEVICES,
@@ -24,6 +23,8 @@ from linumpy.planning.task import (
     Span,
     Task,
 )
+
+from linumpy.errors import LinumpyError
 
 _EPSILON_S = 1e-9
 _EPSILON_SHARE = 1e-9

@@ -1,4 +1,4 @@
-"""Tasks, the machine that they run on, and what came of it: what `simulate` takes and gives."""
+"""Tasks, machine and result of a simulated run."""
 
 from __future__ import annotations
 
@@ -6,43 +6,35 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from linumpy.planning import tasks as planning
+
 # What a run can wait for; every second of it belongs to one of them.
 DEVICES, BANDWIDTH, CHAIN, NEXTFLOW = "devices", "bandwidth", "chain", "nextflow"
 REASONS = (DEVICES, BANDWIDTH, CHAIN, NEXTFLOW)
 
 
+LOCAL_SUBMIT_S = 0.03
+LOCAL_POLL_S = 0.1
+"""Nextflow's local executor: what starting a task takes it, and how often it looks."""
+
+SLURM_SUBMIT_S = 1.0
+SLURM_POLL_S = 5.0
+SLURM_QUEUE_S = 2.0
+SLURM_QUEUE_SIZE = 100
+"""Of ``conf/slurm.config``: jobs a second, how often Nextflow looks, jobs at a time; and the least
+time that SLURM keeps a job when there is room at once."""
+
+
 @dataclass(frozen=True)
-class Task:
-    """One task.
+class Task(planning.Task):
+    """A task with the bytes that it reads and writes.
 
     Attributes
     ----------
-    name
-        Its own; tasks that need it say so by this name.
-    process
-        Of the pipeline; `Machine.max_forks` counts by it.
-    needs
-        Names of the tasks whose results it takes.
-    cores, memory_bytes
-        What it asks for.
-    gpu
-        Share of one GPU that it holds, 0 to 1.
-    start_s
-        Seconds from its start until it touches data.
-    compute_s
-        Seconds of work after that, at the speed of its cores or GPU.
     moved_bytes
-        Bytes that it reads and writes; while it computes, and for as long after that as they take.
+        They move while it computes, and for as long after that as they take.
     """
 
-    name: str
-    process: str
-    needs: tuple[str, ...] = ()
-    cores: int = 1
-    memory_bytes: int = 0
-    gpu: float = 0.0
-    start_s: float = 0.0
-    compute_s: float = 0.0
     moved_bytes: float = 0.0
 
 
