@@ -52,11 +52,10 @@ def reconstruct(raw: Path, folder: Path, gpu: bool) -> None:
     from linumpy.io.tables import write_shifts
     from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
     from linumpy.mosaic.shifts import estimate_xy_shift_from_metadata, read_extents
-    from linumpy.params import build
     from linumpy.slices.learn_models import learn_models
     from linumpy.slices.raw_source import raw_inputs
     from linumpy.slices.reconstruct_slice import reconstruct_to_files
-    from linumpy.stage_params.slices import LearnParams, SliceParams
+    from linumpy.stage_params.slices import SliceParams
 
     device = resolve(gpu)
     params = SliceParams.from_values({})
@@ -69,15 +68,7 @@ def reconstruct(raw: Path, folder: Path, gpu: bool) -> None:
         name = f"mosaic_grid_3d_z{source.slice_id:02d}.ome.zarr"
         grids[source.slice_id] = folder / "mosaic_grids" / name
         create_mosaic_grid_3d(raw, source.slice_id, grids[source.slice_id])
-    learned = learn_models(
-        list(grids.values()),
-        resample=params.resample,
-        focal=params.focal,
-        illumination=params.illumination,
-        learn=build(LearnParams, {}),
-        psf=params.psf,
-        device=device,
-    )
+    learned = learn_models(list(grids.values()), params, device=device)
     learned.save(models)
     for slice_id, grid in grids.items():
         reconstruct_to_files(

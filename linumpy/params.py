@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, get_type_hints
 
 from linumpy.cli import make_parser
 from linumpy.errors import InputError
@@ -122,6 +122,16 @@ def add_arguments(
             )
 
 
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """Add ``--models`` to the script of a stage that `linum_learn_models.py` learns for."""
+    parser.add_argument(
+        "--models",
+        type=Path,
+        help="folder of linum_learn_models.py; without it the model is learned from this grid "
+        "alone and saved beside the output",
+    )
+
+
 def add_slice_id(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add ``--slice_id`` to a script whose inputs may have no slice id in their metadata."""
     if several:
@@ -219,6 +229,24 @@ def build(kind: type[P], values: Mapping[str, Any]) -> P:
         if name in values and values[name] is not None:
             chosen[field.name] = _checked(field, values[name])
     return kind(**chosen)
+
+
+class ParamsGroup:
+    """Parameters of several stages: a dataclass whose fields are their dataclasses."""
+
+    @classmethod
+    def kinds(cls) -> tuple[type[Any], ...]:
+        """Return the dataclasses of its fields."""
+        return tuple(get_type_hints(cls).values())
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """Build all stages' parameters from pipeline names."""
+        return cls(**{name: build(kind, values) for name, kind in get_type_hints(cls).items()})
+
+    def of(self, kind: type[P]) -> P:
+        """Return the parameters of one kind."""
+        return next(value for value in vars(self).values() if type(value) is kind)
 
 
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:

@@ -33,9 +33,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.device import resolve
-    from linumpy.slices.single_stages import illuminate_grid
+    from linumpy.slices.single_stages import correct_grid
 
-    illuminate_grid(
+    correct_grid(
+        "fix_illumination_3d",
         args.input,
         args.output,
         read_params(args),

@@ -3,10 +3,9 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import add_models, make_stage_parser, read_params
 from linumpy.stage_params.slices import IlluminationParams
 
 
@@ -19,12 +18,7 @@ def build_parser() -> argparse.ArgumentParser:
         "corrected grid to write",
         IlluminationParams,
     )
-    parser.add_argument(
-        "--models",
-        type=Path,
-        help="folder of linum_learn_models.py; without it the model is learned from this grid "
-        "alone and saved beside the output",
-    )
+    add_models(parser)
     return parser
 
 
@@ -33,9 +27,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.device import resolve
-    from linumpy.slices.single_stages import illuminate_grid
+    from linumpy.slices.single_stages import correct_grid
 
-    illuminate_grid(
+    correct_grid(
+        "fix_illumination_3d",
         args.input,
         args.output,
         read_params(args),

@@ -8,8 +8,8 @@ from pathlib import Path
 from linumpy.cli import make_parser, parse, run
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments, grid_options
 from linumpy.params import add_arguments, build, read_params
-from linumpy.stage_params.intensity import PsfParams
-from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnParams, ResampleParams
+from linumpy.stage_params.declared import STAGES
+from linumpy.stage_params.slices import LearnParams, SliceParams
 from linumpy.store.remote import as_path
 
 
@@ -25,7 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("grids", type=as_path, nargs="*", help="mosaic grids (*.ome.zarr)")
     parser.add_argument("--output", type=Path, required=True, help="folder for the models")
     add_raw_arguments(parser, several=True)
-    add_arguments(parser, ResampleParams, FocalParams, IlluminationParams, PsfParams, LearnParams)
+    add_arguments(parser, *STAGES["learn_models"].params)
     return parser
 
 
@@ -40,12 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.slices.raw_source import raw_inputs
     from linumpy.store.atomic import refuse_existing
 
-    for stem in (
-        "detect_focal_curvature",
-        "fix_illumination_3d",
-        "compensate_psf",
-        "scan_distortion",
-    ):
+    for stem in STAGES["learn_models"].learns:
         refuse_existing(args.output / f"{stem}.json", args.overwrite)
     values = read_params(args)
     slices = sorted(args.grids) or raw_inputs(
@@ -56,11 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     models = learn_models(
         slices,
-        resample=build(ResampleParams, values),
-        focal=build(FocalParams, values),
-        illumination=build(IlluminationParams, values),
-        learn=build(LearnParams, values),
-        psf=build(PsfParams, values),
+        SliceParams.from_values(values),
+        build(LearnParams, values),
         device=resolve(args.use_gpu, args.gpu_memory),
     )
     models.save(args.output)

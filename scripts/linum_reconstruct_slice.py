@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--keep_intermediates", type=Path, help="folder for the corrected grid and stitched slice"
     )
     add_raw_arguments(parser)
-    add_arguments(parser, *SliceParams.KINDS)
+    add_arguments(parser, *SliceParams.kinds())
     return parser
 
 

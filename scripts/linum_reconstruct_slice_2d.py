@@ -32,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--aip", type=Path, help="16-bit PNG of the corrected tiles' projections")
     parser.add_argument("--preview", type=Path, help="PNG of the picture")
     add_raw_arguments(parser)
-    add_arguments(parser, *FlatParams.KINDS)
+    add_arguments(parser, *FlatParams.kinds())
     return parser
 
 

@@ -73,7 +73,7 @@ def reconstruct_slice_2d(
             aip, register = Aip(), RegisterTiles()
             chain: list[Stage] = picture_stages(params)
             if flat_field is not None:
-                chain.append(FixIllumination3d(flat_field))
+                chain.append(FixIllumination3d(model=flat_field))
             layout: GridInfo = run([*chain, aip, register], source, keep=tiles, device=device)
             return finished_layout(source, layout), aip, register
 

@@ -103,15 +103,14 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
     """
     from linumpy.brain.register_slices import SliceRegistration
     from linumpy.brain.stack_slices_motor import open_slices, stack_slices_motor
-    from linumpy.geometry.detect_focal_curvature import FocalCurvature
     from linumpy.intensity.compensate_psf import AxialResponse
-    from linumpy.intensity.fix_illumination_3d import FlatField
     from linumpy.io.models import load_model, save_model
     from linumpy.params import build
     from linumpy.slices.learn_models import AcquisitionModels
     from linumpy.slices.psf_stages import CompensatePsf
     from linumpy.slices.reconstruct_slice import reconstruct_slice
     from linumpy.slices.register_stage import TilePositions
+    from linumpy.slices.tile_stages import LEARNED
     from linumpy.stage_params.brain import StackParams
     from linumpy.stage_params.slices import SliceParams
 
@@ -123,9 +122,13 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
     params = SliceParams.from_values({**values, "resolution": float(voxel_um[1])})
 
     def reconstruct(grid: Path, output: Path, models: Path, slice_id: int) -> None:
+        # What has no truth is the run's own.
+        found = {
+            name: loaded(models, name, kind.Model) or loaded(run.models, name, kind.Model)
+            for name, kind in LEARNED.items()
+        }
         acquisition = AcquisitionModels(
-            loaded(models, "detect_focal_curvature", FocalCurvature),
-            loaded(models, "fix_illumination_3d", FlatField),
+            {name: model for name, model in found.items() if model is not None},
             # It has no error of position: the run's own serves both.
             loaded(run.models, CompensatePsf.name, AxialResponse) if params.psf.enabled else None,
         )

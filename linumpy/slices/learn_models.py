@@ -7,19 +7,18 @@ alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from linumpy.device import CPU, Device
 from linumpy.errors import InputError
-from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.intensity.compensate_psf import AxialResponse
-from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.io.grid import check_slice_ids, open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
@@ -36,32 +35,33 @@ from linumpy.slices.raw_source import (
 from linumpy.slices.register_stage import SCAN_MODEL, RegisterTiles, load_scan
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Tile
-from linumpy.slices.tile_stages import (
-    DetectFocalCurvature,
-    FieldStage,
-    FixIllumination3d,
-    ResampleMosaicGrid,
-)
-from linumpy.stage_params.intensity import PsfParams
-from linumpy.stage_params.slices import FocalParams, IlluminationParams, LearnParams, ResampleParams
+from linumpy.slices.tile_stages import LEARNED, DetectFocalCurvature, ResampleMosaicGrid
+from linumpy.stage_params.slices import LearnParams, SliceParams
 from linumpy.tiles.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
 
 
 @dataclass(frozen=True)
 class AcquisitionModels:
-    """What is learned once; None where the correction is switched off, or the scan is straight."""
+    """What is learned once.
 
-    focal: FocalCurvature | None
-    flat: FlatField | None
+    Attributes
+    ----------
+    fields
+        Of `tile_stages.LEARNED`, by their names; without those that are switched off.
+    axial
+        None where its correction is switched off.
+    scan
+        None where the scan is straight.
+    """
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
     axial: AxialResponse | None = None
     scan: ScanDistortion | None = None
 
     def save(self, folder: Path | str) -> None:
         """Write the models to a folder."""
-        if self.focal is not None:
-            save_model(folder, DetectFocalCurvature.name, self.focal)
-        if self.flat is not None:
-            save_model(folder, FixIllumination3d.name, self.flat)
+        for name, model in self.fields.items():
+            save_model(folder, name, model)
         if self.axial is not None:
             save_model(folder, CompensatePsf.name, self.axial)
         if self.scan is not None:
@@ -72,13 +72,7 @@ class AcquisitionModels:
                 left.unlink()
 
     @classmethod
-    def load(
-        cls,
-        folder: Path | str,
-        focal: FocalParams,
-        illumination: IlluminationParams,
-        psf: PsfParams | None = None,
-    ) -> AcquisitionModels:
+    def load(cls, folder: Path | str, params: SliceParams) -> AcquisitionModels:
         """Read the models that the parameters ask for.
 
         Raises
@@ -87,42 +81,40 @@ class AcquisitionModels:
             When a model that is switched on is missing.
         """
         return cls(
-            load_model(folder, DetectFocalCurvature.name, FocalCurvature)
-            if focal.enabled
-            else None,
-            load_model(folder, FixIllumination3d.name, FlatField) if illumination.enabled else None,
-            load_model(folder, CompensatePsf.name, AxialResponse)
-            if psf is not None and psf.enabled
-            else None,
+            {
+                name: load_model(folder, name, kind.Model)
+                for name, kind in LEARNED.items()
+                if params.of(kind.Params).enabled
+            },
+            load_model(folder, CompensatePsf.name, AxialResponse) if params.psf.enabled else None,
             load_scan(folder),
         )
 
 
 def learn_models(
     slices: Sequence[SliceInput],
+    params: SliceParams,
+    learn: LearnParams | None = None,
     *,
-    resample: ResampleParams,
-    focal: FocalParams,
-    illumination: IlluminationParams,
-    learn: LearnParams,
-    psf: PsfParams | None = None,
     device: Device = CPU,
     budget_bytes: int | None = None,
 ) -> AcquisitionModels:
-    """Learn the focal surface, the flat field, the axial response and the scan distortion.
+    """Learn the models of `tile_stages.LEARNED`, the axial response and the scan distortion.
 
-    The surface is learned twice: first with tiles where the stage put them, which flattens them
-    well enough to register them; then, with the flat field, at the registered positions, where
-    overlapping tiles show the same tissue. Response and scan distortion are learned from the same
-    tiles then.
+    The focal surface is learned twice: first with tiles where the stage put them, which flattens
+    them well enough to register them; then, with the other models, at the registered positions,
+    where overlapping tiles show the same tissue. Response and scan distortion are learned from the
+    same tiles then.
 
     Parameters
     ----------
     slices
         Mosaic grids of the acquisition's slices, or its raw slices, in order. When they hold more
         than `learn.max_tiles` tiles, evenly spaced slices are taken.
-    psf
-        How the axial response is learned; None goes without it.
+    params
+        Which models are learned, and how.
+    learn
+        From how many tiles; the default when None.
     budget_bytes
         Memory for tiles that wait for the second time they are needed; None for what
         `slices.engine.resting_bytes` says. Slices that do not fit are read twice.
@@ -132,21 +124,25 @@ def learn_models(
     InputError
         When the slices differ in tile shape, or too few tiles show signal.
     """
-    check_slice_ids(
-        [s for s in slices if not isinstance(s, RawInput)], assume_unit=resample.assume_unit
-    )
-    chosen = _choose([_candidate(s, resample.assume_unit) for s in slices], learn.max_tiles)
+    unit = params.resample.assume_unit
+    check_slice_ids([s for s in slices if not isinstance(s, RawInput)], assume_unit=unit)
+    max_tiles = (learn or LearnParams()).max_tiles
+    chosen = _choose([_candidate(s, unit) for s in slices], max_tiles)
     logger.debug("learning from slices %s", ", ".join(f"z{c.slice_id:02d}" for c in chosen))
     sources = [candidate.open() for candidate in chosen]
-    chain: list[Stage] = [ResampleMosaicGrid(resample)]
-    surface, flat = DetectFocalCurvature(focal), FixIllumination3d()
-    fields: list[FieldStage] = [flat] if illumination.enabled else []
-    axial = CompensatePsf(psf) if psf is not None and psf.enabled else None
-    measured: list[Stage] = [*fields, *([] if axial is None else [axial])]
-    learners: list[FieldStage] = [*([surface] if focal.enabled else []), *fields]
+    chain: list[Stage] = [ResampleMosaicGrid(params.resample)]
+    axial = CompensatePsf(params.psf) if params.psf.enabled else None
+    learners = {
+        name: kind(params.of(kind.Params))
+        for name, kind in LEARNED.items()
+        if params.of(kind.Params).enabled
+    }
+    surface = learners.get(DetectFocalCurvature.name)
+    measured: list[Stage] = [learner for learner in learners.values() if learner is not surface]
+    measured += [] if axial is None else [axial]
     evidence: list[ScanEvidence] = []
     with ExitStack() as stores:
-        if focal.enabled:
+        if surface is not None:
             room = resting_bytes(device, budget_bytes)
             for n, source in enumerate(sources):
                 layout = chain[0].layout(source.layout)
@@ -165,16 +161,15 @@ def learn_models(
             chain.append(surface)
         for source in sources:
             register = with_masks_where_needed(partial(_register, source, chain, measured, device))
-            if not focal.enabled:
+            if surface is None:
                 finished_layout(source, source.layout)
             positions = register.solve()
             if register.evidence is not None:
                 evidence.append(register.evidence)
-            for learner in learners:
+            for learner in learners.values():
                 learner.place(positions.slice_id, positions.corners_um())
     return AcquisitionModels(
-        surface.solve() if focal.enabled else None,
-        flat.solve() if illumination.enabled else None,
+        {name: learner.solve() for name, learner in learners.items()},
         None if axial is None else axial.solve(),
         fit_scan_distortion(positions.tile_shape_px[1], positions.voxel_um, evidence),
     )

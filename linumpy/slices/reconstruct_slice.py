@@ -37,12 +37,7 @@ from linumpy.slices.raw_source import (
 )
 from linumpy.slices.register_stage import RegisterTiles, TilePositions
 from linumpy.slices.store import TileStore
-from linumpy.slices.tile_stages import (
-    Aip,
-    DetectFocalCurvature,
-    FixIllumination3d,
-    ResampleMosaicGrid,
-)
+from linumpy.slices.tile_stages import LEARNED, Aip, ResampleMosaicGrid
 from linumpy.stage_params.slices import SliceParams
 from linumpy.start_up import begin_import
 from linumpy.store.atomic import refuse_existing, together
@@ -51,10 +46,9 @@ from linumpy.store.atomic import refuse_existing, together
 def tile_chain(params: SliceParams, models: AcquisitionModels) -> list[Stage]:
     """Return the stages that change tiles, in order."""
     chain: list[Stage] = [ResampleMosaicGrid(params.resample)]
-    if models.focal is not None:
-        chain.append(DetectFocalCurvature(params.focal, models.focal))
-    if models.flat is not None:
-        chain.append(FixIllumination3d(models.flat))
+    for name, kind in LEARNED.items():
+        if name in models.fields:
+            chain.append(kind(params.of(kind.Params), models.fields[name]))
     return chain
 
 
@@ -192,7 +186,7 @@ def reconstruct_to_files(
     pictures = reconstruct_slice(
         slice_input,
         output,
-        AcquisitionModels.load(models, params.focal, params.illumination, params.psf),
+        AcquisitionModels.load(models, params),
         params,
         output_models=output_models,
         intermediates=intermediates,

@@ -27,21 +27,10 @@ from linumpy.slices.engine import Stage, make_store, observe, run
 from linumpy.slices.grid_io import GridSink, GridSource, SliceSink, SliceSource
 from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.register_stage import RegisterTiles, TilePositions, load_scan
-from linumpy.slices.tile_stages import (
-    Aip,
-    AipMosaic,
-    DetectFocalCurvature,
-    FieldStage,
-    FixIllumination3d,
-    FlatField,
-    FocalCurvature,
-    ResampleMosaicGrid,
-)
+from linumpy.slices.tile_stages import LEARNED, Aip, AipMosaic, ResampleMosaicGrid
 from linumpy.stage_params.intensity import AttenuationParams, PsfParams
 from linumpy.stage_params.slices import (
     CropParams,
-    FocalParams,
-    IlluminationParams,
     NormalizeParams,
     ResampleParams,
     StitchParams,
@@ -74,54 +63,31 @@ def resample_grid(
     _grid_to_grid([stage], grid, output, overwrite, device, assume_unit=params.assume_unit)
 
 
-def flatten_grid(
-    grid: Path,
-    output: Path,
-    values: Values,
-    *,
-    models: Path | None,
-    overwrite: bool,
-    device: Device,
-) -> None:
-    """Take the focal curvature off a grid, learned before or, without `models`, from this grid."""
-    params = build(FocalParams, values)
-    stage = DetectFocalCurvature(params) if params.enabled else None
-    _correct_grid(stage, FocalCurvature, grid, output, models, overwrite, device)
-
-
-def illuminate_grid(
-    grid: Path,
-    output: Path,
-    values: Values,
-    *,
-    models: Path | None,
-    overwrite: bool,
-    device: Device,
-) -> None:
-    """Take the flat field off a grid, learned before or, without `models`, from this grid."""
-    stage = FixIllumination3d() if build(IlluminationParams, values).enabled else None
-    _correct_grid(stage, FlatField, grid, output, models, overwrite, device)
-
-
 @together()
-def _correct_grid(
-    stage: FieldStage | None,
-    kind: type[Any],
+def correct_grid(
+    name: str,
     grid: Path,
     output: Path,
+    values: Values,
+    *,
     models: Path | None,
     overwrite: bool,
     device: Device,
 ) -> None:
-    """Apply a field to a grid, or copy the grid when the correction is switched off."""
-    if stage is None:
+    """Apply a stage of `tile_stages.LEARNED` to a grid.
+
+    Without `models` its model is learned from this grid alone, and saved beside the output. When
+    the stage is switched off, the grid is copied.
+    """
+    kind = LEARNED[name]
+    params = build(kind.Params, values)
+    if not params.enabled:
         _grid_to_grid([], grid, output, overwrite, device)
         return
-    if models is not None:
-        stage.model = load_model(models, stage.name, kind)
+    stage = kind(params, None if models is None else load_model(models, name, kind.Model))
     _grid_to_grid([stage], grid, output, overwrite, device)
     if models is None:
-        save_model(output.parent, f"{_stem(output)}_{stage.name}", stage.model)
+        save_model(output.parent, f"{_stem(output)}_{name}", stage.model)
 
 
 def _stem(path: Path) -> str:

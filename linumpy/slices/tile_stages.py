@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
-from linumpy.stage_params.slices import FocalParams, ResampleParams
+from linumpy.stage_params.slices import FocalParams, IlluminationParams, ResampleParams
 
 _CELLS_A_SIDE = 48
 
@@ -86,11 +86,19 @@ class FieldStage(Stage):
     """A stage that learns a field shared by all tiles from one small map a tile.
 
     Tiles of several slices may be gathered, one slice after the other.
+
+    Attributes
+    ----------
+    Params, Model
+        Dataclasses of its parameters, one of which is ``enabled``, and of what it learns.
     """
 
     learns = True
+    Params: ClassVar[type[Any]]
+    Model: ClassVar[type[Any]]
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, params: Any = None, model: Any = None) -> None:
+        self._params = self.Params() if params is None else params
         self.model = model
         self._values: dict[tuple[int, Key], np.ndarray] = {}
         self._corners_px: dict[tuple[int, Key], np.ndarray] = {}
@@ -139,10 +147,7 @@ class DetectFocalCurvature(FieldStage):
     """Flattens the focal surface; one model serves the acquisition."""
 
     name = "detect_focal_curvature"
-
-    def __init__(self, params: FocalParams, model: FocalCurvature | None = None) -> None:
-        super().__init__(model)
-        self._params = params
+    Params, Model = FocalParams, FocalCurvature
 
     def check_model(self) -> None:
         """Refuse a surface of another tile size."""
@@ -180,9 +185,12 @@ class FixIllumination3d(FieldStage):
     """Takes the flat field off; one model serves the acquisition."""
 
     name = "fix_illumination_3d"
+    Params, Model = IlluminationParams, FlatField
 
-    def __init__(self, model: FlatField | None = None) -> None:
-        super().__init__(model)
+    def __init__(
+        self, params: IlluminationParams | None = None, model: FlatField | None = None
+    ) -> None:
+        super().__init__(params, model)
         self._lines: dict[tuple[int, Key], LineMaps] = {}
 
     def check_model(self) -> None:
@@ -218,6 +226,12 @@ class FixIllumination3d(FieldStage):
     def apply(self, tile: Tile) -> Tile:
         """Divide a tile."""
         return Tile(tile.key, fix_illumination_3d(tile.data, self.model.flat_field), tile.valid)
+
+
+LEARNED: dict[str, type[FieldStage]] = {
+    kind.name: kind for kind in (DetectFocalCurvature, FixIllumination3d)
+}
+"""Stages with a model of the acquisition, in the order of the chain; the first flattens tiles."""
 
 
 @dataclass(frozen=True)

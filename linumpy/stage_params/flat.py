@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from linumpy.params import build, param
+from linumpy.params import ParamsGroup, param
 from linumpy.stage_params.brain import RegisterParams, RigidParams
 from linumpy.stage_params.declaration import CONFIG, GRIDS, IN_2D, MB, SHIFTS, Declaration, Memory
 from linumpy.stage_params.slices import (
@@ -63,7 +61,7 @@ class Stack2dParams(RigidParams):
 
 
 @dataclass(frozen=True)
-class FlatParams:
+class FlatParams(ParamsGroup):
     """Parameters of all stages of a picture of one slice."""
 
     resample: ResampleParams
@@ -71,25 +69,6 @@ class FlatParams:
     crop: CropTilesParams
     illumination: IlluminationParams
     stitch: StitchParams
-
-    KINDS: ClassVar = (
-        ResampleParams,
-        ProjectParams,
-        CropTilesParams,
-        IlluminationParams,
-        StitchParams,
-    )
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> FlatParams:
-        """Build all stages' parameters from pipeline names."""
-        return cls(
-            resample=build(ResampleParams, values),
-            project=build(ProjectParams, values),
-            crop=build(CropTilesParams, values),
-            illumination=build(IlluminationParams, values),
-            stitch=build(StitchParams, values),
-        )
 
 
 STAGES = (
@@ -111,7 +90,7 @@ STAGES = (
         work="grid",
         label="slice",
         memory=Memory(250 * MB, tiles=2.0, raw_tiles=1.5, pictures=40),
-        params=FlatParams.KINDS,
+        params=FlatParams.kinds(),
     ),
     Declaration(
         "stack_slices_2d",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from linumpy.params import build, param
+from linumpy.params import ParamsGroup, param
 from linumpy.stage_params.declaration import CHAINED, FUSED, GRIDS, IN_3D, MB, Declaration, Memory
 from linumpy.stage_params.intensity import BLOCKS, AttenuationParams, PsfParams
 
@@ -110,7 +109,7 @@ class LearnParams:
 
 
 @dataclass(frozen=True)
-class SliceParams:
+class SliceParams(ParamsGroup):
     """Parameters of all stages of a slice."""
 
     resample: ResampleParams
@@ -122,31 +121,41 @@ class SliceParams:
     attenuation: AttenuationParams
     normalize: NormalizeParams
 
-    KINDS: ClassVar = (
-        ResampleParams,
-        FocalParams,
-        IlluminationParams,
-        StitchParams,
-        PsfParams,
-        CropParams,
-        AttenuationParams,
-        NormalizeParams,
+
+def _on_tiles(name: str, *after: str, memory: Memory, **options: Any) -> Declaration:
+    """Declare a stage of the chained flow that reads resampled tiles."""
+    return Declaration(
+        name,
+        after=after,
+        when=CHAINED,
+        per="slice",
+        work="resampled",
+        label="slice",
+        memory=memory,
+        **options,
     )
 
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> SliceParams:
-        """Build all stages' parameters from pipeline names."""
-        return cls(
-            resample=build(ResampleParams, values),
-            focal=build(FocalParams, values),
-            illumination=build(IlluminationParams, values),
-            stitch=build(StitchParams, values),
-            psf=build(PsfParams, values),
-            crop=build(CropParams, values),
-            attenuation=build(AttenuationParams, values),
-            normalize=build(NormalizeParams, values),
-        )
 
+_TILES = Memory(250 * MB, tiles=0.5)
+LEARNED = (
+    _on_tiles(
+        "detect_focal_curvature",
+        *("resample_mosaic_grid", "learn_models"),
+        memory=Memory(250 * MB, tiles=0.5, resting=1),
+        gpu_tasks=4,
+        params=(FocalParams,),
+    ),
+    _on_tiles(
+        "fix_illumination_3d",
+        *("detect_focal_curvature", "learn_models"),
+        memory=_TILES,
+        params=(IlluminationParams,),
+    ),
+)
+"""Stages that correct tiles by what `learn_models` learned for them, in the order of the chain; the
+first flattens the tiles that the others are learned from."""
+
+CORRECTED = LEARNED[-1].name
 
 STAGES = (
     Declaration(
@@ -156,13 +165,13 @@ STAGES = (
         work="learned",
         label="slice",
         memory=Memory(145 * MB, tiles=1.5, raw_tiles=1.5, resting=-1),
-        params=(ResampleParams, FocalParams, IlluminationParams, PsfParams, LearnParams),
-        learns=(
-            "detect_focal_curvature",
-            "fix_illumination_3d",
-            "compensate_psf",
-            "scan_distortion",
+        params=(
+            ResampleParams,
+            *(kind for stage in LEARNED for kind in stage.params),
+            PsfParams,
+            LearnParams,
         ),
+        learns=(*(stage.name for stage in LEARNED), "compensate_psf", "scan_distortion"),
     ),
     Declaration(
         "reconstruct_slice",
@@ -172,7 +181,7 @@ STAGES = (
         work="grid",
         label="slice",
         memory=Memory(330 * MB, tiles=1.0, raw_tiles=1.0, resting=1, slices=1.25),
-        params=SliceParams.KINDS,
+        params=SliceParams.kinds(),
     ),
     Declaration(
         "resample_mosaic_grid",
@@ -185,74 +194,30 @@ STAGES = (
         gpu_tasks=6,
         params=(ResampleParams,),
     ),
-    Declaration(
-        "detect_focal_curvature",
-        after=("resample_mosaic_grid", "learn_models"),
-        when=CHAINED,
-        per="slice",
-        work="resampled",
-        label="slice",
-        memory=Memory(250 * MB, tiles=0.5, resting=1),
-        gpu_tasks=4,
-        params=(FocalParams,),
-    ),
-    Declaration(
-        "fix_illumination_3d",
-        after=("detect_focal_curvature", "learn_models"),
-        when=CHAINED,
-        per="slice",
-        work="resampled",
-        label="slice",
-        memory=Memory(250 * MB, tiles=0.5),
-        params=(IlluminationParams,),
-    ),
-    Declaration(
-        "aip_png",
-        after=("fix_illumination_3d",),
-        when=CHAINED,
-        per="slice",
-        work="resampled",
-        label="slice",
-        memory=Memory(250 * MB, tiles=0.5, pictures=4),
-    ),
-    Declaration(
+    *LEARNED,
+    _on_tiles("aip_png", CORRECTED, memory=Memory(250 * MB, tiles=0.5, pictures=4)),
+    _on_tiles(
         "register_tiles",
-        after=("fix_illumination_3d", "learn_models"),
-        when=CHAINED,
-        per="slice",
-        work="resampled",
-        label="slice",
+        *(CORRECTED, "learn_models"),
         memory=Memory(250 * MB, tiles=0.5, pictures=60),
         learns=("register_tiles",),
     ),
-    Declaration(
+    _on_tiles(
         "stitch_3d_refined",
-        after=("fix_illumination_3d", "register_tiles"),
-        when=CHAINED,
-        per="slice",
-        work="resampled",
-        label="slice",
+        *(CORRECTED, "register_tiles"),
         memory=Memory(250 * MB, tiles=0.5, resting=1, slices=1.25),
         params=(StitchParams,),
     ),
-    Declaration(
+    _on_tiles(
         "crop_3d_mosaic_below_interface",
-        after=("stitch_3d_refined", "compensate_psf_from_model", "compensate_psf_model_free"),
-        when=CHAINED,
-        per="slice",
-        work="resampled",
-        label="slice",
+        *("stitch_3d_refined", "compensate_psf_from_model", "compensate_psf_model_free"),
         memory=Memory(200 * MB, slices=2.5),
         params=(CropParams,),
         learns=("crop_3d_mosaic_below_interface",),
     ),
-    Declaration(
+    _on_tiles(
         "normalize_intensities_per_slice",
-        after=("crop_3d_mosaic_below_interface", "compensate_attenuation_inplace"),
-        when=CHAINED,
-        per="slice",
-        work="resampled",
-        label="slice",
+        *("crop_3d_mosaic_below_interface", "compensate_attenuation_inplace"),
         memory=BLOCKS,
         params=(NormalizeParams,),
         learns=("normalize_intensities_per_slice",),

@@ -4,7 +4,7 @@ import zarr
 
 from linumpy.device import CPU
 from linumpy.slices.aip_output import write_aip_image
-from linumpy.slices.single_stages import flatten_grid, resample_grid
+from linumpy.slices.single_stages import correct_grid, resample_grid
 
 
 def _grid(module, folder, shape):
@@ -50,7 +50,7 @@ def test_focal_flattens_as_much_as_linumpy(module, tmp_path):
     grid = _grid(module, tmp_path, (96, 128, 128))
     plain.focal(grid, tmp_path / "plain.zarr")
     ours = tmp_path / "ours.ome.zarr"
-    flatten_grid(grid, ours, {}, models=None, overwrite=False, device=CPU)
+    correct_grid("detect_focal_curvature", grid, ours, {}, models=None, overwrite=False, device=CPU)
 
     def bowl(path):
         """How much deeper the face lies in the corners of the tiles than in their middle."""

@@ -69,9 +69,14 @@ def write_grid(path, info, tiles, masks=None):
 def models():
     """A focal surface, a flat field and an axial response that change every tile."""
     i, j = np.mgrid[: TILE[1], : TILE[2]] / 60
+    fields = {
+        "detect_focal_curvature": FocalCurvature(
+            np.float32(8 * (i - 0.5) + 5 * j), VOXEL_UM, 9, 9, 1.0
+        ),
+        "fix_illumination_3d": FlatField(np.float32(1.2 - 0.4 * i * j), VOXEL_UM, 9, 9, 0.01),
+    }
     return AcquisitionModels(
-        FocalCurvature(np.float32(8 * (i - 0.5) + 5 * j), VOXEL_UM, 9, 9, 1.0),
-        FlatField(np.float32(1.2 - 0.4 * i * j), VOXEL_UM, 9, 9, 0.01),
+        fields,
         AxialResponse(
             "model", np.linspace(1, 0.4, TILE[0]).astype(np.float32), np.ones(TILE[0], np.float32),
             VOXEL_UM, 1.0, 100.0, 500.0, "agarose", 0.3, 9, 9, 1.0,

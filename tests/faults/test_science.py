@@ -115,7 +115,7 @@ def test_bad_samples_of_a_tile_are_flagged_all_the_way_to_the_slice(tmp_path, rn
     assert (open_grid(grid).read_valid(0, 0) == 0).sum() == 3
     source = grid if way == "grid" else raw_inputs(made.root, [0])[0]
     out = tmp_path / "slice.ome.zarr"
-    reconstruct_slice(source, out, AcquisitionModels(None, None, None), PARAMS)
+    reconstruct_slice(source, out, AcquisitionModels(), PARAMS)
     told = open_image(out).attributes["flags"]
     assert told["0,0"] == ["nan:3"] and "saturated" in told["1,0"] and "dark" in told["1,1"]
     assert np.isfinite(np.asarray(open_image(out).array)).all()
@@ -280,17 +280,21 @@ def test_a_model_that_is_no_number_somewhere_is_refused(tmp_path, stem, name, ba
     kept[name].flat[3] = bad
     np.savez(tmp_path / f"{stem}.npz", **kept)
     with pytest.raises(InputError, match=rf"{stem}\.json: {name} .* not finite"):
-        AcquisitionModels.load(tmp_path, PARAMS.focal, PARAMS.illumination, PARAMS.psf)
+        AcquisitionModels.load(tmp_path, PARAMS)
+
+
+def one_field(name, **change):
+    return {"fields": {name: replace(small.models().fields[name], **change)}}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"flat": replace(small.models().flat, flat_field=np.zeros((60, 56), np.float32))},
+        (one_field("fix_illumination_3d", flat_field=np.zeros((60, 56), np.float32)),
          "flat field falls to 0"),
-        ({"flat": replace(small.models().flat, flat_field=-np.ones((60, 56), np.float32))},
+        (one_field("fix_illumination_3d", flat_field=-np.ones((60, 56), np.float32)),
          "flat field falls to -1"),
-        ({"focal": replace(small.models().focal, surface_um=np.full((60, 56), 1e9, np.float32))},
+        (one_field("detect_focal_curvature", surface_um=np.full((60, 56), 1e9, np.float32)),
          "moves A-lines by 1e\\+09 um"),
         ({"axial": replace(small.models().axial, response=np.zeros(40, np.float32))},
          "axial response falls to 0"),

@@ -16,7 +16,7 @@ from linumpy.io.omezarr import open_image
 from linumpy.quality.truth import load_truth
 from linumpy.slices.raw_source import raw_inputs
 from linumpy.slices.register_stage import TilePositions
-from linumpy.slices.single_stages import illuminate_grid, register_grid
+from linumpy.slices.single_stages import correct_grid, register_grid
 from linumpy.stage_params.flat import FlatParams
 from linumpy.stage_params.slices import LearnParams
 
@@ -58,7 +58,7 @@ def test_fused_equals_chained_to_the_bit(tiny_grids, tmp_path, device):
     steps = [tmp_path / f"{n}_z01.ome.zarr" for n in range(4)]
     single.project_to_grid(tiny_grids[1], steps[0], VALUES, **options)
     single.crop_grid(steps[0], steps[1], VALUES, **options)
-    illuminate_grid(steps[1], steps[2], {}, models=tmp_path, **options)
+    correct_grid("fix_illumination_3d", steps[1], steps[2], {}, models=tmp_path, **options)
     register_grid(steps[2], tmp_path / "chained.json", device)
     single.stitch_grid_2d(
         steps[2], steps[3], VALUES, positions=tmp_path / "chained.json", **options

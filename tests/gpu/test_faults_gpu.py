@@ -44,9 +44,7 @@ def inputs(tiny, tiny_grids, script, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("inputs")
     learned(tiny_grids).save(folder / "models")
-    models = AcquisitionModels.load(
-        folder / "models", PARAMS.focal, PARAMS.illumination, PARAMS.psf
-    )
+    models = AcquisitionModels.load(folder / "models", PARAMS)
     for number in (1, 2):
         out = folder / f"slices/slice_z{number:02d}.ome.zarr"
         reconstruct_slice(tiny_grids[number], out, models, PARAMS, device=GPU)
@@ -60,7 +58,7 @@ def operations(inputs):
     """Functions of an output's place."""
     from linumpy.brain.output import stack_folder
     from linumpy.slices.reconstruct_slice import reconstruct_slice
-    from linumpy.slices.single_stages import flatten_grid, resample_grid
+    from linumpy.slices.single_stages import correct_grid, resample_grid
 
     grids, models, params, folder = inputs
     once = {"overwrite": False, "device": GPU}
@@ -70,8 +68,13 @@ def operations(inputs):
 
     return {
         "resample": lambda out: resample_grid(grids[1], out, {"resolution": 20.0}, **once),
-        "focal curvature": lambda out: flatten_grid(
-            folder / "grid.ome.zarr", out, {}, models=folder / "models", **once
+        "focal curvature": lambda out: correct_grid(
+            "detect_focal_curvature",
+            folder / "grid.ome.zarr",
+            out,
+            {},
+            models=folder / "models",
+            **once,
         ),
         "fused slice": fused,
         "stack": lambda out: stack_folder(

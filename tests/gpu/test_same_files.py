@@ -50,9 +50,7 @@ def test_a_slice_twice_is_the_same_files(tiny_grids, tmp_path):
     from linumpy.slices.reconstruct_slice import reconstruct_slice
 
     learned(tiny_grids).save(tmp_path / "models")
-    models = AcquisitionModels.load(
-        tmp_path / "models", PARAMS.focal, PARAMS.illumination, PARAMS.psf
-    )
+    models = AcquisitionModels.load(tmp_path / "models", PARAMS)
     made = []
     for attempt in ("one", "two"):
         out = tmp_path / attempt / "slice_z01.ome.zarr"

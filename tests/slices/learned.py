@@ -2,19 +2,11 @@
 
 from linumpy.device import CPU
 from linumpy.slices.learn_models import learn_models
-from linumpy.stage_params.slices import LearnParams, SliceParams
+from linumpy.stage_params.slices import SliceParams
 
 PARAMS = SliceParams.from_values({})
 
 
 def learned(grids, device=CPU):
     """Return the models of the microscope that imaged these grids."""
-    return learn_models(
-        grids,
-        resample=PARAMS.resample,
-        focal=PARAMS.focal,
-        illumination=PARAMS.illumination,
-        learn=LearnParams(),
-        psf=PARAMS.psf,
-        device=device,
-    )
+    return learn_models(grids, PARAMS, device=device)

@@ -8,13 +8,12 @@ from linumpy.geometry.resample import apply_axis_weights, axis_weights
 from linumpy.slices.learn_models import learn_models
 from linumpy.stage_params.slices import LearnParams, SliceParams
 
-PARAMS = SliceParams.from_values({})
+PARAMS = SliceParams.from_values({"compensate_psf_enabled": False})
+FOCAL, FLAT = "detect_focal_curvature", "fix_illumination_3d"
 
 
-def learn(grids, device, **changes):
-    values = {"resample": PARAMS.resample, "focal": PARAMS.focal}
-    values |= {"illumination": PARAMS.illumination, "learn": LearnParams()}
-    return learn_models(grids, **{**values, **changes}, device=device)
+def learn(grids, device, params=PARAMS, learn=None):
+    return learn_models(grids, params, learn, device=device)
 
 
 def truth_on_grid(tiny, name):
@@ -30,15 +29,19 @@ def truth_on_grid(tiny, name):
 @pytest.mark.slow
 def test_surface_and_flat_field_match_the_phantoms(tiny_grids, tiny, device):
     models = learn(tiny_grids, device)
-    surface = models.focal.surface_um - truth_on_grid(tiny, "focal_um")
+    surface = models.fields[FOCAL].surface_um - truth_on_grid(tiny, "focal_um")
     i, j = np.mgrid[: surface.shape[0], : surface.shape[1]]
     plane = np.stack([np.ones(surface.size), i.ravel(), j.ravel()], axis=1)
     rest = surface.ravel() - plane @ np.linalg.lstsq(plane, surface.ravel(), rcond=None)[0]
     assert np.sqrt((rest**2).mean()) < 2.0
     flat = truth_on_grid(tiny, "flat_field")
-    ratio = models.flat.flat_field / models.flat.flat_field.mean() / (flat / flat.mean())
+    ratio = (
+        models.fields[FLAT].flat_field
+        / models.fields[FLAT].flat_field.mean()
+        / (flat / flat.mean())
+    )
     assert np.sqrt(((ratio - 1) ** 2).mean()) < 0.02
-    assert models.focal.n_tiles == models.flat.n_tiles == 27
+    assert models.fields[FOCAL].n_tiles == models.fields[FLAT].n_tiles == 27
 
 
 @pytest.mark.slow
@@ -49,13 +52,13 @@ def test_fewer_tiles_come_from_evenly_spaced_slices(tiny_grids, device):
     assert [s.slice_id for s in _choose(slices, 9)] == [1]
     assert [s.slice_id for s in _choose(slices, 18)] == [0, 2]
     assert [s.slice_id for s in _choose(slices, 27)] == [0, 1, 2]
-    assert learn(tiny_grids, device, learn=LearnParams(9)).focal.n_tiles == 9
+    assert learn(tiny_grids, device, learn=LearnParams(9)).fields[FOCAL].n_tiles == 9
 
 
 def test_what_is_switched_off_is_not_learned(tiny_grids, device):
-    off = SliceParams.from_values({"fix_curvature_enabled": False})
-    models = learn(tiny_grids[:1], device, focal=off.focal)
-    assert models.focal is None and models.flat is not None
+    off = {"fix_curvature_enabled": False, "compensate_psf_enabled": False}
+    models = learn(tiny_grids[:1], device, SliceParams.from_values(off))
+    assert models.fields.keys() == {FLAT}
 
 
 def test_grids_of_different_tiles_are_refused(tiny_grids, tmp_path, device):

@@ -73,7 +73,7 @@ def test_a_transposed_tile_is_left_out_and_no_other(tiny, tmp_path):
     def flags():
         out = tmp_path / "slice.ome.zarr"
         params = SliceParams.from_values({})
-        models = AcquisitionModels(None, None, None)
+        models = AcquisitionModels()
         reconstruct_slice(one.open(), out, models, params, overwrite=True)
         image = open_image(out)
         return image.attributes["flags"], np.asarray(image.valid)

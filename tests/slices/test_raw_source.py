@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from linumpy.slices.grid_io import GridSource
 from linumpy.slices.learn_models import AcquisitionModels, learn_models
 from linumpy.slices.raw_source import MaskNeeded, RawSource, raw_inputs
 from linumpy.slices.reconstruct_slice import reconstruct_slice
+from linumpy.stage_params.intensity import PsfParams
 from linumpy.stage_params.slices import LearnParams, SliceParams
 
 PARAMS = SliceParams.from_values({})
-KINDS = {"resample": PARAMS.resample, "focal": PARAMS.focal, "illumination": PARAMS.illumination}
+WITHOUT_PSF = replace(PARAMS, psf=PsfParams(enabled=False))
+FOCAL, FLAT = "detect_focal_curvature", "fix_illumination_3d"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +30,7 @@ def models(script, tiny, tmp_path_factory):
     """Models learned by the script from raw tiles, and their folder."""
     folder = tmp_path_factory.mktemp("models")
     script("learn_models", "--from_root_directory", tiny / "raw", "--output", folder)
-    return folder, AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination)
+    return folder, AcquisitionModels.load(folder, WITHOUT_PSF)
 
 
 class Slice:
@@ -197,25 +200,27 @@ def test_each_tile_is_read_once(tiny, models, tmp_path, counted):
 @pytest.mark.slow
 def test_models_are_those_of_the_grids_to_the_bit(tiny, tiny_grids, device):
     by_grid, by_raw = (
-        learn_models(slices, **KINDS, learn=LearnParams(18), device=device)
+        learn_models(slices, WITHOUT_PSF, LearnParams(18), device=device)
         for slices in (tiny_grids, raw_inputs(tiny / "raw"))
     )
-    np.testing.assert_array_equal(by_grid.focal.surface_um, by_raw.focal.surface_um)
-    np.testing.assert_array_equal(by_grid.flat.flat_field, by_raw.flat.flat_field)
-    assert by_raw.focal.n_tiles == by_grid.focal.n_tiles == 18
-    assert by_raw.focal.n_pairs == by_grid.focal.n_pairs
+    np.testing.assert_array_equal(by_grid.fields[FOCAL].surface_um, by_raw.fields[FOCAL].surface_um)
+    np.testing.assert_array_equal(by_grid.fields[FLAT].flat_field, by_raw.fields[FLAT].flat_field)
+    assert by_raw.fields[FOCAL].n_tiles == by_grid.fields[FOCAL].n_tiles == 18
+    assert by_raw.fields[FOCAL].n_pairs == by_grid.fields[FOCAL].n_pairs
 
 
 # Nine resampled tiles of 60 x 64 x 64 and room for their masks take 11 MB.
 @pytest.mark.parametrize(("budget", "reads"), [(1 << 30, 27), (15_000_000, 45), (0, 54)])
 @pytest.mark.slow
 def test_slices_that_fit_are_read_once_to_learn_from(tiny, models, counted, budget, reads):
-    learned = learn_models(
-        raw_inputs(tiny / "raw"), **KINDS, learn=LearnParams(), budget_bytes=budget
-    )
+    learned = learn_models(raw_inputs(tiny / "raw"), WITHOUT_PSF, budget_bytes=budget)
     assert len(counted) == reads
-    np.testing.assert_array_equal(learned.focal.surface_um, models[1].focal.surface_um)
-    np.testing.assert_array_equal(learned.flat.flat_field, models[1].flat.flat_field)
+    np.testing.assert_array_equal(
+        learned.fields[FOCAL].surface_um, models[1].fields[FOCAL].surface_um
+    )
+    np.testing.assert_array_equal(
+        learned.fields[FLAT].flat_field, models[1].fields[FLAT].flat_field
+    )
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -225,12 +230,11 @@ def test_learning_begins_again_where_masks_are_needed(tiny, tmp_path, enabled):
     spoil(one, "nan")
     focal = SliceParams.from_values({"fix_curvature_enabled": enabled}).focal
     by_grid, by_raw = (
-        learn_models([s], **{**KINDS, "focal": focal}, learn=LearnParams())
-        for s in (one.grid(), one.open())
+        learn_models([s], replace(WITHOUT_PSF, focal=focal)) for s in (one.grid(), one.open())
     )
-    np.testing.assert_array_equal(by_grid.flat.flat_field, by_raw.flat.flat_field)
-    assert by_raw.flat.n_tiles == by_grid.flat.n_tiles
-    assert (by_raw.focal is not None) is enabled
+    np.testing.assert_array_equal(by_grid.fields[FLAT].flat_field, by_raw.fields[FLAT].flat_field)
+    assert by_raw.fields[FLAT].n_tiles == by_grid.fields[FLAT].n_tiles
+    assert (FOCAL in by_raw.fields) is enabled
 
 
 def test_a_slice_of_zeros_is_refused(tiny, models, tmp_path, device):
@@ -243,10 +247,10 @@ def test_a_slice_of_zeros_is_refused(tiny, models, tmp_path, device):
         reconstruct(one.open(), tmp_path / "out", models, device)
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match=said):
-        learn_models([one.open()], **KINDS, learn=LearnParams(), device=device)
+        learn_models([one.open()], WITHOUT_PSF, device=device)
     off = SliceParams.from_values({"fix_curvature_enabled": False}).focal
     with pytest.raises(InputError, match=said):
-        learn_models([one.open()], **{**KINDS, "focal": off}, learn=LearnParams(), device=device)
+        learn_models([one.open()], replace(WITHOUT_PSF, focal=off), device=device)
 
 
 def test_a_tile_cut_short_is_named_before_anything_is_written(tiny, models, tmp_path):
@@ -286,9 +290,9 @@ def test_scripts_take_raw_tiles(script, tiny, tiny_grids, models, tmp_path):
     learned = tmp_path / "models"
     raw = ("--from_root_directory", tiny / "raw")
     script("learn_models", *raw, "-z", 0, 2, "--output", learned)
-    by_grid = learn_models([tiny_grids[0], tiny_grids[2]], **KINDS, learn=LearnParams())
+    by_grid = learn_models([tiny_grids[0], tiny_grids[2]], WITHOUT_PSF)
     surface = np.load(learned / "detect_focal_curvature.npz")["surface_um"]
-    np.testing.assert_array_equal(surface, by_grid.focal.surface_um)
+    np.testing.assert_array_equal(surface, by_grid.fields[FOCAL].surface_um)
     arguments = ("--models", models[0], "--output_models")
     for name, source in (("raw", [*raw, "-z", 2]), ("grid", [tiny_grids[2]])):
         out = tmp_path / name
@@ -354,14 +358,16 @@ def test_a_byte_swapped_tile_and_one_half_written_leave_the_models(tiny, tmp_pat
     """
 
     def learn():
-        return learn_models([one.open()], learn=LearnParams(), **KINDS)
+        return learn_models([one.open()], WITHOUT_PSF)
 
     one = Slice(tiny / "raw", tmp_path / "raw")
     clean = learn()
     one.change(1, 1, lambda frames: frames.byteswap(inplace=True))
     one.change(0, 1, lambda frames: frames.reshape(-1)[frames.size // 2 - 17 :].fill(0))
     found = learn()
-    assert abs(found.flat.flat_field / clean.flat.flat_field - 1).max() < 0.05
-    assert abs(np.subtract(found.focal.surface_um, clean.focal.surface_um)).max() < 5
+    assert abs(found.fields[FLAT].flat_field / clean.fields[FLAT].flat_field - 1).max() < 0.05
+    assert (
+        abs(np.subtract(found.fields[FOCAL].surface_um, clean.fields[FOCAL].surface_um)).max() < 5
+    )
     _, told = made(one.open(), found, tmp_path)
     assert told["flags"]["1,1"] == ["garbled"] and told["flags"]["0,1"][0].startswith("zeros:")

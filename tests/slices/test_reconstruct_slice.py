@@ -12,6 +12,7 @@ from linumpy.io.omezarr import open_image
 from linumpy.slices import single_stages as single
 from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.reconstruct_slice import reconstruct_slice
+from linumpy.slices.tile_stages import LEARNED
 from linumpy.stage_params.slices import SliceParams
 from linumpy.tiles.scan_distortion import ScanDistortion
 
@@ -28,7 +29,7 @@ STEMS = (
 @pytest.fixture(scope="module")
 def models(tiny_grids, made_once):
     folder = made_once("learned", lambda folder: learned(tiny_grids).save(folder))
-    loaded = AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination, PARAMS.psf)
+    loaded = AcquisitionModels.load(folder, PARAMS)
     return folder, loaded
 
 
@@ -49,12 +50,13 @@ def chained(grid, folder, models, device):
     options = {"overwrite": False, "device": device}
     steps = [folder / f"{n}.ome.zarr" for n in range(8)]
     single.resample_grid(grid, steps[0], {}, **options)
-    single.flatten_grid(steps[0], steps[1], {}, models=models[0], **options)
-    single.illuminate_grid(steps[1], steps[2], {}, models=models[0], **options)
-    single.register_grid(steps[2], folder / "z/register_tiles.json", device, models[0])
-    single.stitch_grid(
-        steps[2], steps[3], {}, positions=folder / "z/register_tiles.json", **options
-    )
+    before = steps[0]
+    for name in LEARNED:
+        after = folder / f"{name}.ome.zarr"
+        single.correct_grid(name, before, after, {}, models=models[0], **options)
+        before = after
+    single.register_grid(before, folder / "z/register_tiles.json", device, models[0])
+    single.stitch_grid(before, steps[3], {}, positions=folder / "z/register_tiles.json", **options)
     single.refocus_slice(steps[3], steps[4], {}, "model", models=models[0], **options)
     for number, stem, step in (
         (5, STEMS[1], single.crop_slice),
@@ -71,11 +73,11 @@ def bent(models, tmp_path_factory):
     """The models of an acquisition whose scan is bent by two pixels."""
     folder = tmp_path_factory.mktemp("bent") / "models"
     shutil.copytree(models[0], folder)
-    flat = models[1].flat
+    flat = models[1].fields["fix_illumination_3d"]
     field = np.linspace(-np.pi, np.pi, flat.flat_field.shape[0])
     scan = ScanDistortion(2 * flat.voxel_um[1] * np.sin(field), flat.voxel_um, 12, None, 0.1)
     replace(models[1], scan=scan).save(folder)
-    return folder, AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination, PARAMS.psf)
+    return folder, AcquisitionModels.load(folder, PARAMS)
 
 
 def test_a_bent_scan_is_straightened_by_single_stages_too(
@@ -94,9 +96,9 @@ def test_a_bent_scan_is_straightened_by_single_stages_too(
 def test_a_straight_scan_leaves_no_file_of_a_bent_one(models, bent, tmp_path):
     folder = tmp_path / "models"
     shutil.copytree(bent[0], folder)
-    assert AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination).scan is not None
+    assert AcquisitionModels.load(folder, PARAMS).scan is not None
     models[1].save(folder)
-    assert AcquisitionModels.load(folder, PARAMS.focal, PARAMS.illumination).scan is None
+    assert AcquisitionModels.load(folder, PARAMS).scan is None
     assert not list(folder.glob("scan_distortion*"))
 
 
@@ -122,7 +124,7 @@ def test_fused_equals_chained_to_the_bit(tiny_grids, models, device, tmp_path):
 def test_corrections_can_be_switched_off(tiny_grids, models, device, tmp_path, name):
     """Without one of them, the slice is that of the chain without its step."""
     params = SliceParams.from_values({name: False})
-    used = AcquisitionModels.load(models[0], params.focal, params.illumination, params.psf)
+    used = AcquisitionModels.load(models[0], params)
     out = tmp_path / "slice.ome.zarr"
     reconstruct_slice(tiny_grids[1], out, used, params, output_models=tmp_path, device=device)
     whole = fused(tiny_grids[1], tmp_path / "whole", models, device)
