@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+
+from linumpy.stage_params.slices import LEARNED
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -112,12 +115,18 @@ PROCESSES = (
         "grid",
         "resampled.ome.zarr",
     ),
-    _stage("detect_focal_curvature", "resampled.ome.zarr", "flat.ome.zarr", learned=True),
-    _stage("fix_illumination_3d", "flat.ome.zarr", "evenly.ome.zarr", learned=True),
-    _stage("aip_png", "evenly.ome.zarr", "aip.png"),
-    _stage("register_tiles", "evenly.ome.zarr", "tiles.json"),
+    *(
+        _stage(name, f"{before}.ome.zarr", f"{name}.ome.zarr", learned=True)
+        for before, name in pairwise(["resampled", *(stage.name for stage in LEARNED)])
+    ),
+    _stage("aip_png", f"{LEARNED[-1].name}.ome.zarr", "aip.png"),
+    _stage("register_tiles", f"{LEARNED[-1].name}.ome.zarr", "tiles.json"),
     _stage(
-        "stitch_3d_refined", "evenly.ome.zarr", "stitched.ome.zarr", "--positions", "tiles.json"
+        "stitch_3d_refined",
+        f"{LEARNED[-1].name}.ome.zarr",
+        "stitched.ome.zarr",
+        "--positions",
+        "tiles.json",
     ),
     _stage("compensate_psf_from_model", "stitched.ome.zarr", "sharp.ome.zarr", learned=True),
     _stage("crop_3d_mosaic_below_interface", "sharp.ome.zarr", "cropped.ome.zarr"),

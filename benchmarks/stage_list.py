@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from linumpy.stage_params.slices import LEARNED
 
 RESOLUTION_UM = 10
 N_STACKED = 3
@@ -116,6 +119,20 @@ def _models(place: Place) -> list[object]:
     return ["--models", place / "models"]
 
 
+def _corrections() -> Iterator[Stage]:
+    """Yield the stages that correct tiles by what was learned, each on what the last one left."""
+    source, needs = "resampled.ome.zarr", ("resample_mosaic_grid", "learn_models")
+    for stage in LEARNED:
+        name, output = f"{stage.name}, 10 um", f"{stage.name}_10um.ome.zarr"
+        yield Stage(name, stage.name, partial(_one, source), output, _models, needs=needs)
+        source, needs = output, (name, "learn_models")
+
+
+def _one(name: str, place: Place) -> list[Path]:
+    return [place / name]
+
+
+CORRECTED = f"{LEARNED[-1].name}_10um.ome.zarr"
 STAGES = {
     stage.name: stage
     for stage in (
@@ -139,33 +156,18 @@ STAGES = {
             plain="focal",
         ),
         Stage("learn_models", "learn_models", lambda p: [p.grid], "models", grows=True),
-        Stage(
-            "detect_focal_curvature, 10 um",
-            "detect_focal_curvature",
-            lambda p: [p / "resampled.ome.zarr"],
-            "flat_10um.ome.zarr",
-            _models,
-            needs=("resample_mosaic_grid", "learn_models"),
-        ),
-        Stage(
-            "fix_illumination_3d, 10 um",
-            "fix_illumination_3d",
-            lambda p: [p / "flat_10um.ome.zarr"],
-            "even.ome.zarr",
-            _models,
-            needs=("detect_focal_curvature, 10 um",),
-        ),
+        *_corrections(),
         Stage(
             "register_tiles, 10 um",
             "register_tiles",
-            lambda p: [p / "even.ome.zarr"],
+            lambda p: [p / CORRECTED],
             "positions.json",
-            needs=("fix_illumination_3d, 10 um",),
+            needs=(f"{LEARNED[-1].name}, 10 um",),
         ),
         Stage(
             "stitch_3d_refined, 10 um",
             "stitch_3d_refined",
-            lambda p: [p / "even.ome.zarr"],
+            lambda p: [p / CORRECTED],
             "stitched.ome.zarr",
             lambda p: ["--positions", p / "positions.json"],
             needs=("register_tiles, 10 um",),

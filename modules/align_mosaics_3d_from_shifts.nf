@@ -7,6 +7,7 @@ include { gpu_flags } from './local/script'
 process align_mosaics_3d_from_shifts {
     tag "z${slice_id}"
     label 'slice'
+    label 'intermediate'
     label 'gpu'
 
     input:

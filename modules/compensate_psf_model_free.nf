@@ -7,6 +7,7 @@ include { gpu_flags } from './local/script'
 process compensate_psf_model_free {
     tag "z${slice_id}"
     label 'slice'
+    label 'intermediate'
     label 'gpu'
 
     input:

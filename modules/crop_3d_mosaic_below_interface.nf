@@ -7,6 +7,7 @@ include { gpu_flags } from './local/script'
 process crop_3d_mosaic_below_interface {
     tag "z${slice_id}"
     label 'slice'
+    label 'intermediate'
     label 'gpu'
 
     input:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/script'
 process detect_focal_curvature {
     tag "z${slice_id}"
     label 'slice'
+    label 'intermediate'
     label 'gpu'
 
     input:

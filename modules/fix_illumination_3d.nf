@@ -7,6 +7,7 @@ include { gpu_flags } from './local/script'
 process fix_illumination_3d {
     tag "z${slice_id}"
     label 'slice'
+    label 'intermediate'
     label 'gpu'
 
     input:

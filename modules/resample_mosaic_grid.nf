@@ -7,6 +7,7 @@ include { gpu_flags } from './local/script'
 process resample_mosaic_grid {
     tag "z${slice_id}"
     label 'slice'
+    label 'intermediate'
     label 'gpu'
 
     input:

@@ -7,6 +7,7 @@ include { gpu_flags } from './local/script'
 process stitch_3d_refined {
     tag "z${slice_id}"
     label 'slice'
+    label 'intermediate'
     label 'gpu'
 
     input:

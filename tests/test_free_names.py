@@ -16,6 +16,7 @@ from linumpy.errors import InputError
 from linumpy.io import slice_ids
 from linumpy.io.omezarr import open_image
 from linumpy.io.tables import XYShift, read_shifts, read_slice_config, write_shifts
+from linumpy.stage_params.slices import LEARNED
 from linumpy.store.remote import as_path
 
 from .conftest import SCRIPTS
@@ -58,12 +59,11 @@ COMMANDS = {
     "create_mosaic_grid_2d": ("--", "{grid}", "out.zarr"),
     "crop_3d_mosaic_below_interface": ("--", "{volume}", "out.zarr"),
     "crop_tiles": ("--crop_tiles_xmin", "1", "--", "{grid}", "out.zarr"),
-    "detect_focal_curvature": (*MODELS, "--", "{grid}", "out.zarr"),
     "estimate_illumination": ("--output", "out", "--", "{grid}"),
     "estimate_transform": ("--output", "out.json", "--use_motor_positions", "--", "{grid}"),
     "export_manual_align": (SLICES, SHIFTS, REGISTRATION, "out"),
     "extract_pyramid_levels": ("-l", "0", "--", "{volume}", "out.zarr"),
-    "fix_illumination_3d": (*MODELS, "--", "{grid}", "out.zarr"),
+    **{stage.name: (*MODELS, "--", "{grid}", "out.zarr") for stage in LEARNED},
     "interpolate_missing_slice": (
         *("{have}/pair/a.zarr", "{have}/pair/b.zarr", "out.zarr", "--id", "1"),
         *("--registration", REGISTRATION, "--manifest_entry", "out.csv"),

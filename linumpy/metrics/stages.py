@@ -1,6 +1,6 @@
 """What is measured of each stage: figures read from its model.
 
-A function here has the name of its stage; `READERS` says which file stems it reads.
+Those of newer stages stand beside their models, with the same decorator.
 """
 
 from __future__ import annotations
@@ -16,10 +16,32 @@ from linumpy.metrics.figures import StageMetrics
 
 Reader = Callable[[Any, StageMetrics], None]
 
+READERS: dict[str, tuple[str, Reader]] = {}
+"""Name of the stage and function that reads its figures, by stem of the model's file."""
+
+
+def figures_of(stage: str, *stems: str) -> Callable[[Reader], Reader]:
+    """Register the function that adds a stage's figures, read from its model.
+
+    Parameters
+    ----------
+    stage
+        Its name, and the stem of its model.
+    stems
+        Other stems of such models.
+    """
+
+    def register(reader: Reader) -> Reader:
+        READERS.update(dict.fromkeys((stage, *stems), (stage, reader)))
+        return reader
+
+    return register
+
 
 # --- models of the acquisition
 
 
+@figures_of("detect_focal_curvature")
 def detect_focal_curvature(model: Any, found: StageMetrics) -> None:
     """Say how well one surface flattens all tiles."""
     _learned_tiles(model, found)
@@ -33,6 +55,7 @@ def detect_focal_curvature(model: Any, found: StageMetrics) -> None:
     )
 
 
+@figures_of("fix_illumination_3d")
 def fix_illumination_3d(model: Any, found: StageMetrics) -> None:
     """Say how even overlapping tiles are after the flat field."""
     _learned_tiles(model, found)
@@ -49,6 +72,7 @@ def fix_illumination_3d(model: Any, found: StageMetrics) -> None:
     )
 
 
+@figures_of("scan_distortion")
 def scan_distortion(model: Any, found: StageMetrics) -> None:
     """Say how bent the scan is, and how well positions are known for all that."""
     error_px = np.asarray(model.error_um) / model.voxel_um[1]
@@ -67,6 +91,7 @@ def _learned_tiles(model: Any, found: StageMetrics) -> None:
     found.add("n_tiles", model.n_tiles, "", "tiles learned from", "learned_tiles")
 
 
+@figures_of("compensate_psf")
 def compensate_psf(model: Any, found: StageMetrics) -> None:
     """Say how well the axial response describes the profile that it was learned from."""
     # Only tiles that show agarose teach it, which may be few: how well the profile is explained,
@@ -100,6 +125,7 @@ def compensate_psf(model: Any, found: StageMetrics) -> None:
 # --- models of a slice
 
 
+@figures_of("register_tiles")
 def register_tiles(model: Any, found: StageMetrics) -> None:
     """Say how many tiles and pairs hold together, and how well."""
     pixel = np.asarray(model.voxel_um[1:])
@@ -182,6 +208,7 @@ def _linear_error(model: Any) -> float | None:
     return max(0.0, float(excess.max()))
 
 
+@figures_of("crop_3d_mosaic_below_interface")
 def crop_3d_mosaic_below_interface(model: Any, found: StageMetrics) -> None:
     """Say where the cut face was found."""
     depth = float(model.interface_um)
@@ -202,6 +229,7 @@ def crop_3d_mosaic_below_interface(model: Any, found: StageMetrics) -> None:
         )
 
 
+@figures_of("compensate_attenuation")
 def compensate_attenuation(model: Any, found: StageMetrics) -> None:
     """Say how much of the slice is tissue, and what that attenuates."""
     found.add(
@@ -227,6 +255,7 @@ def compensate_attenuation(model: Any, found: StageMetrics) -> None:
         found.add("mu_error", share, "", "median standard error of the attenuation, relatively")
 
 
+@figures_of("normalize_intensities_per_slice")
 def normalize_intensities_per_slice(model: Any, found: StageMetrics) -> None:
     """Say how much agarose the floor rests on, and how even it is along depth."""
     found.add(
@@ -249,6 +278,7 @@ def normalize_intensities_per_slice(model: Any, found: StageMetrics) -> None:
 # --- models of the brain
 
 
+@figures_of("detect_rehoming", "rehoming_report")
 def detect_rehoming(model: Any, found: StageMetrics) -> None:
     """Say how often the stage did what stages do not do."""
     found.add("n_steps", model.n_steps, "", "steps between slices")
@@ -263,6 +293,7 @@ def detect_rehoming(model: Any, found: StageMetrics) -> None:
             )
 
 
+@figures_of("assess_slice_quality")
 def assess_slice_quality(model: Any, found: StageMetrics) -> None:
     """Say how alike neighbours are, and what was left out."""
     scores = [s["score"] for s in model.slices if s["score"] is not None]
@@ -300,6 +331,7 @@ def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:
     )
 
 
+@figures_of("register_slices")
 def register_slices(model: Any, found: StageMetrics) -> None:
     """Say how well the slices hold together, and how far they were moved."""
     voxel = np.asarray(model.voxel_um)
@@ -384,6 +416,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         )
 
 
+@figures_of("auto_exclude_slices")
 def auto_exclude_slices(model: Any, found: StageMetrics) -> None:
     """Say what was left out for lack of a match."""
     found.add("n_slices", model.n_slices, "", "slices looked at")
@@ -399,6 +432,7 @@ def auto_exclude_slices(model: Any, found: StageMetrics) -> None:
         found.warnings.append(f"slice z{s['slice_id']:02d} is left out: {s['reason']}")
 
 
+@figures_of("interpolate_missing_slice", "interpolated_diagnostics")
 def interpolate_missing_slice(model: Any, found: StageMetrics) -> None:
     """Say what a gap was filled from, or why it stays."""
     match = model.match or {}
@@ -412,6 +446,7 @@ def interpolate_missing_slice(model: Any, found: StageMetrics) -> None:
         )
 
 
+@figures_of("stack_slices_motor")
 def stack_slices_motor(model: Any, found: StageMetrics) -> None:
     """Say how slices overlap in depth, and where tissue is missing."""
     places = model.slices
@@ -435,6 +470,7 @@ def stack_slices_motor(model: Any, found: StageMetrics) -> None:
     )
 
 
+@figures_of("correct_bias_field")
 def correct_bias_field(model: Any, found: StageMetrics) -> None:
     """Say what the field was learned from, and how strong it was."""
     low, high = model.field_range
@@ -446,6 +482,7 @@ def correct_bias_field(model: Any, found: StageMetrics) -> None:
     found.add("strength", model.strength, "", "share of it that was taken off")
 
 
+@figures_of("align_to_ras")
 def align_to_ras(model: Any, found: StageMetrics) -> None:
     """Say how well the brain matches the atlas, and how clear its orientation is."""
     found.add("overlap", model.overlap, "", "tissue that lies within the atlas", "atlas_overlap")
@@ -462,32 +499,6 @@ def align_to_ras(model: Any, found: StageMetrics) -> None:
         found.add(f"scale_{axis}", scale, "", "size in the atlas over that in the brain")
 
 
-READERS: dict[str, Reader] = {
-    reader.__name__: reader
-    for reader in (
-        detect_focal_curvature,
-        fix_illumination_3d,
-        compensate_psf,
-        scan_distortion,
-        register_tiles,
-        crop_3d_mosaic_below_interface,
-        compensate_attenuation,
-        normalize_intensities_per_slice,
-        detect_rehoming,
-        assess_slice_quality,
-        register_slices,
-        auto_exclude_slices,
-        interpolate_missing_slice,
-        stack_slices_motor,
-        correct_bias_field,
-        align_to_ras,
-    )
-}
-# Models that are named for what they tell, and not for their stage.
-READERS["rehoming_report"] = detect_rehoming
-READERS["interpolated_diagnostics"] = interpolate_missing_slice
-
-
 def measure(stem: str, model: Any) -> StageMetrics | None:
     """Return the figures of a model; None when no stage of that name has any.
 
@@ -502,8 +513,8 @@ def measure(stem: str, model: Any) -> StageMetrics | None:
     names = [name for name in READERS if stem == name or stem.endswith(f"_{name}")]
     if not names:
         return None
-    reader = READERS[max(names, key=len)]
-    found = StageMetrics(reader.__name__)
+    stage, reader = READERS[max(names, key=len)]
+    found = StageMetrics(stage)
     reader(model, found)
     return found
 

@@ -12,6 +12,7 @@ from linumpy.exit_status import exit_status
 from linumpy.io.grid import GridInfo, GridTile, create_grid
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import ImageSpec, create_image
+from linumpy.stage_params.slices import LEARNED
 from tests.conftest import SCRIPTS
 
 from .stores import append, delete, truncate
@@ -49,7 +50,6 @@ CASES = [
     ("create_mosaic_grid_2d", GRID, f"{GRID} OUT.ome.zarr"),
     ("crop_3d_mosaic_below_interface", SLICE, f"{SLICE} OUT.ome.zarr"),
     ("crop_tiles", GRID, f"{GRID} OUT.ome.zarr"),
-    ("detect_focal_curvature", GRID, f"{GRID} OUT.ome.zarr"),
     ("estimate_illumination", GRID, f"{GRID} --output OUT"),
     ("estimate_transform", GRID, f"{GRID} --output OUT.json"),
     ("estimate_xy_shift_from_metadata", GRID, "grids OUT.csv"),
@@ -57,7 +57,7 @@ CASES = [
     ("export_manual_align", SLICE, "slices shifts_xy.csv register_slices.json OUT"),
     ("extract_pyramid_levels", BRAIN, f"{BRAIN} OUT.ome.zarr --levels 0"),
     ("extract_pyramid_levels", BRAIN, f"{BRAIN} --list"),
-    ("fix_illumination_3d", GRID, f"{GRID} OUT.ome.zarr"),
+    *((stage.name, GRID, f"{GRID} OUT.ome.zarr") for stage in LEARNED),
     ("generate_pipeline_report", BRAIN, "run OUT.html"),
     ("generate_slice_config", GRID, "grids OUT.csv"),
     ("interpolate_missing_slice", SLICE,

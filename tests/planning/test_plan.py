@@ -231,22 +231,17 @@ def plan_of(root, resources=MACHINE, **params):
     return make_plan(root, params, resources)
 
 
-def test_every_process_with_a_task_has_a_time_on_both_devices():
-    times = read_stage_times()
-    for device in ("cpu", "gpu"):
-        for name, process in STAGES.items():
-            if device == "gpu" and not process.on_gpu:
-                continue
-            if name in {
-                "refine_manual_transforms",
-                "export_manual_align",
-                "align_to_ras",
-                "check_atlas",
-                "download_allen",
-                "evaluate_run",
-            }:
-                continue  # fmt: skip
-            assert times.find(name, device) is not None, (device, name)
+@pytest.mark.parametrize("flow", [{}, {"mode": "2.5d"}])
+def test_every_process_of_a_default_run_has_a_time_on_both_devices(headers, flow):
+    """What is new, or off by default, may have none: the plan says so."""
+    root = headers({0: (2, 2), 2: (2, 2)})
+    for device in (False, True):
+        plan = plan_of(root, use_gpu=device, **flow)
+        assert [p.name for p in plan.processes if p.basis == "unknown"] == []
+    times = read_stage_times().times
+    for known in (times["cpu"], times["gpu"]):
+        assert {name.split(",")[0] for name in known} <= STAGES.keys()
+    assert len(times["cpu"]) > 30
 
 
 def test_more_cores_and_gpus_are_faster_down_to_the_chain(headers):

@@ -238,7 +238,7 @@ def _registered(depths: list[float], **changes: Any) -> StageMetrics:
     ]
     pairs = [slice_pair(True, (0.0, 0.0, 0.0)) | {"z_measured": changes.pop("z_measured", True)}]
     found = StageMetrics("register_slices")
-    READERS["register_slices"](
+    READERS["register_slices"][1](
         SliceRegistration(1, (10.0, 10.0, 10.0), 100.0, slices, pairs, **changes), found
     )
     return found

@@ -5,6 +5,7 @@
 
 import json
 import shutil
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image as Pillow
 
 from linumpy.io.grid import open_grid
 from linumpy.io.omezarr import open_image
+from linumpy.stage_params.slices import LEARNED
 from linumpy.store.manifest import adopt
 
 pytestmark = pytest.mark.slow
@@ -26,8 +28,9 @@ def work(script, tiny, tiny_grids, tmp_path_factory):
     models = ("--models", folder / "models")
     step = [folder / f"{n}.ome.zarr" for n in range(7)]
     script("resample_mosaic_grid", tiny_grids[1], step[0], "-r", 10)
-    script("detect_focal_curvature", step[0], step[1], *models)
-    script("fix_illumination_3d", step[1], step[2], *models)
+    steps = [step[0], *(folder / f"{stage.name}.ome.zarr" for stage in LEARNED[:-1]), step[2]]
+    for stage, (before, after) in zip(LEARNED, pairwise(steps), strict=True):
+        script(stage.name, before, after, *models)
     script("aip_png", step[2], folder / "aip.png")
     script("aip", step[2], folder / "aip.ome.zarr")
     script("register_tiles", step[2], folder / "register_tiles.json")

@@ -21,6 +21,7 @@ from linumpy.errors import InputError, OutputExistsError
 from linumpy.io.grid import open_grid
 from linumpy.io.omezarr import open_image
 from linumpy.slices.grid_io import GridSource, SliceSource
+from linumpy.stage_params.slices import LEARNED
 from linumpy.store.manifest import adopt
 from linumpy.tiles.stitch_3d_refined import blending_weights
 
@@ -47,7 +48,7 @@ def call(name, *arguments):
 def chain(tiny, tiny_grids, tmp_path_factory):
     """Every stage's output on slice 1, by name, and two slices' worth of registration."""
     folder = tmp_path_factory.mktemp("chain")
-    f = {n: folder / f"{n}.ome.zarr" for n in ("resampled", "flat", "even", "stitched", "cropped")}
+    f = {n: folder / f"{n}.ome.zarr" for n in ("resampled", "stitched", "cropped")}
     f |= {n: folder / n for n in ("models", "slices")}
     f |= {"positions": folder / "positions.json", "shifts": folder / "shifts_xy.csv"}
     f |= {"registration": folder / "registration.json", "cut": folder / "cut.json"}
@@ -55,10 +56,14 @@ def chain(tiny, tiny_grids, tmp_path_factory):
     models = ("--models", f["models"])
     call("learn_models", *tiny_grids, "--output", f["models"], "--resolution", 20)
     call("resample_mosaic_grid", tiny_grids[1], f["resampled"], *RESOLUTION)
-    call("detect_focal_curvature", f["resampled"], f["flat"], *models)
-    call("fix_illumination_3d", f["flat"], f["even"], *models)
-    call("register_tiles", f["even"], f["positions"])
-    call("stitch_3d_refined", f["even"], f["stitched"], "--positions", f["positions"])
+    before = f["resampled"]
+    for stage in LEARNED:
+        f[stage.name] = folder / f"{stage.name}.ome.zarr"
+        call(stage.name, before, f[stage.name], *models)
+        before = f[stage.name]
+    f["corrected"] = before
+    call("register_tiles", f["corrected"], f["positions"])
+    call("stitch_3d_refined", f["corrected"], f["stitched"], "--positions", f["positions"])
     call("crop_3d_mosaic_below_interface", f["stitched"], f["cropped"], "--output_model", f["cut"])
     first = f["slices"] / "slice_z01.ome.zarr"
     call("normalize_intensities_per_slice", f["cropped"], first, "--output_model", f["scaling"])
@@ -90,7 +95,7 @@ def test_resampled_tiles_are_scikit_images(chain, tiny_grids):
 
 def test_flattened_tiles_are_moved_by_the_learned_surface(chain):
     surface = np.load(chain["models"] / "detect_focal_curvature.npz")["surface_um"]
-    before, after = open_grid(chain["resampled"]), open_grid(chain["flat"])
+    before, after = open_grid(chain["resampled"]), open_grid(chain["detect_focal_curvature"])
     tile, moved, valid = (
         before.read_tile(0, 2), after.read_tile(0, 2), after.read_valid(0, 2)
     )  # fmt: skip
@@ -103,7 +108,7 @@ def test_flattened_tiles_are_moved_by_the_learned_surface(chain):
 
 def test_even_tiles_are_divided_by_the_flat_field(chain):
     flat = np.load(chain["models"] / "fix_illumination_3d.npz")["flat_field"]
-    before, after = open_grid(chain["flat"]), open_grid(chain["even"])
+    before, after = (open_grid(chain[stage.name]) for stage in LEARNED[:2])
     np.testing.assert_allclose(after.read_tile(1, 1), before.read_tile(1, 1) / flat, rtol=1e-5)
     np.testing.assert_array_equal(after.read_valid(1, 1), before.read_valid(1, 1))
     assert flat.mean() == pytest.approx(1, abs=1e-4)
@@ -111,7 +116,7 @@ def test_even_tiles_are_divided_by_the_flat_field(chain):
 
 def test_a_stitched_slice_is_the_weighted_mean_of_its_tiles(chain):
     """Tiles moved by SciPy onto the whole canvas, weighted, summed and divided."""
-    grid = open_grid(chain["even"])
+    grid = open_grid(chain["corrected"])
     record = json.loads(chain["positions"].read_text())["tiles"]
     data, valid, image = arrays(chain["stitched"])
     corner = np.subtract(image.translation_um[1:], 10)
@@ -212,7 +217,7 @@ def test_intermediates_are_those_of_the_chain(chain, tiny_grids, tmp_path):
         "--resolution", 20, "--keep_intermediates", kept, "--output_models", tmp_path / "m",
     )  # fmt: skip
     for name, single in (
-        ("mosaic_grid_3d_corrected_z01", "even"), ("slice_stitched_z01", "stitched"),
+        ("mosaic_grid_3d_corrected_z01", "corrected"), ("slice_stitched_z01", "stitched"),
     ):  # fmt: skip
         for one, other in zip(
             arrays(kept / f"{name}.ome.zarr")[:2], arrays(chain[single])[:2], strict=True
@@ -233,13 +238,15 @@ def outputs(chain, grids):
     tables = (chain["slices"], chain["shifts"])
     return {
         "resample_mosaic_grid": ((grids[1],), RESOLUTION, chain["resampled"]),
-        "detect_focal_curvature": ((chain["resampled"],), models, chain["flat"]),
-        "fix_illumination_3d": ((chain["flat"],), models, chain["even"]),
-        "aip": ((chain["even"],), (), None),
-        "aip_png": ((chain["even"],), (), None),
-        "register_tiles": ((chain["even"],), (), chain["positions"]),
+        "detect_focal_curvature": ((chain["resampled"],), models, chain["detect_focal_curvature"]),
+        "fix_illumination_3d": (
+            (chain["detect_focal_curvature"],), models, chain["fix_illumination_3d"],
+        ),
+        "aip": ((chain["corrected"],), (), None),
+        "aip_png": ((chain["corrected"],), (), None),
+        "register_tiles": ((chain["corrected"],), (), chain["positions"]),
         "stitch_3d_refined": (
-            (chain["even"],), ("--positions", chain["positions"]), chain["stitched"],
+            (chain["corrected"],), ("--positions", chain["positions"]), chain["stitched"],
         ),
         "crop_3d_mosaic_below_interface": ((chain["stitched"],), (), chain["cropped"]),
         "normalize_intensities_per_slice": ((chain["cropped"],), (), one),
@@ -404,7 +411,7 @@ def test_bad_samples_are_masked_through_every_stage(chain, tiny_grids, tmp_path)
 
 def test_bad_samples_in_an_overlap_are_filled_by_the_neighbour(chain, tmp_path):
     """Tile (0, 0) loses a corner that three others show as well."""
-    grid = spoil(chain["even"], tmp_path, nan=(slice(10, 14), slice(28, 32), slice(28, 32)))
+    grid = spoil(chain["corrected"], tmp_path, nan=(slice(10, 14), slice(28, 32), slice(28, 32)))
     out = tmp_path / "stitched.ome.zarr"
     call("stitch_3d_refined", grid, out, "--positions", chain["positions"])
     data, valid, _ = arrays(out)
@@ -421,7 +428,7 @@ def test_positions_that_lack_a_tile_are_refused(chain, tmp_path):
     (tmp_path / "p.json").write_text(json.dumps(record))
     out = tmp_path / "s.ome.zarr"
     with pytest.raises(InputError, match=r"z01 lack tile \(2, 1\)"):
-        call("stitch_3d_refined", chain["even"], out, "--positions", tmp_path / "p.json")
+        call("stitch_3d_refined", chain["corrected"], out, "--positions", tmp_path / "p.json")
     assert not out.exists()
 
 
@@ -431,16 +438,22 @@ def test_models_that_are_missing_are_named(chain, tiny_grids, tmp_path):
     with pytest.raises(InputError, match="detect_focal_curvature.json: no such file"):
         call("reconstruct_slice", tiny_grids[1], out, "--models", tmp_path / "empty")
     with pytest.raises(InputError, match="fix_illumination_3d.json: no such file"):
-        call("fix_illumination_3d", chain["flat"], out, "--models", tmp_path / "empty")
+        call(
+            "fix_illumination_3d",
+            chain["detect_focal_curvature"],
+            out,
+            "--models",
+            tmp_path / "empty",
+        )
     assert not out.exists()
 
 
 def test_grids_and_slices_are_not_mistaken_for_each_other(chain, tmp_path):
     with pytest.raises(InputError, match=r"stitched.*expected a mosaic grid"):
         GridSource.open(chain["stitched"])
-    with pytest.raises(InputError, match=r"even.*expected a slice volume"):
-        SliceSource.open(chain["even"])
-    empty = spoil(chain["even"], tmp_path)
+    with pytest.raises(InputError, match=r"holds a mosaic_grid, expected a slice volume"):
+        SliceSource.open(chain["corrected"])
+    empty = spoil(chain["corrected"], tmp_path)
     group = zarr.open_group(empty, mode="r+")
     described = dict(group.attrs["linumpy"])
     group.attrs["linumpy"] = {
@@ -455,12 +468,12 @@ def test_grids_and_slices_are_not_mistaken_for_each_other(chain, tmp_path):
 def test_damage_ends_a_script_with_one_line_and_no_output(chain, script, tmp_path):
     """A flipped bit in one tile of a grid, then in one block of a slice."""
     for source, name, place in (
-        ("even", "register_tiles", r"tile (2, 0)"),
+        ("corrected", "register_tiles", r"tile (2, 0)"),
         ("stitched", "crop_3d_mosaic_below_interface", r"block (0, 0)"),
     ):
         path = tmp_path / chain[source].name
         shutil.copytree(chain[source], path)
-        shard = path / ("0/c/0/2/0" if source == "even" else "0/c/0/0/0")
+        shard = path / ("0/c/0/2/0" if source == "corrected" else "0/c/0/0/0")
         raw = bytearray(shard.read_bytes())
         raw[len(raw) // 3] ^= 2
         shard.write_bytes(raw)
@@ -475,11 +488,18 @@ def test_parameters_come_from_standard_input(chain, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"stitch_blending_method": "none"}'))
     out = tmp_path / "s.ome.zarr"
     positions = ("--positions", chain["positions"])
-    call("stitch_3d_refined", chain["even"], out, *positions, "--params", "-")
+    call("stitch_3d_refined", chain["corrected"], out, *positions, "--params", "-")
     other = tmp_path / "t.ome.zarr"
-    call("stitch_3d_refined", chain["even"], other, *positions, "--stitch_blending_method", "none")
+    call(
+        "stitch_3d_refined",
+        chain["corrected"],
+        other,
+        *positions,
+        "--stitch_blending_method",
+        "none",
+    )
     np.testing.assert_array_equal(arrays(out)[0], arrays(other)[0])
     assert (arrays(out)[0] != arrays(chain["stitched"])[0]).any()
     with pytest.raises(SystemExit) as end, contextlib.redirect_stderr(io.StringIO()) as said:
-        call("stitch_3d_refined", chain["even"], out, "--stitch_blending_method", "cubic")
+        call("stitch_3d_refined", chain["corrected"], out, "--stitch_blending_method", "cubic")
     assert end.value.code == 2 and "cubic" in said.getvalue()

@@ -1,0 +1,34 @@
+"""What CONTRIBUTING.md says of additions is tried in a copy of the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .walkthroughs import Scratch, add_tile_stage, named_files
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Scratch:
+    return Scratch(tmp_path / "copy")
+
+
+def test_learned_tile_stage_is_added_by_the_walkthrough(scratch: Scratch) -> None:
+    add_tile_stage(scratch)
+    changed = scratch.changed()
+    assert changed == named_files("Adding a learned tile stage", smooth_tiles="scale_tiles")
+    assert len(changed) <= 12
+    scratch.run("-m", "ruff", "check", "--no-cache", "linumpy", "scripts", "tests/intensity")
+    scratch.pytest(
+        *("tests/intensity/test_scale_tiles.py", "tests/pipeline/test_modules.py"),
+        *("tests/pipeline/test_params.py::test_stage_parameters_are_those_of_the_schema",),
+        *("tests/pipeline/test_params.py::test_config_has_the_defaults_of_the_schema",),
+        *("tests/planning/test_plan.py::test_processes_are_those_of_the_modules",),
+        *("tests/pipeline/test_graph.py::test_declared_stages_are_the_workflows_graph[chained]",),
+        *("tests/slices/test_reconstruct_slice.py::test_fused_equals_chained_to_the_bit",),
+        *("tests/faults/test_inputs_verified.py::test_no_script_is_forgotten",),
+        *("tests/test_free_names.py::test_every_script_that_takes_volumes_is_tried",),
+    )

@@ -1,0 +1,201 @@
+"""The walk-throughs of CONTRIBUTING.md as edits of a copy of the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ADDED = Path(__file__).with_name("walkthrough")
+
+
+class Scratch:
+    """A copy of what git tracks, or would track."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.files = {name for name in listed.stdout.split("\0") if (ROOT / name).is_file()}
+        for name in self.files:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
+
+    def add_files(self, walkthrough: str) -> None:
+        """Put the new files of a walk-through in their places."""
+        for source in (ADDED / walkthrough).rglob("*.txt"):
+            target = self.root / source.relative_to(ADDED / walkthrough).with_suffix("")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+            target.chmod(0o755 if target.parent.name == "scripts" else 0o644)
+
+    def insert(self, name: str, before: str, text: str) -> None:
+        """Insert text before the only place where a file holds another."""
+        path = self.root / name
+        content = path.read_text(encoding="utf-8")
+        assert content.count(before) == 1, (name, before, content.count(before))
+        path.write_text(content.replace(before, text + before), encoding="utf-8")
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        """Replace the only place where a file holds some text."""
+        self.insert(name, old, new + "\0")
+        path = self.root / name
+        path.write_text(path.read_text(encoding="utf-8").replace("\0" + old, ""), encoding="utf-8")
+
+    def changed(self) -> set[str]:
+        """Return the files that are new or differ."""
+        made = {
+            str(path.relative_to(self.root))
+            for path in self.root.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        return {
+            name
+            for name in made
+            if name not in self.files
+            or (ROOT / name).read_bytes() != (self.root / name).read_bytes()
+        }
+
+    def run(self, *command: str | Path) -> str:
+        """Run a command of this Python in the copy; what it printed is shown when it fails."""
+        done = subprocess.run(
+            [sys.executable, *map(str, command)],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-6000:]
+        return done.stdout
+
+    def pytest(self, *arguments: str) -> None:
+        """Run tests of the copy, slow ones, too; some must have run."""
+        text = self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *arguments)
+        assert re.search(r"\d+ passed", text), text
+
+
+def named_files(heading: str, **names: str) -> set[str]:
+    """Return the files that the table of a section of CONTRIBUTING.md names.
+
+    Parameters
+    ----------
+    heading
+        Of the section.
+    names
+        What stands for names in it, such as ``smooth_tiles``.
+    """
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = re.split(r"^## ", text.split(f"\n## {heading}\n")[1], maxsplit=1, flags=re.M)[0]
+    files = re.findall(r"^\| `([^`]+)` \|", section, re.M)
+    for said, used in names.items():
+        files = [name.replace(said, used) for name in files]
+    assert len(files) == len(set(files)) > 2
+    return set(files)
+
+
+def add_tile_stage(scratch: Scratch) -> None:
+    """Add a stage that divides all tiles by one learned level."""
+    scratch.add_files("tile_stage")
+    params = "linumpy/stage_params/slices.py"
+    scratch.insert(
+        params,
+        "@dataclass(frozen=True)\nclass StitchParams:",
+        '@dataclass(frozen=True)\nclass ScaleParams:\n    """Parameters of the level."""\n\n'
+        '    enabled: bool = param(True, "scale_tiles_enabled", "divide by the level of tiles")\n'
+        "\n\n",
+    )
+    scratch.insert(params, "    stitch: StitchParams\n", "    scale: ScaleParams\n")
+    scratch.insert(
+        params,
+        ')\n"""Stages that correct tiles',
+        '    _on_tiles(\n        "scale_tiles",\n'
+        '        *("fix_illumination_3d", "learn_models"),\n'
+        "        memory=_TILES,\n        params=(ScaleParams,),\n    ),\n",
+    )
+    stages = "linumpy/slices/tile_stages.py"
+    scratch.insert(
+        stages,
+        "from linumpy.io.grid import GridInfo\n",
+        "from linumpy.intensity.scale_tiles import (\n    TileLevel,\n    fit_tile_level,\n"
+        "    mean_level,\n    scale_tiles,\n)\n",
+    )
+    scratch.replace(
+        stages,
+        "import FocalParams, IlluminationParams, ResampleParams\n",
+        "import (\n    FocalParams,\n    IlluminationParams,\n    ResampleParams,\n"
+        "    ScaleParams,\n)\n",
+    )
+    scratch.insert(
+        stages,
+        "LEARNED: dict[",
+        "class ScaleTiles(FieldStage):\n"
+        '    """Divides by the level; one model serves the acquisition."""\n\n'
+        '    name = "scale_tiles"\n    Params, Model = ScaleParams, TileLevel\n\n'
+        "    def measure(self, tile: Tile) -> float:\n"
+        '        """Return the mean of a tile."""\n'
+        "        return mean_level(tile.data, tile.valid)\n\n"
+        "    def solve(self) -> TileLevel:\n"
+        '        """Find the level."""\n'
+        "        return fit_tile_level([float(mean) for mean in self._values.values()])\n\n"
+        "    def apply(self, tile: Tile) -> Tile:\n"
+        '        """Divide a tile."""\n'
+        "        return Tile(tile.key, scale_tiles(tile.data, self.model.level), tile.valid)\n\n\n",
+    )
+    scratch.replace(
+        stages, "(DetectFocalCurvature, FixIllumination3d)",
+        "(DetectFocalCurvature, FixIllumination3d, ScaleTiles)",
+    )  # fmt: skip
+    flow = "workflows/reconstruct_chained.nf"
+    include = "include { scale_tiles } from '../modules/scale_tiles'\n"
+    scratch.insert(flow, "include { aip_png }", include)
+    path = scratch.root / flow
+    text = path.read_text(encoding="utf-8")
+    head, tail = text.split("    aip_png(fix_illumination_3d", 1)
+    tail = ("    aip_png(fix_illumination_3d" + tail).replace(
+        "fix_illumination_3d.out.grid", "scale_tiles.out.grid"
+    )
+    path.write_text(
+        head
+        + "    scale_tiles(fix_illumination_3d.out.grid, models, "
+        + "stage_params('scale_tiles', params, schema))\n"
+        + tail.replace(
+            "        aip_png.out.time,", "        scale_tiles.out.time,\n        aip_png.out.time,"
+        ),
+        encoding="utf-8",
+    )
+    stages_of = ["learn_models", "reconstruct_slice", "scale_tiles", "evaluate"]
+    entry = {
+        "type": "boolean",
+        "description": "Divide by the level of tiles.",
+        "default": True,
+        "stages": stages_of,
+    }
+    text = json.dumps(entry, indent=2).replace("\n", "\n        ")
+    scratch.insert(
+        "nextflow_schema.json",
+        '        "learn_max_tiles": {',
+        f'        "scale_tiles_enabled": {text},\n',
+    )
+    scratch.insert("nextflow.config", "    learn_max_tiles =", "    scale_tiles_enabled = true\n")
+    scratch.run("-m", "linumpy.parameters_page", "nextflow_schema.json", "docs/parameters.md")
+    scratch.insert(
+        "docs/outputs.md",
+        "### `models/compensate_psf`\n",
+        "### `models/scale_tiles`\n\n| field | unit | meaning |\n| --- | --- | --- |\n"
+        "| `level` | amplitude | median over tiles of their means |\n"
+        "| `n_tiles` | | tiles it was learned from |\n\n",
+    )
+    scratch.insert("CHANGELOG.md", "- **Rooms**", "- **One level** for all tiles.\n")
