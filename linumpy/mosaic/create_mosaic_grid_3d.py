@@ -172,7 +172,7 @@ class RawTiles:
     matrices
         As from `linumpy.geometry.resample.resampling_matrices`.
     galvo
-        How the fly-back moves from tile to tile; None where all tiles have the roll of `info`.
+        Where the fly-back is expected in each tile; None where all have the roll of `info`.
     """
 
     raw: RawSlice
@@ -327,8 +327,8 @@ def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | No
 
     Returns
     -------
-    The shift to apply, 0 where the confidence is below the threshold; None when there is no
-    fly-back or it is not to be looked for.
+    The shift to apply, 0 where the confidence is below the threshold, with a track otherwise; None
+    when there is no fly-back or it is not to be looked for.
     """
     n_extra = raw.info.n_extra
     if n_extra == 0 or not options.fix_galvo_shift:
@@ -351,7 +351,10 @@ def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | No
                 "slice z%02d: the galvo's trigger drifts by %+.2f A-lines a tile; the fly-back "
                 "is looked for in every tile", raw.slice_id, found.track.step_px,
             )  # fmt: skip
-        return found
+            return found
+        # A slow drift hides between the few tiles looked at; each tile's own band shows it.
+        n_alines = raw.info.shape_px[1] + n_extra
+        return replace(found, track=GalvoTrack(found.shift_px, 0.0, n_alines))
     logger.warning(
         "slice z%02d: the galvo's fly-back band was not found with confidence (%.2f, threshold "
         "%g); it is taken to be the last %d A-lines",

@@ -60,6 +60,22 @@ def test_a_tile_may_come_in_several_files(acquisition: Any) -> None:
     np.testing.assert_array_equal(grid.read_tile(1, 1), acquisition.volumes[0, 4, 10])
 
 
+def test_dim_tiles_are_rolled_by_their_own_bands(acquisition: Any) -> None:
+    """A drift that one bright tile does not show; bands too dim to see follow that tile."""
+    rolls = {(3, 9): (6, 0.15), (3, 10): (7, 0.15), (4, 11): (4, 0.15), (4, 10): (5, 0.01)}
+    for name, (roll, gain) in rolls.items():
+        kept = acquisition.volumes[0, *name] * np.float32(gain)
+        scan = np.concatenate([kept, np.full((12, 8, 16), 5 * gain)], axis=1)
+        acquisition.write_image(0, *name, np.roll(scan, -roll, axis=1))
+        acquisition.volumes[0, *name] = kept
+    acquisition.remove_tile(0, 3, 11)
+    grid = open_grid(acquisition.create())
+    assert grid.info.galvo_shift_px == 5
+    for tile in (t for t in grid.info.tiles if t.present):
+        raw = acquisition.volumes[0, tile.ix + 3, tile.iy + 9]
+        np.testing.assert_array_equal(grid.read_tile(tile.ix, tile.iy), raw)
+
+
 def test_without_repair_the_last_alines_are_cut(acquisition: Any) -> None:
     grid = open_grid(acquisition.create(fix_galvo_shift=False))
     assert grid.info.galvo_shift_px == 0 and grid.info.galvo_confidence is None
