@@ -51,7 +51,7 @@ class AcquisitionModels:
     axial
         None where its correction is switched off.
     scan
-        None where the scan is straight.
+        None where no pair tells the scan.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class AcquisitionModels:
         if self.scan is not None:
             save_model(folder, SCAN_MODEL, self.scan)
         else:
-            # A straight scan has no file; one of an earlier run would bend it.
+            # A file of an earlier run would bend this one's scan.
             for left in Path(folder).glob(f"{SCAN_MODEL}*"):
                 left.unlink()
 

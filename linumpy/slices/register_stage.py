@@ -99,7 +99,7 @@ class TilePositions:
 
 
 def load_scan(folder: Path | str) -> ScanDistortion | None:
-    """Read the scan distortion of an acquisition; None where its scan is straight."""
+    """Read the scan distortion of an acquisition; None where no pair told of it."""
     if not (Path(folder) / f"{SCAN_MODEL}.json").exists():
         return None
     return load_model(folder, SCAN_MODEL, ScanDistortion)
@@ -196,14 +196,14 @@ class RegisterTiles(Stage):
     def _solve_positions(self, results: Sequence[PairResult]) -> tuple[Solution, np.ndarray | None]:
         """Return positions, and the scan's error that pairs were corrected for."""
         scan = self._scan
-        if scan is None:
+        if scan is None or scan.is_straight:
             solution = solve_positions(self._stage_px, results)
             self.evidence = scan_evidence(self._stage_px, solution, results, self._strips)
             # One slice's strips are too few: its scale alone may tell.
             own = replace(self.evidence, strips=())
             shape, voxel_um = self._layout.tile_shape_px, self._layout.voxel_um
             scan = fit_scan_distortion(shape[1], voxel_um, [own])
-            if scan is None:
+            if scan is None or scan.is_straight:
                 return solution, None
         return solve_positions(self._stage_px, results, scan.error_px), scan.error_px
 

@@ -33,6 +33,7 @@ from linumpy.geometry.least_squares import (
 )
 from linumpy.geometry.network import robust_spread
 from linumpy.geometry.resample import apply_axis_weights, resample_masked
+from linumpy.tiles.scan_posterior import standard_error
 
 FAST_AXIS = 0
 """Of the lateral axes: A-lines follow one another along axis 1 of a tile."""
@@ -40,6 +41,9 @@ FAST_AXIS = 0
 _ORDERS = 8
 _LINEARITY = 0.02
 """Of the field, a standard deviation: "some percent"."""
+
+_LINEARITIES = (0.0001, 0.03)
+"""Of scans in general; how bent this one is follows from its strips."""
 
 _STAGE_LINEARITY = 0.001
 _LEAST_ANISOTROPY = 0.003
@@ -112,7 +116,8 @@ class ScanDistortion:
         By how much scale along the fast axis exceeds that along the slow one, as pairs measure it;
         None where too few tiles lie in a row.
     position_sigma_px
-        Standard error that it leaves in tile positions along the fast axis, RMS over a slice.
+        Standard error that it leaves in tile positions along the fast axis, RMS over a slice. Where
+        no distortion stands out, it is what may be there for all that.
     """
 
     error_um: np.ndarray
@@ -125,6 +130,11 @@ class ScanDistortion:
     def error_px(self) -> np.ndarray:
         """The error in pixels of axis 1."""
         return np.asarray(self.error_um, float) / self.voxel_um[1 + FAST_AXIS]
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether no distortion was found."""
+        return not np.any(self.error_um)
 
 
 @dataclass(frozen=True)
@@ -165,24 +175,27 @@ def fit_scan_distortion(
 
     Returns
     -------
-    The model; None where neither strips nor scale stand out from their errors.
+    The model, with an error of 0 where neither strips nor scale stand out from theirs; None without
+    a pair along the fast axis.
     """
     steps = np.concatenate([np.zeros(0), *(part.steps_px for part in slices)])
     if not len(steps):
         return None
     scale = _pooled([found for part in slices if (found := _anisotropy(part))])
     normal, right, bent = _strip_equations(n_pixels, slices)
-    if not bent and not (scale and scale.is_distortion):
-        return None
     shares = np.mean([_whole(n_pixels, step) / step for step in steps], axis=0)
     if scale:
         weight = 1 / (scale.variance + _STAGE_LINEARITY**2)
         normal = normal + weight * np.outer(shares, shares)
         right = right + weight * scale.value * shares
-    normal = normal + _prior(n_pixels)
-    coefficients = solve_positive(normal, right[:, None])[:, 0]
+    prior = _prior(n_pixels)
+    coefficients = np.zeros(_ORDERS)
+    if bent or (scale and scale.is_distortion):
+        coefficients = solve_positive(normal + prior, right)
     error_px = _basis(np.arange(n_pixels), n_pixels) @ coefficients
-    share_sigma = np.sqrt(shares @ solve_positive(normal, shares[:, None])[:, 0])
+    scales = (_LINEARITIES[0] / _LINEARITY, _LINEARITIES[1] / _LINEARITY)
+    used = float(shares @ coefficients)
+    share_sigma = standard_error(normal, right, prior, scales, shares, used)
     reach_px = max(
         float(part.stage_px[:, FAST_AXIS].std()) for part in slices if len(part.stage_px)
     )

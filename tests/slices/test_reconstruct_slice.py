@@ -93,11 +93,11 @@ def test_a_bent_scan_is_straightened_by_single_stages_too(
     )
 
 
-def test_a_straight_scan_leaves_no_file_of_a_bent_one(models, bent, tmp_path):
+def test_a_scan_that_nothing_tells_leaves_no_file_of_a_bent_one(models, bent, tmp_path):
     folder = tmp_path / "models"
     shutil.copytree(bent[0], folder)
     assert AcquisitionModels.load(folder, PARAMS).scan is not None
-    models[1].save(folder)
+    replace(models[1], scan=None).save(folder)
     assert AcquisitionModels.load(folder, PARAMS).scan is None
     assert not list(folder.glob("scan_distortion*"))
 

@@ -1,0 +1,61 @@
+"""What a linear function of unknown coefficients may still be when nobody knows how large they are.
+
+Coefficients c are measured by normal equations, and lie about 0 with a covariance that is known but
+for its scale. Strips of overlaps measure how large those coefficients are that bend the scan, and
+so how large the one may be that looks like a scale of the stage. The scale is integrated out, each
+value weighed by the evidence for it (MacKay, Neural Comput. 4, 415, 1992).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from linumpy.geometry.least_squares import solve_positive
+
+_N_SCALES = 12
+
+
+def standard_error(
+    normal: np.ndarray,
+    right: np.ndarray,
+    prior: np.ndarray,
+    scales: tuple[float, float],
+    function: np.ndarray,
+    value: float,
+) -> float:
+    """Return the standard error of a value taken for ``function @ c``.
+
+    Parameters
+    ----------
+    normal, right
+        Normal equations of the measurements, weighted by their inverse variances, without a prior.
+    prior
+        Inverse covariance of c for a scale of 1, diagonal (k, k).
+    scales
+        Least and greatest scale of the standard deviations; evenly likely on a logarithmic scale.
+    function
+        Shape (k,).
+    value
+        What is taken for the function's value, be it the most likely one or not.
+    """
+    log_evidence, square = [], []
+    for scale in np.geomspace(*scales, _N_SCALES):
+        inverse = prior / scale**2
+        both = normal + inverse
+        mean = solve_positive(both, right)
+        spread = function @ solve_positive(both, function)
+        gain = right @ mean - _log_determinant(both) + np.log(inverse.diagonal()).sum()
+        log_evidence.append(0.5 * gain)
+        square.append(spread + (function @ mean - value) ** 2)
+    weight = np.exp(np.array(log_evidence) - max(log_evidence))
+    return float(np.sqrt(weight @ np.array(square) / weight.sum()))
+
+
+def _log_determinant(matrix: np.ndarray) -> float:
+    """Return ln of the determinant of a positive definite matrix, by Gaussian elimination."""
+    table, total = matrix.astype(float), 0.0
+    for i in range(len(table)):
+        total += float(np.log(table[i, i]))
+        below = table[i + 1 :, i] / table[i, i]
+        table[i + 1 :] -= below[:, None] * table[i]
+    return total
