@@ -33,6 +33,10 @@ _JAVA_OPTIONS = (
     "-Djava.awt.headless=true",
     # The head process is short-lived or waits: compile fast rather than well.
     "-XX:TieredStopAtLevel=1",
+    # Threads that collect garbage side by side take more than they save of a small heap.
+    "-XX:+UseSerialGC",
+    # After 64 files, which this workflow has, Groovy's parser forgets the grammar it has met.
+    "-Dgroovy.antlr4.cache.threshold=1000",
     *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED),
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.fs=ALL-UNNAMED",

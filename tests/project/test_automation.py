@@ -136,14 +136,21 @@ def test_tools_of_hooks_are_declared() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="prek asks git for the files")
 def test_hooks_pass_on_all_files(tmp_path: Path) -> None:
-    """Seen to fail with an unused import. Offline, where this machine can cut the network."""
+    """Seen to fail with a line that is too long. Offline, where this machine can cut the network.
+
+    Commands that `make check` runs as well, and before all tests, are not run again.
+    """
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    checked = {f".venv/bin/{line} " for line in re.findall(r"^\t\$\(BIN\)/(.+)", makefile, re.M)}
+    again = [hook["id"] for hook in hooks() if f"{hook['entry']} " in checked]
+    assert {"mypy", "deptry", "import-linter"} == set(again)
     offline = ["unshare", "--net"] if os.geteuid() == 0 and shutil.which("unshare") else []
     if offline and subprocess.run([*offline, "true"], capture_output=True, check=False).returncode:
         offline = []
     done = subprocess.run(
         [*offline, TOOLS / "prek", "run", "--all-files", "--show-diff-on-failure"],
-        cwd=ROOT, env={**os.environ, "PREK_HOME": str(tmp_path)},
+        cwd=ROOT, env={**os.environ, "PREK_HOME": str(tmp_path), "SKIP": ",".join(again)},
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("Passed") == len(hooks())
+    assert done.stdout.count("Passed") == len(hooks()) - len(again)
