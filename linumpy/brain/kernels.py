@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Placement
+from linumpy.cuda_kernels import load_kernel
 from linumpy.device import Array
 
 _THREADS = (32, 8)
@@ -27,18 +27,7 @@ _REACH = np.dtype(
 """Layout of ``Reach`` in the kernels."""
 
 
-@functools.cache
-def _module(device_id: int) -> Any:
-    import cupy
-
-    source = (resources.files(__package__) / "kernels.cu").read_text()
-    return cupy.RawModule(code=source, options=("--std=c++17",), backend="nvrtc")
-
-
-def _kernel(name: str) -> Any:
-    import cupy
-
-    return _module(cupy.cuda.Device().id).get_function(name)
+_kernel = functools.partial(load_kernel, __package__, "kernels.cu")
 
 
 def _reach(placement: Placement) -> Any:

@@ -18,7 +18,7 @@ from linumpy.geometry.correlation import (
     start_correlation,
 )
 
-_NOISE_RADIUS_PX = 24
+NOISE_RADIUS_PX = 24
 """Nearer, what peaks are compared with is the flank of the peak itself."""
 
 _MIN_KNOWN_SHARE = 0.3
@@ -60,7 +60,7 @@ def measure_local_shifts(
     reach_px
         Largest displacement.
     """
-    radius = max(reach_px + 2, _NOISE_RADIUS_PX)
+    radius = max(reach_px + 2, NOISE_RADIUS_PX)
     rows, columns = (_starts(n, window_px, step_px) for n in fixed.shape[1:])
     xp = namespace(fixed)
     blocks = [(i, j) for i in rows for j in columns]

@@ -30,10 +30,10 @@ from linumpy.brain.stacking import BLOCK_PX, cuts
 from linumpy.device import CPU, Array, Device, default_workers, to_host
 from linumpy.errors import InputError
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, placed_map
-from linumpy.io.grid import parse_stage_to_array
 from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import volume_spec
+from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.io.tables import (
     offsets_from_shifts,
     position_corrections_um,

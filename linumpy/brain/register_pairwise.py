@@ -16,6 +16,7 @@ import numpy as np
 
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.local_fit import LocalFit, fit_locally, has_room
+from linumpy.brain.local_shifts import NOISE_RADIUS_PX
 from linumpy.brain.pair_depths import MIN_PLANES, clear_maximum, depth_scores, nearest_first
 from linumpy.brain.pair_shift import PairParts, PairShift
 from linumpy.brain.rigid import fit_rigid, half_diagonal_px, middle_px
@@ -46,7 +47,6 @@ _FINE_RADIUS_PX = 3
 _CLEAR_Z_SCORE = 12.0
 _EDGE_REACH_PX = 1.5
 _MAX_EDGE_PX = 24
-_NOISE_RADIUS_PX = 24
 _MIN_SHARE_OF_FACE = 0.7
 _MIN_KNOWN_SHARE = 0.01
 _MIN_OVERLAP_SHARE = 0.1
@@ -563,7 +563,7 @@ def _rate(first: Array, second: Array, about_px: np.ndarray, within_px: float) -
         first,
         second,
         (int(middle[0]), int(middle[1])),
-        (_NOISE_RADIUS_PX, _NOISE_RADIUS_PX),
+        (NOISE_RADIUS_PX, NOISE_RADIUS_PX),
         min_overlap_share=0.25,
     )
     expected = (float(about_px[0]), float(about_px[1]))

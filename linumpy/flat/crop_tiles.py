@@ -8,7 +8,8 @@ import numpy as np
 
 from linumpy.device import Array, namespace
 from linumpy.errors import InputError
-from linumpy.io.grid import GridInfo, GridTile, parse_stage_to_array
+from linumpy.io.grid import GridInfo, GridTile
+from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Tile
 from linumpy.stage_params.flat import CropTilesParams

@@ -7,11 +7,11 @@ on CuPy's current stream. Masks are boolean or uint8.
 from __future__ import annotations
 
 import functools
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
+from linumpy.cuda_kernels import load_kernel
 from linumpy.device import Array
 
 SHARED_NBYTES = 48 << 10
@@ -23,19 +23,6 @@ _STEPS = 16
 _BOX = 32
 _HISTOGRAM_THREADS = 1024
 _HISTOGRAM_SHARE = 1 << 17
-
-
-@functools.cache
-def _module(device_id: int) -> Any:
-    import cupy
-
-    source = (resources.files(__package__) / "kernels.cu").read_text()
-    return cupy.RawModule(code=source, options=("--std=c++17",), backend="nvrtc")
-
-
-@functools.cache
-def _kernel(name: str, device_id: int) -> Any:
-    return _module(device_id).get_function(name)
 
 
 @functools.cache
@@ -62,13 +49,11 @@ def launch(
     shared
         Bytes of shared memory beyond what the kernel declares.
     """
-    import cupy
-
     values = [
         _NO_ARRAY if value is None else np.int64(value) if isinstance(value, int) else value
         for value in arguments
     ]
-    kernel = _kernel(name, cupy.cuda.Device().id)
+    kernel = load_kernel(__package__, "kernels.cu", name)
     if shared > SHARED_NBYTES:
         kernel.max_dynamic_shared_size_bytes = shared
     kernel(grid, block, tuple(values), shared_mem=shared)

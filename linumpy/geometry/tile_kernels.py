@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
+from linumpy.cuda_kernels import load_kernel
 from linumpy.device import Array, like
 from linumpy.geometry.tile_on_block import TileOnBlock
 
@@ -23,19 +23,7 @@ _STACK_NBYTES = 128 << 20
 """Bytes of padded planes that a correlation transforms at a time."""
 
 
-@functools.cache
-def _module(device_id: int) -> Any:
-    import cupy
-
-    source = (resources.files(__package__) / "tile_kernels.cu").read_text()
-    return cupy.RawModule(code=source, options=("--std=c++17",), backend="nvrtc")
-
-
-def kernel(name: str) -> Any:
-    """Return a kernel of this module for the current device, compiled at its first use."""
-    import cupy
-
-    return _module(cupy.cuda.Device().id).get_function(name)
+_kernel = functools.partial(load_kernel, __package__, "tile_kernels.cu")
 
 
 def _grid(n: int, rows: int = 1) -> tuple[int, int]:
@@ -105,7 +93,7 @@ def stitch_block(
         out,
         mask,
     )
-    kernel("stitch_block")(blocks, (32, 8), arguments)
+    _kernel("stitch_block")(blocks, (32, 8), arguments)
     return out, mask
 
 
@@ -130,7 +118,7 @@ def slab_means(array: Array, valid: Array | None, thickness: int) -> tuple[Array
         slabs,
         _pointer(there),
     )
-    kernel("slab_means")(_grid(plane, n_slabs), (_THREADS,), arguments)
+    _kernel("slab_means")(_grid(plane, n_slabs), (_THREADS,), arguments)
     return slabs, there
 
 
@@ -174,9 +162,9 @@ def flatten_planes(
     pointers = [_pointer(array) for array in blurred]
     grid = _grid(rows * columns, n)
     arguments = (planes, _pointer(valid), *sizes, *windows, *pointers)
-    kernel("blur_rows")(grid, (_THREADS,), arguments)
+    _kernel("blur_rows")(grid, (_THREADS,), arguments)
     arguments = (*pointers, _pointer(valid), *sizes, *windows, out)
-    kernel("flatten_columns")(grid, (_THREADS,), arguments)
+    _kernel("flatten_columns")(grid, (_THREADS,), arguments)
     return out
 
 
@@ -193,7 +181,7 @@ def choose_slabs(first: Array, second: Array, signal_over_noise: float, least: i
         np.int32(least),
         chosen,
     )
-    kernel("choose_slabs")((1,), (1,), arguments)
+    _kernel("choose_slabs")((1,), (1,), arguments)
     return chosen
 
 
@@ -247,7 +235,7 @@ def correlate(
     samples = side[0] * side[1]
     where = tuple(np.int32(k) for k in (*low, *side))
     arguments = (_floats(maps), *(np.int32(n) for n in size), *where, window)
-    kernel("cut_window")(_grid(samples, 4), (_THREADS,), arguments)
+    _kernel("cut_window")(_grid(samples, 4), (_THREADS,), arguments)
     out = cupy.empty((2, *side), cupy.float32)
     smaller = min(first[0].size, second[0].size)
     arguments = (
@@ -259,7 +247,7 @@ def correlate(
         np.float32(min_overlap_share * smaller),
         out,
     )
-    kernel("normalise_window")(_grid(samples), (_THREADS,), arguments)
+    _kernel("normalise_window")(_grid(samples), (_THREADS,), arguments)
     return out
 
 
@@ -277,9 +265,9 @@ def _add_cross_spectra(
         image += [array, *strides, *(np.int32(k) for k in array.shape[1:])]
     sizes = (np.int32(k) for k in (n, *size))
     grid = _grid(size[0] * size[1], n)
-    kernel("correlation_inputs")(grid, (_THREADS,), (*image, chosen, *sizes, stack))
+    _kernel("correlation_inputs")(grid, (_THREADS,), (*image, chosen, *sizes, stack))
     spectra = cupy.fft.rfft2(stack)
     del stack
     frequencies = size[0] * (size[1] // 2 + 1)
     arguments = (spectra, np.int32(n), np.int64(frequencies), total)
-    kernel("cross_spectra")(_grid(frequencies), (_THREADS,), arguments)
+    _kernel("cross_spectra")(_grid(frequencies), (_THREADS,), arguments)

@@ -7,27 +7,15 @@ handful of launches.
 from __future__ import annotations
 
 import functools
-from importlib import resources
 from typing import Any
+
+from linumpy.cuda_kernels import load_kernel
 
 FIT, LEFT_TO_HOST, MALFORMED, BAD_CHECKSUM, OTHER_SIZE = range(5)
 """What is known of a chunk before it is decoded."""
 
 
-@functools.cache
-def _module(device_id: int) -> Any:
-    import cupy
-
-    source = (resources.files(__package__) / "kernels.cu").read_text()
-    module = cupy.RawModule(code=source, options=("--std=c++17",), backend="nvrtc")
-    return module
-
-
-def kernel(name: str) -> Any:
-    """Return a kernel of this module for the current device, compiled at its first use."""
-    import cupy
-
-    return _module(cupy.cuda.Device().id).get_function(name)
+_kernel = functools.partial(load_kernel, __package__, "kernels.cu")
 
 
 def copy_bytes(source: Any, target: Any, nbytes: Any, stream: Any, *, blocks: int = 8) -> None:
@@ -35,7 +23,7 @@ def copy_bytes(source: Any, target: Any, nbytes: Any, stream: Any, *, blocks: in
     n = len(source)
     if n:
         grid = (blocks, min(n, 65535))
-        kernel("copy_bytes")(grid, (256,), (source, target, nbytes, _int32(n)), stream=stream)
+        _kernel("copy_bytes")(grid, (256,), (source, target, nbytes, _int32(n)), stream=stream)
 
 
 def copy_boxes(
@@ -84,7 +72,7 @@ def copy_boxes(
         _int32(swap),
         _int32(n),
     )
-    kernel(f"copy_boxes_{width}")((32, min(n, 65535)), (32, 8), arguments, stream=stream)
+    _kernel(f"copy_boxes_{width}")((32, min(n, 65535)), (32, 8), arguments, stream=stream)
 
 
 def differs_from_fill(
@@ -105,7 +93,7 @@ def differs_from_fill(
     import numpy as np
 
     low, high = np.frombuffer(fill.ljust(16, b"\0"), np.uint64)
-    kernel("differs_from_fill")(
+    _kernel("differs_from_fill")(
         (8, min(n_chunks, 65535)),
         (256,),
         (
@@ -126,7 +114,7 @@ def compare_crc(trailer: Any, computed: Any, verdict: Any, stream: Any) -> None:
     """Start comparing stored checksums, at the addresses `trailer`, with computed ones."""
     n = len(trailer)
     arguments = (trailer, computed, verdict, _int32(n))
-    kernel("compare_crc")((-(-n // 128),), (128,), arguments, stream=stream)
+    _kernel("compare_crc")((-(-n // 128),), (128,), arguments, stream=stream)
 
 
 def judge_zstd(
@@ -168,7 +156,7 @@ def judge_zstd(
         verdict,
         _int32(n),
     )
-    kernel("judge_zstd")((-(-n // 64),), (64,), arguments, stream=stream)
+    _kernel("judge_zstd")((-(-n // 64),), (64,), arguments, stream=stream)
 
 
 def zstd_checksum(
@@ -184,7 +172,7 @@ def zstd_checksum(
 
     n = len(frame)
     seal = good is None
-    kernel("zstd_checksum")(
+    _kernel("zstd_checksum")(
         (-(-4 * n // 128),),
         (128,),
         (
@@ -248,7 +236,7 @@ def judge_head(
         verdict,
         _int32(n),
     )
-    kernel("judge_head")((-(-n // 128),), (128,), arguments, stream=stream)
+    _kernel("judge_head")((-(-n // 128),), (128,), arguments, stream=stream)
 
 
 def judge_lz4(
@@ -278,7 +266,7 @@ def judge_lz4(
         verdict,
         _int32(n),
     )
-    kernel("judge_lz4")((-(-n // 32),), (32,), arguments, stream=stream)
+    _kernel("judge_lz4")((-(-n // 32),), (32,), arguments, stream=stream)
 
 
 def check_gzip(
@@ -289,7 +277,7 @@ def check_gzip(
 
     n = len(source)
     arguments = (source, nbytes, computed, np.uint64(content_nbytes), good, _int32(n))
-    kernel("check_gzip")((-(-n // 128),), (128,), arguments, stream=stream)
+    _kernel("check_gzip")((-(-n // 128),), (128,), arguments, stream=stream)
 
 
 def check_adler(
@@ -300,7 +288,7 @@ def check_adler(
 
     n = len(source)
     arguments = (source, nbytes, content, np.uint64(content_nbytes), good, _int32(n))
-    kernel("check_adler")((min(n, 65535),), (256,), arguments, stream=stream)
+    _kernel("check_adler")((min(n, 65535),), (256,), arguments, stream=stream)
 
 
 def blosc_streams(
@@ -337,7 +325,7 @@ def blosc_streams(
         verdict,
         _int32(n),
     )
-    kernel("blosc_streams")((-(-n // 64),), (64,), arguments, stream=stream)
+    _kernel("blosc_streams")((-(-n // 64),), (64,), arguments, stream=stream)
 
 
 def unshuffle(source: Any, target: Any, nbytes: Any, mode: Any, item: int, stream: Any) -> None:
@@ -346,7 +334,7 @@ def unshuffle(source: Any, target: Any, nbytes: Any, mode: Any, item: int, strea
 
     n = len(source)
     arguments = (source, target, nbytes, mode, np.uint32(item), _int32(n))
-    kernel("unshuffle")((8, min(n, 65535)), (256,), arguments, stream=stream)
+    _kernel("unshuffle")((8, min(n, 65535)), (256,), arguments, stream=stream)
 
 
 def _int32(value: int) -> Any:

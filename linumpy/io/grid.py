@@ -30,6 +30,7 @@ from linumpy.io.omezarr import (
 )
 from linumpy.io.reading import reading
 from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
+from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.io.tables import LARGEST_ID
 from linumpy.store.remote import require
 from linumpy.store.untrusted_zarr import metadata_of
@@ -185,31 +186,6 @@ def _check_counts(info: GridInfo, where: Path) -> None:
             f"tile_shape_px, galvo_shift_px, stage_to_array or a tile's index; expected whole "
             f"numbers, and tiles of at most {MOST_TILE_VOXELS} voxels"
         )
-
-
-def parse_stage_to_array(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Read a stage axis map such as ``+x,+y``.
-
-    Returns
-    -------
-    For axis 1 and axis 2 the stage axis (0 for x, 1 for y) and its sign.
-
-    Raises
-    ------
-    InputError
-        When the text is not two different signed stage axes.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    try:
-        pairs = [("xy".index(part[1]), {"+": 1, "-": -1}[part[0]]) for part in parts]
-        first, second = pairs
-        if first[0] == second[0] or any(len(part) != 2 for part in parts):
-            raise ValueError
-    except (IndexError, KeyError, ValueError):
-        raise InputError(
-            f"stage_to_array {text!r}: expected two signed stage axes such as '+x,+y' or '-y,+x'"
-        ) from None
-    return first, second
 
 
 def inner_chunk(side_px: int) -> int:

@@ -37,11 +37,12 @@ from linumpy.geometry.resample import (
     resampled_length,
     resampling_matrices,
 )
-from linumpy.io.grid import GridInfo, create_grid, parse_stage_to_array
+from linumpy.io.grid import GridInfo, create_grid
 from linumpy.io.omezarr import Shape, Triple
 from linumpy.io.raw import RawTile, depth_mean, discover_tiles, read_aip, read_tile
 from linumpy.io.raw_files import image_files
 from linumpy.io.sample_checks import GARBLED, check_samples
+from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 from linumpy.mosaic.raw_slice import (
     RawSlice,

@@ -13,10 +13,11 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.geometry.neighbours import close_pairs
-from linumpy.io.grid import NOMINAL_OVERLAP_FRACTION, GridTile, parse_stage_to_array
+from linumpy.io.grid import NOMINAL_OVERLAP_FRACTION, GridTile
 from linumpy.io.info import INFO_NAME, TileInfo
 from linumpy.io.raw import LIKELY_CUT, RawTile, SideData, read_side_data, tiles_of_slice
 from linumpy.io.raw_files import scan_of, scan_text
+from linumpy.io.stage_axes import parse_stage_to_array
 
 logger = logging.getLogger("linumpy")
 

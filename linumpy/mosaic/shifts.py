@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from linumpy.io.grid import GridInfo, GridTile, check_slice_ids, open_grid, parse_stage_to_array
+from linumpy.io.grid import GridInfo, GridTile, check_slice_ids, open_grid
 from linumpy.io.raw import discover_tiles
+from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.io.tables import XYShift
 from linumpy.mosaic.raw_slice import RawSlice, read_raw_slice, tile_grid
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.phantom.lattice import Stream, generator, make_key, smooth_field
 from linumpy.phantom.params import PhantomParams
-from linumpy.phantom.stage_mapping import parse_stage_to_array
 
 FACE_STEP_UM = 50.0
 _FACE_MARGIN_UM = 400.0

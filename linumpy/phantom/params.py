@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from linumpy.errors import InputError
+from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.phantom.effects import ROLLOFF_SHAPES, EffectParams
 from linumpy.phantom.quantity import check_bounds, quantity
-from linumpy.phantom.stage_mapping import parse_stage_to_array
 
 STAGE_Z = ("+nominal", "-nominal", "+cuts", "-cuts", "none")
 """What the stage's height may tell: the interval times the id, the cuts' true depths, nothing."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from linumpy.device import to_host
 from linumpy.errors import InputError
-from linumpy.io.grid import parse_stage_to_array
 from linumpy.io.psoct import HEADER, MEMBERS
+from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.mosaic.create_mosaic_grid_3d import open_raw_tiles
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY
 from linumpy.store.atomic import atomic_path

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.io.grid import GridInfo, parse_stage_to_array
+from linumpy.io.grid import GridInfo
 from linumpy.io.info import INFO_NAME
 from linumpy.io.raw import RawTile, discover_tiles, ids_text, read_side_data
+from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.io.tables import read_slice_config, selected_ids
 from linumpy.mosaic.raw_slice import (
     RawSlice,

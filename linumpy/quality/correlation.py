@@ -17,11 +17,12 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.quality.bound import Bound
-from linumpy.quality.correlation_table import BOUND_TARGET, MIN_VOXELS, CorrelationTable, pearson
+from linumpy.quality.correlation_table import BOUND_TARGET, MIN_VOXELS, CorrelationTable
 from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
 from linumpy.quality.positions import slice_z_errors
 from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
+from linumpy.quality.similarity import pearson
 from linumpy.quality.truth import TISSUE_CLASS, Truth
 from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab, block_frame, on_truth_grid, slice_frame
 

@@ -7,20 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
+from linumpy.quality.similarity import pearson
 from linumpy.quality.slice_truth import CLASS_NAMES
 from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab
 
 BOUND_TARGET = 0.9
 MIN_VOXELS = 50
-
-
-def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the Pearson correlation of two flat arrays, NaN when one of them is constant."""
-    if a.size == 0 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return float("nan")
-    a = np.asarray(a, dtype=float) - np.mean(a, dtype=float)
-    b = np.asarray(b, dtype=float) - np.mean(b, dtype=float)
-    return float(np.dot(a, b) / np.sqrt(np.dot(a, a) * np.dot(b, b)))
 
 
 class CorrelationTable:

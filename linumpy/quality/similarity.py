@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from linumpy.brain.slice_planes import bin_planes
 from linumpy.device import Array, is_device_array, namespace, ndimage_of
 from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
@@ -89,11 +90,12 @@ def edge_strength(plane: Array) -> Array:
 
 
 def pearson(first: Array, second: Array) -> float:
-    """Return the correlation of two sets of values; 0 where one of them does not vary."""
+    """Return the Pearson correlation of two sets of values, NaN where one of them is constant."""
     xp = namespace(first)
-    a, b = first - first.mean(), second - second.mean()
-    scale = float(xp.sqrt((a * a).sum() * (b * b).sum()))
-    return float((a * b).sum()) / scale if scale > 0 else 0.0
+    if first.size == 0 or xp.ptp(first) == 0 or xp.ptp(second) == 0:
+        return float("nan")
+    a, b = (x.astype(float) - x.mean(dtype=float) for x in (first, second))
+    return float((a * b).sum() / xp.sqrt((a * a).sum() * (b * b).sum()))
 
 
 def to_white(planes: Array) -> Array:
@@ -188,7 +190,8 @@ def compare_planes(
         similarity = ssim_map(plane_a, plane_b)[inner, inner][mask]
         similarities.append(max(0.0, float(similarity.mean())))
         strengths = (edge_strength(p)[inner, inner][mask] for p in (plane_a, plane_b))
-        edges.append(max(0.0, pearson(*strengths)))
+        correlation = pearson(*strengths)
+        edges.append(correlation if correlation > 0 else 0.0)
         weights.append(count)
     if not weights:
         return None
@@ -278,12 +281,3 @@ def _patches(length: int) -> list[slice]:
     """Cut a length into pieces of about the patch's side."""
     ends = np.linspace(0, length, max(1, round(length / PATCH_PX)) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in zip(ends, ends[1:], strict=False)]
-
-
-def bin_planes(planes: Array, factor: int) -> Array:
-    """Return means over squares of `factor` pixels; a rest at the end is dropped."""
-    if factor == 1:
-        return planes
-    n1, n2 = (n // factor for n in planes.shape[1:])
-    blocks = planes[:, : n1 * factor, : n2 * factor]
-    return blocks.reshape(len(planes), n1, factor, n2, factor).mean(axis=(2, 4))
