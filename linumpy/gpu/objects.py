@@ -6,11 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from linumpy.errors import InputError
-from linumpy.store.chunk_layout import MISSING, ShardIndex
-from linumpy.store.frames import first_overlap
 from linumpy.store.untrusted_zarr import stay_inside
 
 
@@ -104,60 +100,3 @@ def stored_object(store_path: Any) -> StoredObject:
         stay_inside(store.root, path)
         return LocalObject(os.fspath(path))
     return KeyObject(store, store_path.path)
-
-
-def read_index(stored: StoredObject, size: int, index: ShardIndex) -> tuple[np.ndarray, np.ndarray]:
-    """Read and check a shard's index.
-
-    Parameters
-    ----------
-    stored
-        The shard.
-    size
-        Its bytes.
-    index
-        Where the index is and how it is stored.
-
-    Returns
-    -------
-    Offset and length of every inner chunk, uint64, shape (n_chunks,); both `MISSING` for a chunk
-    that was never written.
-
-    Raises
-    ------
-    InputError
-        When the shard is shorter than its index, the index fails its checksum, or an entry
-        points out of the shard.
-    """
-    if size < index.nbytes:
-        raise InputError(
-            f"{stored.name}: shard of {size} bytes, shorter than its index of {index.nbytes}"
-        )
-    data = stored.read(size - index.nbytes if index.at_end else 0, index.nbytes)
-    if len(data) != index.nbytes:
-        raise InputError(f"{stored.name}: shard index cut short at {len(data)} bytes")
-    if index.has_crc32c:
-        import google_crc32c
-
-        computed = google_crc32c.value(data[:-4])
-        if computed != int.from_bytes(data[-4:], "little"):
-            raise InputError(f"{stored.name}: shard index does not match its checksum (crc32c)")
-        data = data[:-4]
-    table = np.frombuffer(data, "<u8").reshape(-1, 2)
-    offset, length = table[:, 0].copy(), table[:, 1].copy()
-    missing = (offset == MISSING) & (length == MISSING)
-    outside = ~missing & ((offset > size) | (length > size) | (offset + length > size))
-    if outside.any():
-        chunk = int(np.flatnonzero(outside)[0])
-        raise InputError(
-            f"{stored.name}: inner chunk {chunk} at {offset[chunk]}, {length[chunk]} bytes, "
-            f"lies outside of the shard ({size} bytes)"
-        )
-    present = np.flatnonzero(~missing)
-    first, stop = (0, size - index.nbytes) if index.at_end else (index.nbytes, size)
-    shared = first_overlap(offset[present], length[present], first, stop)
-    if shared is not None:
-        one, other = (int(present[number]) for number in shared)
-        whom = "the index" if one == other else f"inner chunk {other}"
-        raise InputError(f"{stored.name}: inner chunk {one} overlaps {whom}")
-    return offset, length

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.gpu.objects import StoredObject, read_index
+from linumpy.gpu.objects import StoredObject
 from linumpy.gpu.requests import Box, copies_of
-from linumpy.store.chunk_layout import MISSING, ChunkLayout
+from linumpy.store.chunk_layout import ChunkLayout
+from linumpy.store.shards import MISSING, read_index
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,8 @@ def _stored_ranges(stored: StoredObject, layout: ChunkLayout) -> tuple[np.ndarra
     if layout.shard is None:
         offset, length = np.zeros(1, np.int64), np.array([size], np.int64)
     else:
-        raw_offset, raw_length = read_index(stored, size, layout.shard)
+        _, table = read_index(stored.read, size, layout.shard, stored.name)
+        raw_offset, raw_length = table.reshape(-1, 2).T
         missing = raw_offset == MISSING
         offset = np.where(missing, 0, raw_offset).astype(np.int64)
         length = np.where(missing, 0, raw_length).astype(np.int64)

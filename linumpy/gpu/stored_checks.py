@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.gpu.objects import StoredObject
-from linumpy.store.chunk_guard import ChunkPlan, ShardPlan, check_chunk
+from linumpy.store.chunk_guard import ChunkPlan, check_chunk
 from linumpy.store.chunk_layout import ChunkLayout
 from linumpy.store.manifest import check_chunk_file, find_manifest
 
@@ -64,9 +64,7 @@ def checking_files(objects: Sequence[StoredObject]) -> Iterator[Callable[[], boo
                 future.cancel()
 
 
-def check_for_zarr(
-    wanted: Iterable[tuple[StoredObject, Any]], plan: ChunkPlan | ShardPlan | None
-) -> None:
+def check_for_zarr(wanted: Iterable[tuple[StoredObject, Any]], plan: ChunkPlan | None) -> None:
     """Check files that Zarr's own codecs are about to read.
 
     Zarr takes a file that is missing or empty for fill value, and its decoders allocate what a
@@ -94,10 +92,12 @@ def check_for_zarr(
             check_chunk(Path(stored.path), plan, parts, verify=True)
 
 
-def plan_of(layout: ChunkLayout) -> ChunkPlan | ShardPlan:
+def plan_of(layout: ChunkLayout) -> ChunkPlan:
     """Return a layout as the guard of the host's decoder knows it."""
-    inner = ChunkPlan(layout.chunk_nbytes, layout.compression, int(layout.has_crc32c))
-    index = layout.shard
-    if index is None:
-        return inner
-    return ShardPlan(inner, layout.chunk_shape, index.shape, index.has_crc32c, index.at_end)
+    return ChunkPlan(
+        layout.chunk_nbytes,
+        layout.compression,
+        int(layout.has_crc32c),
+        chunk_shape=layout.chunk_shape,
+        shard=layout.shard,
+    )

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.store.frames import Frame, check_frame, first_overlap, inspect_octets
+from linumpy.store.frames import Frame, check_frame, inspect_octets
+from linumpy.store.shards import MISSING, ShardIndex, parse_sharding, read_index
 
-_MISSING = np.uint64(2**64 - 1)
 _BLOSC_HEADER_NBYTES = 16
 _SLACK_NBYTES = 64 << 20
 _WIDEST_ITEM_NBYTES = 16
@@ -47,7 +47,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """How the stored bytes of one chunk are made up.
+    """How the stored bytes of one chunk, of a shard one inner chunk, are made up.
 
     Attributes
     ----------
@@ -57,6 +57,10 @@ class ChunkPlan:
         The compressed format as in `linumpy.store.frames`; None for raw bytes.
     crcs
         How many crc32c of four bytes follow.
+    chunk_shape
+        Voxels of an inner chunk along each axis; empty without shards.
+    shard
+        Index of the shard that holds the chunk; None where each file is a chunk.
     loose
         Whether filters or checksums change the size, so that `content_nbytes` is only the most
         that there can be; such chunks are not for a decoder that trusts what a chunk declares.
@@ -66,25 +70,11 @@ class ChunkPlan:
     kind: str | None
     crcs: int
     loose: bool = False
+    chunk_shape: tuple[int, ...] = ()
+    shard: ShardIndex | None = None
 
 
-@dataclass(frozen=True)
-class ShardPlan:
-    """How a shard is made up: the plan of its inner chunks, and the place of its index."""
-
-    inner: ChunkPlan
-    chunk_shape: tuple[int, ...]
-    chunks_a_shard: tuple[int, ...]
-    index_crc: bool
-    index_at_end: bool
-
-    @property
-    def index_nbytes(self) -> int:
-        """Length of the index with its checksum."""
-        return 16 * prod(self.chunks_a_shard) + 4 * self.index_crc
-
-
-def plan_chunks(metadata: Any) -> ChunkPlan | ShardPlan | None:
+def plan_chunks(metadata: Any) -> ChunkPlan | None:
     """Work out from an array's metadata how its chunks are stored.
 
     Returns
@@ -97,12 +87,10 @@ def plan_chunks(metadata: Any) -> ChunkPlan | ShardPlan | None:
     plan = _plan(metadata, document, dtype)
     if dtype.kind in "biufc" or plan is None:
         return plan
-    if isinstance(plan, ShardPlan):
-        return replace(plan, inner=replace(plan.inner, loose=True))
     return replace(plan, loose=True)
 
 
-def _plan(metadata: Any, document: Any, dtype: Any) -> ChunkPlan | ShardPlan | None:
+def _plan(metadata: Any, document: Any, dtype: Any) -> ChunkPlan | None:
     if metadata.zarr_format == 2:
         compressor = document.get("compressor")
         return _plan_bytes(
@@ -116,7 +104,7 @@ def _plan(metadata: Any, document: Any, dtype: Any) -> ChunkPlan | ShardPlan | N
         return None
     shape = tuple(metadata.chunk_grid.chunk_shape)
     if codecs[0]["name"] == "sharding_indexed":
-        return _plan_shard(shape, dtype.itemsize, codecs)
+        return None if len(codecs) > 1 else _plan_shard(shape, dtype.itemsize, codecs[0])
     return _plan_chain(prod(shape), dtype.itemsize, codecs)
 
 
@@ -150,26 +138,14 @@ def _plan_bytes(
     return ChunkPlan(n_items * itemsize, kind, len(behind))
 
 
-def _plan_shard(
-    shape: tuple[int, ...], itemsize: int, codecs: Sequence[dict[str, Any]]
-) -> ShardPlan | None:
-    configuration = codecs[0]["configuration"]
+def _plan_shard(shape: tuple[int, ...], itemsize: int, codec: dict[str, Any]) -> ChunkPlan | None:
+    configuration = codec["configuration"]
     chunk_shape = tuple(configuration["chunk_shape"])
-    inner = _plan_chain(prod(chunk_shape), itemsize, [dict(c) for c in configuration["codecs"]])
-    index = [dict(codec) for codec in configuration["index_codecs"]]
-    names = [codec["name"] for codec in index]
-    little = index[0].get("configuration", {}).get("endian", "little") == "little"
-    if inner is None or len(codecs) > 1 or names not in (["bytes"], ["bytes", "crc32c"]):
+    plan = _plan_chain(prod(chunk_shape), itemsize, [dict(c) for c in configuration["codecs"]])
+    index = parse_sharding(shape, configuration)
+    if plan is None or index is None:
         return None
-    if not little:
-        return None
-    return ShardPlan(
-        inner=inner,
-        chunk_shape=chunk_shape,
-        chunks_a_shard=tuple(s // c for s, c in zip(shape, chunk_shape, strict=True)),
-        index_crc=len(names) == 2,
-        index_at_end=configuration.get("index_location", "end") == "end",
-    )
+    return replace(plan, chunk_shape=chunk_shape, shard=index)
 
 
 class _FilePart:
@@ -201,7 +177,7 @@ class _FilePart:
 
 def check_chunk(
     path: Path,
-    plan: ChunkPlan | ShardPlan,
+    plan: ChunkPlan,
     selection: Sequence[Any] | None = None,
     *,
     verify: bool = False,
@@ -232,17 +208,17 @@ def check_chunk(
         if file is None:
             return
         nbytes = os.fstat(file).st_size
-        if isinstance(plan, ChunkPlan):
+        if plan.shard is None:
             _prefetch(file, [(0, nbytes)])
             _check_bytes(file, 0, nbytes, plan, str(path), verify)
             return
-        index = _read_index(file, nbytes, plan, path)
-        places = {place: tuple(index[place].tolist()) for place in wanted_chunks(plan, selection)}
-        present = {place: part for place, part in places.items() if part[0] != int(_MISSING)}
+        _, table = read_index(lambda first, n: os.pread(file, n, first), nbytes, plan.shard, path)
+        places = {place: tuple(table[place].tolist()) for place in wanted_chunks(plan, selection)}
+        present = {place: part for place, part in places.items() if part[0] != MISSING}
         _prefetch(file, list(present.values()))
         for place, (start, length) in present.items():
             where = f"{path}: inner chunk {place}"
-            _check_bytes(file, start, length, plan.inner, where, verify)
+            _check_bytes(file, start, length, plan, where, verify)
 
 
 @contextmanager
@@ -387,49 +363,13 @@ def _crc_fits(data: bytes) -> bool:
     return bool(google_crc32c.value(data[:-4]) == int.from_bytes(data[-4:], "little"))
 
 
-def _read_index(file: int, nbytes: int, plan: ShardPlan, path: Path) -> np.ndarray:
-    """Return the index of a shard, uint64, chunks a shard × (offset, length), after checking it."""
-    # before reading: its length comes from the metadata
-    if nbytes < plan.index_nbytes:
-        raise InputError(
-            f"{path}: shard of {nbytes} bytes, its index alone takes {plan.index_nbytes}"
-        )
-    start = nbytes - plan.index_nbytes if plan.index_at_end else 0
-    data = os.pread(file, plan.index_nbytes, start)
-    if len(data) != plan.index_nbytes:
-        raise InputError(f"{path}: shard shrank while it was read")
-    if plan.index_crc:
-        if not _crc_fits(data):
-            raise InputError(f"{path}: wrong checksum (crc32c) of the shard's index")
-        data = data[:-4]
-    index = np.frombuffer(data, "<u8").reshape(*plan.chunks_a_shard, 2)
-    offsets, lengths = index[..., 0], index[..., 1]
-    missing = (offsets == _MISSING) & (lengths == _MISSING)
-    inside = (offsets <= nbytes) & (lengths <= np.uint64(nbytes) - np.minimum(offsets, nbytes))
-    bad = np.argwhere(~(missing | inside))
-    if len(bad):
-        place = tuple(bad[0].tolist())
-        offset, length = index[place].tolist()
-        raise InputError(
-            f"{path}: inner chunk {place} at byte {offset}, {length} long, "
-            f"lies outside the shard of {nbytes} bytes"
-        )
-    places = np.argwhere(~missing)
-    first, stop = (0, start) if plan.index_at_end else (plan.index_nbytes, nbytes)
-    shared = first_overlap(offsets[~missing], lengths[~missing], first, stop)
-    if shared is not None:
-        one, other = (tuple(places[number].tolist()) for number in shared)
-        whom = "the index" if one == other else f"inner chunk {other}"
-        raise InputError(f"{path}: inner chunk {one} overlaps {whom}")
-    return index
-
-
-def wanted_chunks(plan: ShardPlan, selection: Sequence[Any] | None) -> Iterable[tuple[int, ...]]:
-    """Return the places of the inner chunks in the box around the selection."""
+def wanted_chunks(plan: ChunkPlan, selection: Sequence[Any] | None) -> Iterable[tuple[int, ...]]:
+    """Return the places of a shard's inner chunks in the box around the selection."""
+    assert plan.shard is not None
     if selection is None:
-        return np.ndindex(*plan.chunks_a_shard)
+        return np.ndindex(*plan.shard.shape)
     ranges = []
-    for axis, (count, side) in enumerate(zip(plan.chunks_a_shard, plan.chunk_shape, strict=True)):
+    for axis, (count, side) in enumerate(zip(plan.shard.shape, plan.chunk_shape, strict=True)):
         part = selection[axis] if axis < len(selection) else slice(None)
         if isinstance(part, slice):
             first, stop, _ = part.indices(count * side)

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-MISSING = 2**64 - 1
-"""What offset and length of a shard's index hold for a chunk that was never written."""
+from linumpy.store.shards import ShardIndex, parse_sharding
 
 HOST_CODECS = ("cast_value", "scale_offset")
 """Codecs of Zarr (since 3.2) that compute on NumPy arrays alone."""
@@ -25,35 +24,6 @@ MAX_AXES = 16
 
 class UnsupportedLayout(NotImplementedError):
     """The chunks cannot be decoded by a device reader; the message says why."""
-
-
-@dataclass(frozen=True)
-class ShardIndex:
-    """Where a shard keeps the byte ranges of its inner chunks.
-
-    Attributes
-    ----------
-    shape
-        Inner chunks along each axis.
-    at_end
-        Whether the index follows the chunks, or precedes them.
-    has_crc32c
-        Whether a checksum follows the index.
-    """
-
-    shape: tuple[int, ...]
-    at_end: bool
-    has_crc32c: bool
-
-    @property
-    def n_chunks(self) -> int:
-        """Inner chunks of a shard."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the index on disk."""
-        return 16 * self.n_chunks + (4 if self.has_crc32c else 0)
 
 
 @dataclass(frozen=True)
@@ -131,21 +101,11 @@ def layout_of(codecs: Iterable[Any], spec: Any) -> ChunkLayout:
         raise UnsupportedLayout("codecs around a sharding codec")
     sharding = codecs[0]
     inner = tuple(sharding.chunk_shape)
-    index = ShardIndex(
-        shape=tuple(s // c for s, c in zip(shape, inner, strict=True)),
-        at_end=_name(sharding.index_location) == "end",
-        has_crc32c=_index_has_crc32c(sharding.index_codecs),
-    )
+    configuration = sharding.to_dict()["configuration"]
+    index = parse_sharding(shape, configuration)
+    if index is None:
+        raise UnsupportedLayout(f"shard index stored with {_names(sharding.index_codecs)}")
     return _chunk_layout(tuple(sharding.codecs), inner, spec, index)
-
-
-def _index_has_crc32c(codecs: Sequence[Any]) -> bool:
-    from zarr.codecs import BytesCodec, Crc32cCodec
-
-    kinds = [type(codec) for codec in codecs]
-    if kinds not in ([BytesCodec], [BytesCodec, Crc32cCodec]) or _is_big_endian(codecs[0]):
-        raise UnsupportedLayout(f"shard index stored with {_names(codecs)}")
-    return len(codecs) == 2
 
 
 def _chunk_layout(

@@ -11,75 +11,45 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
+from linumpy.store.shards import MISSING, ShardIndex, parse_sharding, read_index
 
-_MISSING = 2**64 - 1
 _PIECE_NBYTES = 8 << 20
 _CRC_NBYTES = 4
 
 
-@dataclass(frozen=True)
-class ShardLayout:
-    """Where a shard keeps its index, for shards whose inner chunks end in a crc32c.
-
-    Attributes
-    ----------
-    n_chunks
-        Inner chunks a shard; 0 for a file that is one chunk, without an index.
-    index_crc
-        Whether four bytes of crc32c follow the index.
-    index_at_end
-        Whether the index ends the shard; it begins it otherwise.
-    """
-
-    n_chunks: int
-    index_crc: bool
-    index_at_end: bool
-
-    @property
-    def index_nbytes(self) -> int:
-        """Length of the index with its checksum."""
-        return 16 * self.n_chunks + _CRC_NBYTES * self.index_crc
+ONE_CHUNK = ShardIndex((0,), at_end=True, has_crc32c=False)
+"""Of a file that is one chunk which ends in its crc32c: no index."""
 
 
-def shard_layout(document: Mapping[str, Any]) -> ShardLayout | None:
-    """Tell from a ``zarr.json`` whether the chunk files of the array are such shards.
+def shard_layout(document: Mapping[str, Any]) -> ShardIndex | None:
+    """Tell from a ``zarr.json`` whether the array's files are shards whose chunks end in a crc32c.
 
     Returns
     -------
-    None where they are not, or where the document is no array's.
+    `ONE_CHUNK` where each file is such a chunk itself; None for others, or where the document is
+    no array's.
     """
     try:
         *_, last = document["codecs"]
         if last["name"] == "crc32c":
-            return ShardLayout(0, index_crc=False, index_at_end=True)
+            return ONE_CHUNK
         (sharding,) = document["codecs"]
-        if sharding["name"] != "sharding_indexed":
-            return None
         configuration = sharding["configuration"]
-        shape = document["chunk_grid"]["configuration"]["chunk_shape"]
-        sides = zip(shape, configuration["chunk_shape"], strict=True)
-        index, *rest = configuration["index_codecs"]
-        names = [codec["name"] for codec in (index, *rest)]
-        if names not in (["bytes"], ["bytes", "crc32c"]):
+        if (
+            sharding["name"] != "sharding_indexed"
+            or configuration["codecs"][-1]["name"] != "crc32c"
+        ):
             return None
-        if index.get("configuration", {}).get("endian", "little") != "little":
-            return None
-        if configuration["codecs"][-1]["name"] != "crc32c":
-            return None
-        n_chunks = prod(side // inner for side, inner in sides)
-        at_end = configuration.get("index_location", "end") == "end"
+        return parse_sharding(document["chunk_grid"]["configuration"]["chunk_shape"], configuration)
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, AttributeError):
         return None
-    return ShardLayout(n_chunks, len(names) == 2, at_end)
 
 
-def file_digest(path: Path | str, layout: ShardLayout | None = None) -> tuple[int, str]:
+def file_digest(path: Path | str, layout: ShardIndex | None = None) -> tuple[int, str]:
     """Return the size of a file and its digest.
 
     Parameters
@@ -110,8 +80,8 @@ def file_digest(path: Path | str, layout: ShardLayout | None = None) -> tuple[in
             for piece in _pieces(file, 0, nbytes, path):
                 crc = google_crc32c.extend(crc, piece)
         else:
-            index = _read_index(file, nbytes, layout, path)
-            ends = [first + length for _, first, length in _inner(index, nbytes, layout, path)]
+            index, inner = _inner(file, nbytes, layout, path)
+            ends = [first + length for _, first, length in inner]
             tails = [os.pread(file, _CRC_NBYTES, end - _CRC_NBYTES) for end in ends]
             crc = google_crc32c.value(b"".join([*tails, index]))
     except OSError as error:
@@ -121,7 +91,7 @@ def file_digest(path: Path | str, layout: ShardLayout | None = None) -> tuple[in
     return nbytes, f"{crc:08x}"
 
 
-def check_inner_checksums(path: Path | str, layout: ShardLayout) -> None:
+def check_inner_checksums(path: Path | str, layout: ShardIndex) -> None:
     """Compare the payload of every inner chunk of a shard with its own checksum.
 
     Raises
@@ -134,8 +104,7 @@ def check_inner_checksums(path: Path | str, layout: ShardLayout) -> None:
     file = _open(path)
     try:
         nbytes = os.fstat(file).st_size
-        index = _read_index(file, nbytes, layout, path)
-        for number, first, length in _inner(index, nbytes, layout, path):
+        for number, first, length in _inner(file, nbytes, layout, path)[1]:
             crc = 0
             payload = length - _CRC_NBYTES
             for piece in _pieces(file, first, payload, path):
@@ -166,39 +135,22 @@ def _pieces(file: int, start: int, nbytes: int, path: Path | str) -> Iterator[by
         yield piece
 
 
-def _read_index(file: int, nbytes: int, layout: ShardLayout, path: Path | str) -> bytes:
-    import google_crc32c
-
-    length = layout.index_nbytes
-    # before reading: its length comes from the metadata
-    if nbytes < length:
-        raise InputError(f"{path}: shard of {nbytes} bytes, its index alone takes {length}")
-    index = os.pread(file, length, nbytes - length if layout.index_at_end else 0)
-    if len(index) != length:
-        raise InputError(f"{path}: shrank while it was read")
-    if layout.index_crc:
-        crc = struct.pack("<I", google_crc32c.value(index[:-_CRC_NBYTES]))
-        if crc != index[-_CRC_NBYTES:]:
-            raise InputError(f"{path}: wrong checksum (crc32c) of the shard's index")
-    return index
-
-
 def _inner(
-    index: bytes, nbytes: int, layout: ShardLayout, path: Path | str
-) -> Iterator[tuple[int, int, int]]:
-    """Yield number, first byte and length of each inner chunk that is there."""
+    file: int, nbytes: int, layout: ShardIndex, path: Path | str
+) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """Return the index as stored; and number, first byte and length of each inner chunk."""
     if not layout.n_chunks:
         if nbytes < _CRC_NBYTES:
             raise InputError(f"{path}: {nbytes} bytes, too few for a checksum (crc32c)")
-        yield 0, 0, nbytes
-        return
-    entries = struct.iter_unpack("<QQ", index[: 16 * layout.n_chunks])
-    for number, (first, length) in enumerate(entries):
-        if first == length == _MISSING:
+        return b"", [(0, 0, nbytes)]
+    index, table = read_index(lambda first, n: os.pread(file, n, first), nbytes, layout, path)
+    found = []
+    for number, (first, length) in enumerate(table.reshape(-1, 2).tolist()):
+        if first == MISSING:
             continue
-        if length < _CRC_NBYTES or first + length > nbytes:
+        if length < _CRC_NBYTES:
             raise InputError(
-                f"{path}: inner chunk {number} at byte {first}, {length} long, "
-                f"lies outside the shard of {nbytes} bytes"
+                f"{path}: inner chunk {number}: {length} bytes, too few for a checksum"
             )
-        yield number, first, length
+        found.append((number, first, length))
+    return index, found

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
-from linumpy.store.digests import ShardLayout, shard_layout
+from linumpy.store.digests import shard_layout
+from linumpy.store.shards import ShardIndex
 from linumpy.store.untrusted import JSON_NBYTES, bound_json, read_bounded
 
 ROOT_DOCUMENTS = ("zarr.json", ".zattrs")
@@ -47,7 +48,7 @@ def root_document(root: Path | str) -> Path:
     raise InputError(f"{root}: not a Zarr store; expected zarr.json, .zgroup or .zarray in it")
 
 
-def list_files(root: Path | str) -> dict[str, ShardLayout | None]:
+def list_files(root: Path | str) -> dict[str, ShardIndex | None]:
     """Return all files of a store but the root document, in order, and how each is made up.
 
     Raises
@@ -63,7 +64,7 @@ def list_files(root: Path | str) -> dict[str, ShardLayout | None]:
             raise InputError(f"{root}/{name}: left over from a write that broke off; remove it")
         if name != path.name and not is_ignored(name):
             names.add(name)
-    known: dict[str, ShardLayout | None] = {}
+    known: dict[str, ShardIndex | None] = {}
     return {n: layout_of(root, array_document(n, names, path), known) for n in sorted(names)}
 
 
@@ -121,8 +122,8 @@ def array_document(name: str, names: Container[str], root_document: Path) -> str
 
 
 def layout_of(
-    root: Path, document: str | None, known: dict[str, ShardLayout | None]
-) -> ShardLayout | None:
+    root: Path, document: str | None, known: dict[str, ShardIndex | None]
+) -> ShardIndex | None:
     """Return the layout that a ``zarr.json`` tells, None for None; `known` remembers them."""
     if document is None:
         return None

@@ -15,7 +15,7 @@ from zarr.storage import LocalStore
 from zarrs import ZarrsCodecPipeline
 
 from linumpy.errors import InputError
-from linumpy.store.chunk_guard import ChunkPlan, ShardPlan, check_chunk, plan_chunks
+from linumpy.store.chunk_guard import ChunkPlan, check_chunk, plan_chunks
 from linumpy.store.chunk_layout import ChunkLayout
 from linumpy.store.manifest import check_chunk_file
 from linumpy.store.ordered_shards import encode_shards, ordered_layout, shards_together
@@ -61,15 +61,14 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
         return super().from_array_metadata_and_store(array_metadata, store)
 
     @cached_property
-    def plan(self) -> ChunkPlan | ShardPlan | None:
+    def plan(self) -> ChunkPlan | None:
         """How the chunks of this array are stored; None for codecs that the guard does not know."""
         return plan_chunks(self.metadata)
 
     @property
     def uses_zarrs(self) -> bool:
         """Whether this array is decoded by zarrs, on all cores."""
-        plan = self.plan.inner if isinstance(self.plan, ShardPlan) else self.plan
-        return has_zarrs_decoder(self) and plan is not None and not plan.loose
+        return has_zarrs_decoder(self) and self.plan is not None and not self.plan.loose
 
     async def read(
         self, batch_info: Iterable[Item], out: Any, drop_axes: tuple[int, ...] = ()

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.store.chunk_layout import MISSING, ChunkLayout
+from linumpy.store.chunk_layout import ChunkLayout
 from linumpy.store.frames import check_declared
+from linumpy.store.shards import MISSING
 
 
 def verified_payload(data: Any, layout: ChunkLayout, where: str) -> Any:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError
-from linumpy.store.digests import ShardLayout, file_digest
+from linumpy.store.digests import file_digest
 from linumpy.store.files import (
     ROOT_DOCUMENTS,
     Signature,
@@ -39,6 +39,7 @@ from linumpy.store.files import (
     walk,
 )
 from linumpy.store.manifest_document import Entry, parse_manifest, with_manifest
+from linumpy.store.shards import ShardIndex
 
 logger = logging.getLogger("linumpy")
 
@@ -67,7 +68,7 @@ class Manifest:
     files: dict[str, Entry]
     digest: str
     _seen: dict[str, Signature] = field(default_factory=dict, compare=False, repr=False)
-    _layouts: dict[str, ShardLayout | None] = field(default_factory=dict, compare=False, repr=False)
+    _layouts: dict[str, ShardIndex | None] = field(default_factory=dict, compare=False, repr=False)
 
     def check(self, name: str) -> None:
         """Hold one file against the manifest, by size and digest; once for as long as it stays.
@@ -136,7 +137,7 @@ class Manifest:
         ):
             raise InputError(_altered(path))
 
-    def check_copy(self, name: str, copy: Path | str, layout: ShardLayout | None) -> None:
+    def check_copy(self, name: str, copy: Path | str, layout: ShardIndex | None) -> None:
         """Hold a copy of a chunk's file, such as a fetched one, against the manifest.
 
         Raises
@@ -148,7 +149,7 @@ class Manifest:
         if listed is not None and file_digest(copy, layout) != listed:
             raise InputError(_altered(f"{self.root}/{name}"))
 
-    def layout(self, name: str) -> ShardLayout | None:
+    def layout(self, name: str) -> ShardIndex | None:
         """Return how a file is made up, by the metadata of its array; None for plain bytes.
 
         Raises

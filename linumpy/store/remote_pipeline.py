@@ -21,10 +21,11 @@ from zarr.buffer.cpu import NDBuffer
 from zarr.storage import LocalStore, StorePath
 
 from linumpy.errors import InputError
-from linumpy.store.chunk_guard import ShardPlan, wanted_chunks
-from linumpy.store.digests import ShardLayout, shard_layout
+from linumpy.store.chunk_guard import wanted_chunks
+from linumpy.store.digests import shard_layout
 from linumpy.store.guarded_pipeline import GuardedZarrsCodecPipeline, Item
 from linumpy.store.remote_store import RemoteStore
+from linumpy.store.shards import ShardIndex
 from linumpy.store.zarr_adapter import read_results
 
 _FILES = "/proc/self/fd"
@@ -107,11 +108,11 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
     async def _fetch(self, store: RemoteStore, key: str, file: int, selection: Any) -> bool:
         """Bring what a selection needs of an object to a file; False where there is no object."""
         plan = self.plan
-        if isinstance(plan, ShardPlan) and store.gives_parts:
+        if plan is not None and plan.shard is not None and store.gives_parts:
             parts = selection if isinstance(selection, tuple) else (selection,)
             places = list(wanted_chunks(plan, parts))
-            if len(places) < prod(plan.chunks_a_shard):
-                return await self._fetch_parts(store, key, file, plan, places)
+            if len(places) < plan.shard.n_chunks:
+                return await self._fetch_parts(store, key, file, plan.shard, places)
         found = await store.fetch(key)
         if found is None:
             return False
@@ -122,7 +123,7 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
         return True
 
     @cached_property
-    def _layout(self) -> ShardLayout | None:
+    def _layout(self) -> ShardIndex | None:
         return shard_layout(self.metadata.to_dict())
 
     async def _fetch_parts(
@@ -130,22 +131,22 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
         store: RemoteStore,
         key: str,
         file: int,
-        plan: ShardPlan,
+        shard: ShardIndex,
         places: list[tuple[int, ...]],
     ) -> bool:
         """Bring a shard's index and some inner chunks to a file, each to its place."""
-        nbytes = plan.index_nbytes
-        found = await store.fetch(key, {"suffix": nbytes} if plan.index_at_end else (0, nbytes))
+        nbytes = shard.nbytes
+        found = await store.fetch(key, {"suffix": nbytes} if shard.at_end else (0, nbytes))
         if found is None:
             return False
         index, size = bytes(found[0]), found[1]
         os.ftruncate(file, size)
-        _put(file, index, size - len(index) if plan.index_at_end else 0)
+        _put(file, index, size - len(index) if shard.at_end else 0)
         if len(index) < nbytes:
             # The guard says what is wrong with it; so it does of entries that lie outside.
             return True
-        table = np.frombuffer(index[: 16 * prod(plan.chunks_a_shard)], "<u8")
-        table = table.reshape(*plan.chunks_a_shard, 2)
+        table = np.frombuffer(index[: 16 * shard.n_chunks], "<u8")
+        table = table.reshape(*shard.shape, 2)
         wanted = [tuple(table[place].tolist()) for place in places]
         inside = [(first, first + n) for first, n in wanted if first + n <= size]
 

@@ -449,10 +449,10 @@ def test_shards_of_any_layout(tmp_path, index_location, index_codecs):
     write_manifest(tmp_path / "a.zarr")
     assert verify(tmp_path / "a.zarr", deep=True) == []
     layout = shard_layout(json.loads((tmp_path / "a.zarr/zarr.json").read_text()))
-    assert (layout.n_chunks, layout.index_at_end) == (4, index_location == "end")
+    assert (layout.n_chunks, layout.at_end) == (4, index_location == "end")
     file = tmp_path / "a.zarr/c/0/0"
     data = bytearray(file.read_bytes())
-    data[layout.index_nbytes if index_location == "start" else 0] ^= 1
+    data[layout.nbytes if index_location == "start" else 0] ^= 1
     file.write_bytes(data)
     assert len(verify(tmp_path / "a.zarr", deep=True)) == 1
     assert read_manifest(tmp_path / "a.zarr").files["c/0/0"] == file_digest(file, layout)

@@ -154,9 +154,9 @@ def test_zarr_v2_in_fortran_order_with_filters_refused(tmp_path, rng):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda b: b[:-1] + bytes([b[-1] ^ 1]), "does not match its checksum"),
-        (lambda b: b[:50], "shorter than its index|does not match"),
-        (lambda b: b"", "shorter than its index"),
+        (lambda b: b[:-1] + bytes([b[-1] ^ 1]), "wrong checksum"),
+        (lambda b: b[:50], "its index alone takes|wrong checksum"),
+        (lambda b: b"", "its index alone takes"),
     ],
 )
 def test_a_damaged_shard_index_is_named(tmp_path, damage, message):
@@ -183,7 +183,7 @@ def test_an_index_entry_out_of_the_shard_is_named(tmp_path):
     whole = bytearray(shard.read_bytes())
     whole[-8:] = (1 << 40).to_bytes(8, "little")
     shard.write_bytes(whole)
-    with pytest.raises(InputError, match="inner chunk 1 at 4, 1099511627776 bytes"):
+    with pytest.raises(InputError, match=r"inner chunk \(1,\) at byte 4, 1099511627776 long"):
         replay(array)
 
 
