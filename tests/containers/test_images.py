@@ -201,7 +201,7 @@ def is_sent(path: str) -> bool:
         ".hypothesis/x", ".mypy_cache/x", "build/lib/x.py", "dist/linumpy.whl", "tests/test_cli.py",
         "linumpy/__pycache__/cli.cpython-311.pyc", "linumpy/gpu/__pycache__/info.pyc",
         "site.config", "pip.conf", ".env", "acquisition/raw/tile_x00_y00_z00/image_00000.bin",
-        "docs/index.md", "containers/build.sh", "containers/server_setup/check_gds.py",
+        "docs/index.md", "containers/build.sh", "admin/check_gds.py",
         "shared/notes.md",
     ],
 )  # fmt: skip

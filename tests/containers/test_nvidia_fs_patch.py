@@ -11,7 +11,7 @@ from numcodecs.zstd import Zstd
 
 from tests.containers.made_up_module import CRCS, MAKEFILE, SYMBOLS, write_module, write_source
 
-SCRIPT = Path(__file__).parents[2] / "containers/server_setup/patch_nvidia_fs.py"
+SCRIPT = Path(__file__).parents[2] / "admin/patch_nvidia_fs.py"
 TOOLS = ["bash", "nm", "objdump", "objcopy", "awk", "od", "xz"]
 needs_binutils = pytest.mark.skipif(
     not all(shutil.which(tool) for tool in TOOLS), reason=f"needs {', '.join(TOOLS)}"

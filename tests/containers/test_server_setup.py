@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "containers/server_setup/check_gds.py"
+SCRIPT = Path(__file__).parents[2] / "admin/check_gds.py"
 CLEAN = {"PATH": os.environ["PATH"]}
 NODE = "/sys/devices/pci0000:00/0000:00:05.0/nvme/nvme0"
 DISK = "259:1"
