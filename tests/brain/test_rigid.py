@@ -22,7 +22,7 @@ from linumpy.geometry.turned import (
 )
 from linumpy.stage_params.brain import RegisterParams
 
-from .speckle import FINE, fixed_field
+from ..geometry.speckle import FINE, fixed_field
 
 VOXEL_UM = (10.0, 10.0, 10.0)
 SHAPE = (72, 78)

@@ -15,7 +15,7 @@ from linumpy.tiles.register_tiles import (
     tile_evidence,
 )
 
-from ..registration.speckle import FINE, fixed_field, image
+from ..geometry.speckle import FINE, fixed_field, image
 
 TILE = (64, 72)
 

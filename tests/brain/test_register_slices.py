@@ -22,7 +22,7 @@ from linumpy.device import to_host
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE
 from linumpy.stage_params.brain import RegisterParams
 
-from .speckle import FINE, fixed_field, image
+from ..geometry.speckle import FINE, fixed_field, image
 
 VOXEL_UM = (10.0, 10.0, 10.0)
 INTERVAL_UM = 80.0

@@ -19,7 +19,7 @@ from linumpy.io.tables import SliceConfig, read_slice_config, selected_ids, writ
 from linumpy.stage_params.brain import RegisterParams
 from linumpy.stage_params.gaps import AutoExcludeParams
 
-from .speckle import fixed_field, image
+from ..geometry.speckle import fixed_field, image
 
 PARAMS = AutoExcludeParams()
 N = 8
