@@ -9,6 +9,7 @@ arrays hold together. Works without CUDA; then there is no place but the host an
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -106,7 +107,8 @@ class LazyArray:
         self.name = name if name is not None else f"lazy array {self.number}"
         if self.dtype.hasobject:
             raise InputError(f"{self.name}: dtype {self.dtype} holds Python objects, not numbers")
-        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        self.size = math.prod(self.shape)
+        self.nbytes = self.size * self.dtype.itemsize
         self._load = load
         self._read_only = False
         self._state = 0
@@ -266,6 +268,20 @@ class LazyArray:
             if scope is not None:
                 scope.leaving[self.number] = _leaver(weakref.ref(self))
             return copy.array.view()
+
+    def duplicate(self, *, name: str | None = None) -> LazyArray:
+        """Return a writable lazy array of the same contents, copied on the current device."""
+        twin = LazyArray.empty(self.shape, self.dtype, name=name, pool=self._pool)
+        # Allocated first: making room for it must not evict the copy that is read.
+        target = twin.get_array("wo")
+        target[...] = self.get_array()
+        twin.release()
+        return twin
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return the array on the host, for ``np.asarray``: a view that cannot be written."""
+        with device(CPU):
+            return np.array(self.get_array(), dtype, copy=copy)
 
     def release(self) -> None:
         """End the time in which an array handed out for writing may be written."""

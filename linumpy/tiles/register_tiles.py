@@ -83,11 +83,6 @@ class TilePair:
         """Both numbers."""
         return self.a, self.b
 
-    @property
-    def is_along_fast(self) -> bool:
-        """Whether the tiles lie beside each other along the fast axis."""
-        return bool(np.abs(self.expected_px).argmax() == FAST_AXIS)
-
 
 @dataclass
 class PairResult:

@@ -161,6 +161,32 @@ def test_a_read_only_array_stays_so_on_every_place(pool):
     assert not LazyArray(tile()).read_only
 
 
+def test_numpy_sees_the_array_on_the_host(pool):
+    lazy = LazyArray(tile(3), pool=pool)
+    with device(FAKE):
+        lazy.get_array("rw")[...] = 4
+        found = np.asarray(lazy)
+    assert type(found) is np.ndarray and found.dtype == np.float32
+    assert (found == 4).all() and lazy.size == 20
+    assert not found.flags.writeable
+    assert np.shares_memory(found, lazy.get_array())
+    assert np.asarray(lazy, np.float64).dtype == np.float64
+    own = np.array(lazy)
+    own[...] = 5
+    assert (lazy.get_array() == 4).all()
+    assert np.add(lazy, 1).sum() == 100
+
+
+def test_a_duplicate_is_written_by_itself(pool):
+    fixed = tile(3)
+    fixed.flags.writeable = False
+    lazy = LazyArray(fixed, pool=pool)
+    again = lazy.duplicate(name="again")
+    again.get_array("rw")[...] = 7
+    assert (lazy.get_array() == 3).all() and (again.get_array() == 7).all()
+    assert again.name == "again" and not again.read_only
+
+
 def test_an_unknown_intent_is_refused():
     with pytest.raises(ValueError, match="'r'.*ro.*rw.*wo"):
         LazyArray(tile()).get_array("r")

@@ -415,3 +415,14 @@ def test_an_access_that_moves_nothing_is_cheap(cupy, capsys):
     with capsys.disabled():
         print("lazy array, µs an access:", {k: round(v, 2) for k, v in figures.items()})
     assert max(figures.values()) < 50
+
+
+def test_a_duplicate_is_made_on_the_device_and_numpy_sees_the_array(cupy):
+    lazy = LazyArray(np.arange(12, dtype=np.float32).reshape(3, 4))
+    with device(CUDA):
+        twin = lazy.duplicate()
+        assert twin.copies == {CUDA: True}
+        twin.get_array("rw")[...] += 1
+        found = np.asarray(twin)
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, np.asarray(lazy) + 1)
