@@ -8,6 +8,7 @@ and of CUDA devices alike; neither CuPy nor an Arrow library is needed to import
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
 import math
@@ -20,6 +21,7 @@ from linumpy.device import Array, cupy_for, is_device_array, namespace, to_host
 from linumpy.errors import DeviceError, InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu.arrow_reader import from_arrow
+from linumpy.gpu.arrow_stream import lend_stream
 
 __all__ = ["ArrowBatch", "ArrowColumn", "from_arrow", "from_dlpack"]
 
@@ -75,12 +77,21 @@ class _Exporter:
         DeviceError
             When the arrays live on a GPU.
         """
-        if self.device[0] != abi.CPU:
-            raise DeviceError(
-                "Arrow: the arrays live on a GPU; consume them through __arrow_c_device_array__, "
-                "or bring them to the CPU with linumpy.device.to_host first"
-            )
-        return self._hand_out(self._array_struct())
+        return self._hand_out(self._host_struct())
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return a capsule ``arrow_array_stream`` with all rows as one chunk, of CPU memory only.
+
+        Parameters and errors are those of `__arrow_c_array__`.
+        """
+        return self._hand_out_stream(self._host_struct(), abi.ArrowArrayStream)
+
+    def __arrow_c_device_stream__(self, requested_schema: Any = None, **kwargs: Any) -> Any:
+        """Return a capsule ``arrow_device_array_stream`` with all rows as one chunk.
+
+        Parameters, errors and order of work are those of `__arrow_c_device_array__`.
+        """
+        return self._hand_out_stream(self._device_struct(kwargs), abi.ArrowDeviceArrayStream)
 
     def __arrow_c_device_array__(
         self, requested_schema: Any = None, **kwargs: Any
@@ -102,6 +113,17 @@ class _Exporter:
         NotImplementedError
             When an extension is asked for.
         """
+        return self._hand_out(self._device_struct(kwargs))
+
+    def _host_struct(self) -> abi.ArrowArray:
+        if self.device[0] != abi.CPU:
+            raise DeviceError(
+                "Arrow: the arrays live on a GPU; consume them through __arrow_c_device_array__, "
+                "or bring them to the CPU with linumpy.device.to_host first"
+            )
+        return self._array_struct()
+
+    def _device_struct(self, kwargs: Mapping[str, Any]) -> abi.ArrowDeviceArray:
         unknown = sorted(name for name, value in kwargs.items() if value is not None)
         if unknown:
             raise NotImplementedError(f"Arrow: unknown argument {', '.join(unknown)}")
@@ -109,7 +131,7 @@ class _Exporter:
         struct.device_type, struct.device_id = self.device
         if struct.device_type == abi.CPU:
             struct.array = self._array_struct()
-            return self._hand_out(struct)
+            return struct
         import cupy
 
         with cupy.cuda.Device(struct.device_id):
@@ -120,11 +142,18 @@ class _Exporter:
         struct.sync_event = ctypes.addressof(handle)
         abi.keep_with(array, (event, handle))
         struct.array = array
-        return self._hand_out(struct)
+        return struct
 
     def _hand_out(self, struct: ctypes.Structure) -> tuple[Any, Any]:
         self._handed_out = (self.__arrow_c_schema__(), abi.new_capsule(struct))
         return cast(tuple[Any, Any], self._handed_out)
+
+    def _hand_out_stream(self, struct: ctypes.Structure, kind: type[Any]) -> Any:
+        # A stream that held the exporter, which holds the stream, would never be released.
+        twin = copy.copy(self)
+        twin._handed_out = ()
+        self._handed_out = (lend_stream(twin, struct, kind),)
+        return self._handed_out[0]
 
     def __del__(self) -> None:
         self._handed_out = ()

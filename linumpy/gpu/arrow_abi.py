@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from linumpy.errors import InputError
@@ -69,6 +69,26 @@ class ArrowDeviceArray(ctypes.Structure):
     ]
 
 
+class ArrowArrayStream(ctypes.Structure):
+    """Arrays of one type, one after the other; callbacks as addresses."""
+
+    Item = ArrowArray
+    _fields_ = [
+        ("get_schema", ctypes.c_void_p),
+        ("get_next", ctypes.c_void_p),
+        ("get_last_error", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    ]
+
+
+class ArrowDeviceArrayStream(ctypes.Structure):
+    """An `ArrowArrayStream` of arrays on one type of device."""
+
+    Item = ArrowDeviceArray
+    _fields_ = [("device_type", ctypes.c_int32), *ArrowArrayStream._fields_]
+
+
 # The array stands first in a device array, so that one address serves both.
 assert ArrowDeviceArray.array.offset == 0
 
@@ -76,6 +96,8 @@ _KINDS: dict[bytes, type[ctypes.Structure]] = {
     b"arrow_schema": ArrowSchema,
     b"arrow_array": ArrowArray,
     b"arrow_device_array": ArrowDeviceArray,
+    b"arrow_array_stream": ArrowArrayStream,
+    b"arrow_device_array_stream": ArrowDeviceArrayStream,
 }
 _CAPSULE_NAMES = {name: ctypes.create_string_buffer(name) for name in _KINDS}
 
@@ -125,23 +147,28 @@ def release(struct: ctypes.Structure) -> None:
         _Release(struct.release)(ctypes.addressof(struct))
 
 
-def _callback_releasing(kind: type[ctypes.Structure]) -> Any:
+def callback_releasing(kind: type[Any], drop: Callable[[Any], None]) -> Any:
+    """Return a release callback for structs of a kind; `drop` lets go of what one holds."""
+
     def released(address: int) -> None:
         pending = _take_pending()
         struct = kind.from_address(address)
-        held = _lent.pop(struct.private_data, None)
-        if held is not None:
-            for child in held[0]:
-                release(child)
+        drop(struct)
         struct.release = None
-        del held
         if pending is not None:
             raise pending
 
-    return _forever(_Callback(released))
+    return forever(_Callback(released))
 
 
-def _forever(callback: Any) -> Any:
+def _drop_lent(struct: Any) -> None:
+    held = _lent.pop(struct.private_data, None)
+    if held is not None:
+        for child in held[0]:
+            release(child)
+
+
+def forever(callback: Any) -> Any:
     """Keep a callback beyond the end of this module: others may call it until the process ends."""
     _api.Py_IncRef(ctypes.py_object(callback))
     return callback
@@ -157,9 +184,9 @@ def _destroyed(capsule: int) -> None:
 
 
 _RELEASE: dict[type[ctypes.Structure], Any] = {
-    kind: _callback_releasing(kind) for kind in (ArrowSchema, ArrowArray)
+    kind: callback_releasing(kind, _drop_lent) for kind in (ArrowSchema, ArrowArray)
 }
-_DESTROY = _forever(_Callback(_destroyed))
+_DESTROY = forever(_Callback(_destroyed))
 
 
 def lend(
@@ -225,6 +252,18 @@ def move(source: ArrowArray) -> ArrowArray:
     taken = ArrowArray.from_buffer_copy(source)
     source.release = None
     return taken
+
+
+def give(struct: ctypes.Structure, out: int) -> None:
+    """Move a lent struct to an address."""
+    ctypes.memmove(out, ctypes.addressof(struct), ctypes.sizeof(struct))
+
+
+def on_device(struct: ArrowArray | ArrowDeviceArray) -> ArrowDeviceArray:
+    """Return a struct with its device; without one around it, an array is one of the CPU."""
+    if isinstance(struct, ArrowDeviceArray):
+        return struct
+    return ArrowDeviceArray(array=struct, device_id=-1, device_type=CPU)
 
 
 def children_of(struct: Any, kind: type[Any], what: str) -> list[Any]:

@@ -8,6 +8,7 @@ buffers themselves are nowhere to be found; there the producer must be trusted.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, to_host
+from linumpy.device import Array, namespace, to_host
 from linumpy.errors import InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu.arrow_memory import MOST_BYTES, Owner, Place
+from linumpy.gpu.arrow_stream import StreamReader
 
 _NUMBERS = {
     "c": "int8",
@@ -40,7 +42,7 @@ _MOST_AXES = 32
 
 
 def from_arrow(source: Any, *, borrow: bool = False) -> Array | dict[str, Array]:
-    """Return what an Arrow producer holds, as arrays over its own memory.
+    """Return what an Arrow producer holds, as arrays over its own memory where that is possible.
 
     Numbers are views, read-only on the CPU (CuPy cannot mark its arrays so; do not write to
     them). Booleans are unpacked, text becomes an object array of str and None, and floats with
@@ -49,13 +51,15 @@ def from_arrow(source: Any, *, borrow: bool = False) -> Array | dict[str, Array]
     Parameters
     ----------
     source
-        An object with ``__arrow_c_device_array__`` or ``__arrow_c_array__``, or a pair of
-        capsules from one of these.
+        An object with ``__arrow_c_device_array__``, ``__arrow_c_array__``,
+        ``__arrow_c_device_stream__`` or ``__arrow_c_stream__`` (a table, a chunked array, a
+        reader), or the capsules from one of these. A stream is read to its end; several chunks
+        are joined, which copies them.
     borrow
         False: the array's struct is taken over, its capsule is used up, and the producer's memory
         is released when the last view dies. True: the struct stays in the capsule, which the
         views keep alive; should somebody else consume that capsule, the views must not be used
-        any more.
+        any more. Not for streams, which can be read once.
 
     Returns
     -------
@@ -72,7 +76,12 @@ def from_arrow(source: Any, *, borrow: bool = False) -> Array | dict[str, Array]
     DeviceError
         When its memory is on a device that cannot be reached.
     """
-    schema_capsule, array_capsule = _capsules(source)
+    capsules = _capsules(source)
+    if len(capsules) == 1:
+        if borrow:
+            raise InputError("Arrow: a stream is read once and cannot be borrowed")
+        return _read_stream(capsules[0])
+    schema_capsule, array_capsule = capsules
     schema = abi.open_capsule(schema_capsule, b"arrow_schema")
     struct = abi.open_capsule(array_capsule, b"arrow_device_array", b"arrow_array")
     if isinstance(struct, abi.ArrowDeviceArray):
@@ -85,14 +94,56 @@ def from_arrow(source: Any, *, borrow: bool = False) -> Array | dict[str, Array]
             raise InputError(f"Arrow: the {what} was consumed or released before")
     field = _read_field(schema, 0)
     owner = Owner((schema_capsule, array_capsule) if borrow else None)
+    return _read_whole(field, array, struct, owner, keep=borrow)
+
+
+def _read_whole(
+    field: _Field,
+    array: abi.ArrowArray,
+    struct: abi.ArrowDeviceArray,
+    owner: Owner,
+    *,
+    keep: bool = False,
+) -> Any:
     place = Place.of(struct, owner)
     if field.format == "+s":
         values: Any = _read_batch(field, array, place)
     else:
         values = _read(field, array, place, 0, array.length)
-    if not borrow:
+    if not keep:
         owner.take(array, place.stream)
     return values
+
+
+def _read_stream(capsule: Any) -> Array | dict[str, Array]:
+    with StreamReader(capsule) as stream:
+        field = _read_field(stream.schema, 0)
+        parts: list[Any] = []
+        for chunk in itertools.chain(stream.chunks(), [None]):
+            if chunk is None and parts:
+                break
+            # A stream without chunks still has a type.
+            struct = abi.on_device(_no_rows(field)) if chunk is None else chunk
+            try:
+                parts.append(_read_whole(field, struct.array, struct, Owner(None)))
+            finally:
+                abi.release(struct.array)
+    if len(parts) == 1:
+        return parts[0]
+    if field.format != "+s":
+        return namespace(*parts).concatenate(parts)
+    return {
+        name: namespace(*columns).concatenate(columns)
+        for name in parts[0]
+        for columns in [[part[name] for part in parts]]
+    }
+
+
+def _no_rows(field: _Field) -> abi.ArrowArray:
+    buffers = (ctypes.c_void_p * field.n_buffers)()
+    struct = abi.ArrowArray(n_buffers=field.n_buffers, buffers=ctypes.addressof(buffers))
+    abi.lend(struct, [_no_rows(child) for child in field.children], buffers)
+    return struct
 
 
 @dataclass(frozen=True)
@@ -141,15 +192,19 @@ class _Field:
         )
 
 
-def _capsules(source: Any) -> tuple[Any, Any]:
-    for method in ("__arrow_c_device_array__", "__arrow_c_array__"):
-        if hasattr(source, method):
-            source = getattr(source, method)()
+def _capsules(source: Any) -> tuple[Any, ...]:
+    """Return the capsules of a schema and an array, or that of a stream."""
+    for kind in ("device_array", "array", "device_stream", "stream"):
+        if hasattr(source, f"__arrow_c_{kind}__"):
+            source = getattr(source, f"__arrow_c_{kind}__")()
             break
+    if type(source).__name__ == "PyCapsule":
+        return (source,)
     if not isinstance(source, tuple | list) or len(source) != 2:
         raise InputError(
-            "expected an object with __arrow_c_device_array__ or __arrow_c_array__, or the pair "
-            f"of capsules that these return, got {type(source).__name__}"
+            "expected an object with __arrow_c_device_array__, __arrow_c_array__, "
+            "__arrow_c_device_stream__ or __arrow_c_stream__, or the capsules that these return, "
+            f"got {type(source).__name__}"
         )
     return source[0], source[1]
 

@@ -60,7 +60,8 @@ def _nothing_left():
 
 
 def test_structs_are_laid_out_as_in_c():
-    assert [ctypes.sizeof(kind) for kind in abi._KINDS.values()] == [72, 80, 128]
+    assert [ctypes.sizeof(kind) for kind in abi._KINDS.values()] == [72, 80, 128, 40, 48]
+    assert abi.ArrowDeviceArrayStream.get_schema.offset == 8
     assert abi.ArrowDeviceArray.device_id.offset == 80
     assert abi.ArrowDeviceArray.device_type.offset == 88
     assert abi.ArrowDeviceArray.sync_event.offset == 96

@@ -71,6 +71,16 @@ def test_tables_and_tiles(cupy):
     assert back["tile"].data.ptr == columns["tile"].data.ptr
 
 
+def test_device_streams(cupy):
+    columns = {"ix": cupy.arange(6, dtype="i4"), "tile": cupy.ones((6, 2, 3), "f4")}
+    back = from_arrow(ArrowBatch(columns).__arrow_c_device_stream__())
+    for name, values in columns.items():
+        cupy.testing.assert_array_equal(back[name], values)
+        assert back[name].data.ptr == values.data.ptr
+    with pytest.raises(DeviceError, match="live on a GPU"):
+        ArrowBatch(columns).__arrow_c_stream__()
+
+
 def test_missing_values(cupy):
     values, valid = cupy.arange(11, dtype="f4"), cupy.arange(11) % 4 != 1
     back = from_arrow(ArrowColumn(values, valid))
