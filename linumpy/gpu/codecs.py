@@ -21,6 +21,7 @@ from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.codecs.numcodecs import LZ4, Zlib
 from zarr.registry import register_codec
 
+from linumpy.store import codecs
 from linumpy.store.chunk_layout import NUMERIC_KINDS, ChunkLayout, UnsupportedLayout
 
 Pair = tuple[Any, Any]
@@ -217,11 +218,9 @@ class NvcompZlibCodec(_OnDevice, Zlib):
 
 
 CODECS: dict[str, type[BytesBytesCodec]] = {
-    "zstd": NvcompZstdCodec,
-    "gzip": NvcompGzipCodec,
-    "blosc": NvcompBloscCodec,
-    "numcodecs.lz4": NvcompLZ4Codec,
-    "numcodecs.zlib": NvcompZlibCodec,
+    codec.zarr_class[0]: globals()[codec.zarr_class[1]]
+    for codec in codecs.CODECS.values()
+    if codec.zarr_class
 }
 """The codecs by the names under which Zarr knows them."""
 

@@ -21,6 +21,7 @@ from linumpy.gpu.plan import element_width
 from linumpy.gpu.requests import Box, copies_of
 from linumpy.gpu.transfer import allocate, copy_to_host, upload
 from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout
+from linumpy.store.codecs import CODECS
 from linumpy.store.host_codec import encode_chunk, encoder, index_bytes, join_chunks
 from linumpy.timeline import span
 
@@ -75,7 +76,7 @@ def encoded_by_device(layout: ChunkLayout) -> bool:
         return True
     algorithm = nvcomp.ALGORITHMS.get(layout.compression)
     return (
-        layout.compression in ("zstd", "lz4")
+        CODECS[layout.compression].encodes
         and algorithm is not None
         and 0 < layout.chunk_nbytes <= algorithm.max_compress_nbytes
     )

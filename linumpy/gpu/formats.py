@@ -7,6 +7,7 @@ that are not fit are replaced by harmless bytes before nvCOMP sees them, and nam
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from linumpy.gpu import kernels, nvcomp
 from linumpy.gpu.transfer import allocate, upload
 from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout
+from linumpy.store.codecs import CODECS
 
 
 @dataclass(frozen=True)
@@ -90,23 +92,20 @@ def device_format(layout: ChunkLayout) -> type[DeviceFormat]:
     UnsupportedLayout
         When there is none.
     """
-    from linumpy.gpu.blosc import Blosc, refuse_other_blosc
-
-    formats: dict[str | None, type[DeviceFormat]] = {
-        None: Raw,
-        "zstd": Zstd,
-        "lz4": Wrapped,
-        "gzip": Wrapped,
-        "zlib": Wrapped,
-        "blosc": Blosc,
-    }
-    if layout.compression == "blosc":
-        refuse_other_blosc(layout)
-    if layout.compression not in formats:
+    if layout.compression is None:
+        return Raw
+    codec = CODECS.get(layout.compression)
+    if codec is None or codec.device is None:
         raise UnsupportedLayout(f"{layout.compression} is not decoded on the device")
-    if layout.compression and layout.chunk_nbytes > nvcomp.MAX_CHUNK_NBYTES:
+    module, _, name = codec.device.partition(":")
+    kind: type[DeviceFormat] = getattr(import_module(module), name)
+    if layout.compression == "blosc":
+        from linumpy.gpu.blosc import refuse_other_blosc
+
+        refuse_other_blosc(layout)
+    if layout.chunk_nbytes > nvcomp.MAX_CHUNK_NBYTES:
         raise UnsupportedLayout(f"chunks of {layout.chunk_nbytes} bytes")
-    return formats[layout.compression]
+    return kind
 
 
 class Raw:

@@ -18,15 +18,14 @@ from linumpy.errors import DeviceError, DeviceMemoryError, InputError
 from linumpy.exit_status import is_lost
 from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
 from linumpy.gpu.session import Session, session
+from linumpy.store import codecs
 from linumpy.store.chunk_layout import HOST_CODECS, ChunkLayout, UnsupportedLayout, layout_of
 from linumpy.store.remote import is_remote, storage
 
 CODECS = {
-    "zstd": "linumpy.gpu.codecs.NvcompZstdCodec",
-    "gzip": "linumpy.gpu.codecs.NvcompGzipCodec",
-    "blosc": "linumpy.gpu.codecs.NvcompBloscCodec",
-    "numcodecs.lz4": "linumpy.gpu.codecs.NvcompLZ4Codec",
-    "numcodecs.zlib": "linumpy.gpu.codecs.NvcompZlibCodec",
+    codec.zarr_class[0]: f"linumpy.gpu.codecs.{codec.zarr_class[1]}"
+    for codec in codecs.CODECS.values()
+    if codec.zarr_class
 }
 PIPELINE = "linumpy.gpu.codec_pipeline.GpuCodecPipeline"
 
@@ -87,7 +86,7 @@ def gpu_zarr_context(
     device = locate(Device("cuda", device)).index
     import zarr
 
-    from linumpy.gpu import buffers, codec_pipeline, codecs  # noqa: F401 - registers them
+    from linumpy.gpu import buffers, codec_pipeline  # noqa: F401 - registers them
     from linumpy.store.zarr_adapter import configured_default_codec
     from linumpy.store.zarr_settings import zarr_settings
 

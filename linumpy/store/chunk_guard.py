@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
+from linumpy.store.codecs import kind_of
 from linumpy.store.frames import Frame, check_frame, inspect_octets
 from linumpy.store.shards import MISSING, ShardIndex, parse_sharding, read_index
 
@@ -31,18 +32,6 @@ _SLACK_NBYTES = 64 << 20
 _WIDEST_ITEM_NBYTES = 16
 _PIECE_NBYTES = 1 << 20
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
-_KINDS = {
-    "zstd": "zstd",
-    "blosc": "blosc",
-    "gzip": "gzip",
-    "zlib": "zlib",
-    "lz4": "lz4",
-    "numcodecs.zstd": "zstd",
-    "numcodecs.blosc": "blosc",
-    "numcodecs.gzip": "gzip",
-    "numcodecs.zlib": "zlib",
-    "numcodecs.lz4": "lz4",
-}
 
 
 @dataclass(frozen=True)
@@ -121,14 +110,14 @@ def _plan_chain(n_items: int, itemsize: int, codecs: Sequence[dict[str, Any]]) -
 def _plan_bytes(
     n_items: int, itemsize: int, codecs: Sequence[dict[str, Any]], *, filtered: bool
 ) -> ChunkPlan | None:
-    kinds = [_KINDS[codec["name"]] for codec in codecs if codec["name"] in _KINDS]
+    kinds = [kind for codec in codecs if (kind := kind_of(codec["name"]))]
     if len(kinds) > 1:
         return None
     names = [codec["name"] for codec in codecs]
-    first = next((at for at, name in enumerate(names) if name in _KINDS), -1)
+    first = next((at for at, name in enumerate(names) if kind_of(name)), -1)
     kind, inside, behind = None, names[: max(first, 0)], names[first + 1 :]
     if first >= 0:
-        kind = _KINDS[names[first]]
+        kind = kind_of(names[first])
     if set(behind) - {"crc32c"}:
         return None
     if filtered or inside:

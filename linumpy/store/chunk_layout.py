@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.store.codecs import kind_of
 from linumpy.store.shards import ShardIndex, parse_sharding
 
 HOST_CODECS = ("cast_value", "scale_offset")
@@ -42,7 +43,7 @@ class ChunkLayout:
         Bytes from one element to the next along each axis of the decoded chunk; other than C order
         for Fortran order and transposed chunks.
     compression
-        ``zstd``, ``lz4``, ``gzip``, ``zlib``, ``blosc``, or None for raw bytes.
+        A kind of `linumpy.store.codecs`, such as ``zstd``; None for raw bytes.
     compressor
         The codec object of Zarr (v3) or numcodecs (v2) that belongs to it.
     has_crc32c
@@ -166,8 +167,8 @@ def _compression_of(compressor: Any) -> str:
         name = str(compressor.to_dict()["name"])
     else:
         name = str(compressor.codec_id)
-    kind = name.removeprefix("numcodecs.")
-    if kind not in ("zstd", "lz4", "gzip", "zlib", "blosc"):
+    kind = kind_of(name)
+    if kind is None:
         raise UnsupportedLayout(f"codec {name}")
     return kind
 

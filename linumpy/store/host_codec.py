@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.store.chunk_layout import ChunkLayout
+from linumpy.store.codecs import CODECS
 from linumpy.store.frames import check_declared
 from linumpy.store.shards import MISSING
 
@@ -71,57 +71,10 @@ def decode_chunk(data: Any, layout: ChunkLayout, where: str, out: np.ndarray | N
     if size == 0:
         return out
     try:
-        _DECODERS[layout.compression](payload, out)
+        CODECS[layout.compression].decode(payload, out)
     except Exception as error:
         raise InputError(f"{where}: {layout.compression} cannot be decoded ({error})") from error
     return out
-
-
-def _zstd(payload: memoryview, out: np.ndarray) -> None:
-    from numcodecs.zstd import Zstd
-
-    Zstd().decode(payload, out)
-
-
-def _lz4(payload: memoryview, out: np.ndarray) -> None:
-    from numcodecs.lz4 import LZ4
-
-    LZ4().decode(payload, out)
-
-
-def _blosc(payload: memoryview, out: np.ndarray) -> None:
-    from numcodecs import blosc
-
-    blosc.decompress(payload, out)
-
-
-def _inflate(payload: memoryview, out: np.ndarray, window_bits: int) -> None:
-    """Inflate into `out` and no further; gzip may have several members."""
-    rest: Any = payload
-    filled = 0
-    while True:
-        inflater = zlib.decompressobj(window_bits)
-        part = inflater.decompress(rest, out.nbytes - filled + 1)
-        if len(part) > out.nbytes - filled:
-            raise ValueError(f"more than the {out.nbytes} bytes of a chunk")
-        out[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
-        filled += len(part)
-        if not inflater.eof:
-            raise ValueError("the stream ends too early")
-        rest = inflater.unused_data
-        if not rest:
-            break
-    if filled != out.nbytes:
-        raise ValueError(f"{filled} bytes, expected {out.nbytes}")
-
-
-_DECODERS: dict[str, Callable[[memoryview, np.ndarray], None]] = {
-    "zstd": _zstd,
-    "lz4": _lz4,
-    "blosc": _blosc,
-    "gzip": lambda payload, out: _inflate(payload, out, 31),
-    "zlib": lambda payload, out: _inflate(payload, out, 15),
-}
 
 
 def encoder(layout: ChunkLayout) -> Any:

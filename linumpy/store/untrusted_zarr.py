@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.errors import InputError, LinumpyError
+from linumpy.store.codecs import KINDS
 from linumpy.store.untrusted import JSON_NBYTES, bound_json, quoted, read_bounded
 
 LARGEST_CHUNK = 2 << 30
@@ -29,7 +30,7 @@ _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _FORBIDDEN = ("", ".", "..")
 _CODECS = frozenset(
     {
-        "bytes", "transpose", "crc32c", "sharding_indexed", "zstd", "blosc", "gzip", "zlib", "lz4",
+        "bytes", "transpose", "crc32c", "sharding_indexed", *KINDS,
         "delta", "shuffle", "bitround", "fixedscaleoffset", "quantize", "packbits", "astype",
         "crc32", "adler32", "fletcher32", "jenkins_lookup3", "cast_value", "scale_offset",
     }

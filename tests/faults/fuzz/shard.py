@@ -10,6 +10,7 @@ import numpy as np
 
 from linumpy.errors import InputError
 from linumpy.gpu.objects import LocalObject
+from linumpy.store import codecs
 from linumpy.store.chunk_guard import ChunkPlan, check_chunk
 from linumpy.store.host_codec import decode_chunk
 from linumpy.store.shards import MISSING, ShardIndex, read_index
@@ -17,7 +18,7 @@ from tests.faults.fuzz.common import folder, survive
 from tests.faults.fuzz.frames import layout
 
 FILE = folder() / "0"
-KINDS = (None, "zstd", "lz4", "gzip", "zlib", "blosc")
+KINDS = (None, *codecs.KINDS)
 CHUNKS = ((1, 1, 1), (1, 2, 1), (2, 2, 2), (4, 4, 8))
 SIDE = 4
 
