@@ -59,13 +59,13 @@ def _of_ideal(result: Result) -> float | None:
 
 
 STEPS = {
-    "tile_positions_px": ("register_tiles", 0.3),
-    "slice_z_voxel": ("register_slices", 2),
-    "flat_field_percent": ("fix_illumination_3d", 2),
-    "attenuation_grey_percent": ("compensate_attenuation", 10),
-    "attenuation_white_percent": ("compensate_attenuation", 10),
+    "tile_positions_px": ({"register_tiles", "scan_distortion"}, 0.3),
+    "slice_z_voxel": ({"register_slices"}, 2),
+    "flat_field_percent": ({"fix_illumination_3d"}, 2),
+    "attenuation_grey_percent": ({"compensate_attenuation"}, 10),
+    "attenuation_white_percent": ({"compensate_attenuation"}, 10),
 }
-"""Which step is to say so when a figure is beyond a bound."""
+"""Which steps are to say so, one of them at least, when a figure is beyond a bound."""
 
 
 def _silent(result: Result) -> float | None:
@@ -75,10 +75,10 @@ def _silent(result: Result) -> float | None:
     # Acquisitions this small have fewer tiles than are wished for, whatever their physics.
     said = {flag.split(".")[0] for flag in result["flags"] if not flag.endswith(".n_tiles")}
     silent = set()
-    for name, (step, bound) in STEPS.items():
+    for name, (steps, bound) in STEPS.items():
         value = _figure(name)(result)
-        if value is not None and value > bound and step not in said:
-            silent.add(step)
+        if value is not None and value > bound and not steps & said:
+            silent.add(frozenset(steps))
     return float(len(silent))
 
 
