@@ -10,6 +10,7 @@ from linumpy.device import Array, is_device_array
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.smoothing import smooth_map
 from linumpy.intensity.quantiles import clip_outer, histogram_quantile, otsu_threshold
+from linumpy.intensity.tissue import two_media
 
 _SCALE_QUANTILE = 0.5
 """The median over planes: noise that a large gain raised in the deep ones does not move it."""
@@ -22,7 +23,7 @@ class AgaroseMask:
     Attributes
     ----------
     threshold
-        Otsu threshold of the smoothed depth mean.
+        Otsu threshold of the smoothed depth mean; 0 where nothing is agarose.
     agarose_fraction
         Share of the columns with data that are agarose.
     mask
@@ -73,7 +74,10 @@ def depth_mean(volume: Array, valid: Array | None) -> Array:
 
 
 def find_agarose(mean_map: np.ndarray, sigma_px: float) -> AgaroseMask:
-    """Tell agarose from tissue by Otsu's threshold of the smoothed depth mean.
+    """Tell agarose from tissue by Otsu's threshold of the logarithm of the smoothed depth mean.
+
+    Where the two classes differ by no more than grey and white matter do, all is one medium:
+    nothing is agarose, and the floor of the slice is 0.
 
     Parameters
     ----------
@@ -90,8 +94,11 @@ def find_agarose(mean_map: np.ndarray, sigma_px: float) -> AgaroseMask:
     smooth = np.where(data, smooth / np.maximum(share, 1e-6), 0)
     if not data.any():
         return AgaroseMask(0.0, 0.0, data)
-    threshold = otsu_threshold(smooth[data])
+    # On the logarithm agarose and tissue stand apart further than grey and white matter.
+    threshold = float(np.exp(otsu_threshold(np.log(np.maximum(smooth[data], 1e-12)))))
     mask = data & (smooth < threshold)
+    if not two_media(smooth[mask], smooth[data & ~mask]):
+        return AgaroseMask(0.0, 0.0, np.zeros_like(data))
     return AgaroseMask(threshold, float(mask.sum() / data.sum()), mask)
 
 

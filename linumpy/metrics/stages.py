@@ -265,6 +265,11 @@ def normalize_intensities_per_slice(model: Any, found: StageMetrics) -> None:
         "columns with data that are agarose",
         "agarose_coverage",
     )
+    if model.agarose_fraction == 0:
+        found.warnings.append(
+            "no agarose was told from tissue: nothing is subtracted, so that values are not "
+            "comparable with those of slices whose agarose is 0"
+        )
     found.add("scale", model.scale, "", "amplitude above the floor that becomes 1")
     floor = np.asarray(model.floor) / model.scale
     found.add(

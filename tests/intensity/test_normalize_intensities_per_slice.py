@@ -10,6 +10,8 @@ from linumpy.intensity.normalize_intensities_per_slice import (
     solve_normalization,
 )
 from linumpy.intensity.quantiles import float_histogram
+from linumpy.metrics.figures import StageMetrics
+from linumpy.metrics.stages import normalize_intensities_per_slice as stage_figures
 
 
 @pytest.fixture
@@ -67,6 +69,33 @@ def test_noise_in_deep_planes_does_not_scale_the_slice():
         for p in (planes, loud)
     ]
     assert scales[1] == pytest.approx(scales[0], rel=0.05)
+
+
+@pytest.mark.parametrize("white", [1.3, 1.6, 2.2])
+@pytest.mark.parametrize("dark_share", [0.03, 0.4, 0.9])
+def test_tissue_is_not_taken_for_agarose(rng, white, dark_share):
+    """Grey and white matter alone have a floor of 0; seen to fail with Otsu's threshold alone."""
+    amplitude = np.where(np.arange(100) < 100 * dark_share, 100, 100 * white)[:, None]
+    volume = (amplitude * rng.rayleigh(0.8, (20, 100, 100))).astype(np.float32)
+    agarose = find_agarose(depth_mean(volume, None), 1.0)
+    assert agarose.agarose_fraction == 0 and not agarose.mask.any()
+    flat = volume.reshape(20, -1)
+    everything = float_histogram(flat, None)
+    none = float_histogram(flat, None, agarose.mask.ravel())
+    model = solve_normalization(0, everything, none, agarose.agarose_fraction, 99.9)
+    assert model.floor == [0.0] * 20
+    # The same with a rim of agarose, a quarter as bright as grey matter.
+    volume[:, :, :20] = 25 * rng.rayleigh(0.8, (20, 100, 20))
+    found = find_agarose(depth_mean(volume, None), 1.0)
+    truth = np.arange(100) < 20
+    assert (found.mask != truth).mean() < 0.03
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.0, True), (0.2, False)])
+def test_a_slice_without_agarose_says_so(share, warned):
+    found = StageMetrics("normalize_intensities_per_slice")
+    stage_figures(Normalization(0, [0.0], [1.0], 1.0, share), found)
+    assert any("no agarose" in text for text in found.warnings) == warned
 
 
 @pytest.mark.parametrize("absurd", [1e4, 1e7, 9.5e11])
