@@ -313,7 +313,7 @@ def _variance_ratio(first: np.ndarray | None, second: np.ndarray | None) -> floa
     n = min(len(first), len(second))
     distance = np.abs(first[:n] - second[:n])
     known = np.isfinite(distance)
-    return float(np.exp(-distance[known].mean())) if known.any() else None
+    return float(np.exp(-np.median(distance[known]))) if known.any() else None
 
 
 def excluded(model: SliceQuality) -> dict[int, str]:

@@ -22,6 +22,7 @@ from linumpy.geometry.correlation import (
     flatten,
     start_correlation,
 )
+from linumpy.intensity.tissue import TISSUE_RANGE
 
 SSIM_WINDOW_PX = 7
 PATCH_PX = 64
@@ -34,6 +35,13 @@ _MIN_TISSUE_PX = 256
 _MIN_PATCH_SHARE = 0.5
 _LEAST_PATCH_SHARE = 0.02
 _LEAST_OVERLAP_SHARE = 0.1
+_LOCAL_PX = 5
+"""Speckle of 5 × 5 pixels of three planes averages out to a tenth."""
+_LEAST_PX = 2
+_MIDDLE = 75
+_OUTLIER = 4.0
+_MOST_FOREIGN = 0.25
+"""Of the tissue. Half is where medians break down; half of that leaves them room."""
 
 
 def ssim_map(first: Array, second: Array, data_range: float = 1.0) -> Array:
@@ -98,16 +106,59 @@ def pearson(first: Array, second: Array) -> float:
     return float((a * b).sum() / xp.sqrt((a * a).sum() * (b * b).sum()))
 
 
-def to_white(planes: Array) -> Array:
-    """Scale each plane so that 0 stays black and its brightest tissue becomes 1."""
+def to_white(planes: Array, foreign: Array | None = None) -> Array:
+    """Scale each plane so that 0 stays black and its brightest tissue, not `foreign`, becomes 1."""
     xp = namespace(planes)
-    white = xp.percentile(planes, _WHITE_PERCENTILE, axis=(1, 2), keepdims=True)
+    shown = planes if foreign is None else xp.where(foreign, xp.float32(0), planes)
+    white = xp.percentile(shown, _WHITE_PERCENTILE, axis=(1, 2), keepdims=True)
     return xp.clip(planes / xp.maximum(white, 1e-12), 0, 1)
 
 
 def tissue_of(planes: Array) -> Array:
     """Return where planes scaled by `to_white` show more than agarose, boolean."""
     return planes > _TISSUE_LEVEL
+
+
+def foreign(first: Array, second: Array, known: Array) -> Array:
+    """Return which columns show a bubble, debris or a tear in one of two slices.
+
+    In most planes these are brighter or darker than the same tissue in the other slice by more than
+    grey and white matter differ, and by more than most of the tissue. Where much of the tissue is
+    so, the slice itself is bad, and nothing is masked.
+
+    Parameters
+    ----------
+    first, second
+        Amplitudes of aligned planes, (planes, axis 1, axis 2); 0 outside `known`.
+    known
+        Where both have data.
+
+    Returns
+    -------
+    Boolean over axis 1 and axis 2, with a margin within which `ssim_map` mixes it with tissue.
+    """
+    xp, ndimage = namespace(first), ndimage_of(first)
+    smooth = [ndimage.uniform_filter(planes, (0, *(_LOCAL_PX,) * 2)) for planes in (first, second)]
+    level = [xp.percentile(planes, _MIDDLE, axis=(1, 2)) for planes in smooth]
+    odd = xp.zeros(first.shape[1:], xp.int32)
+    tissue = xp.zeros(first.shape[1:], bool)
+    for a, b, low_a, low_b, data in zip(*smooth, *level, known, strict=True):
+        floors = [_TISSUE_LEVEL * low for low in (low_a, low_b)]
+        shown = ((a > floors[0]) | (b > floors[1])) & (data > 0)
+        if min(float(low) for low in floors) <= 0 or int(shown.sum()) < _MIN_TISSUE_PX:
+            continue
+        ratio = xp.log(xp.maximum(a, floors[0]) / xp.maximum(b, floors[1]))
+        ratio -= xp.median(ratio[shown])
+        spread = 1.4826 * float(xp.median(abs(ratio[shown])))
+        odd += shown & (abs(ratio) > max(float(np.log(TISSUE_RANGE)), _OUTLIER * spread))
+        tissue |= shown
+    # The mirror of a bubble is bright and its column dark, with a plane between that is neither.
+    found = 2 * odd > len(first)
+    found = ndimage.binary_opening(found, xp.ones((_LEAST_PX, _LEAST_PX), bool))
+    if not found.any() or float(found.sum()) > _MOST_FOREIGN * float(tissue.sum()):
+        return xp.zeros(found.shape, bool)
+    margin = _LOCAL_PX // 2 + SSIM_WINDOW_PX // 2
+    return ndimage.binary_dilation(found, xp.ones((2 * margin + 1,) * 2, bool))
 
 
 def detail_variance(planes: Array, valid: Array | None) -> np.ndarray:
@@ -122,7 +173,7 @@ def detail_variance(planes: Array, valid: Array | None) -> np.ndarray:
 
     Returns
     -------
-    Variance of a plane, relative to the square of its local mean; NaN without tissue.
+    Variance by the median deviation, relative to the squared local mean; NaN without tissue.
     """
     tissue = tissue_of(to_white(planes))
     if valid is not None:
@@ -130,7 +181,12 @@ def detail_variance(planes: Array, valid: Array | None) -> np.ndarray:
     found = []
     for plane, mask in zip(flatten(planes, valid), tissue, strict=True):
         values = plane[mask].astype("float64")
-        found.append(float(values.var()) if values.size >= _MIN_TISSUE_PX else np.nan)
+        if values.size < _MIN_TISSUE_PX:
+            found.append(np.nan)
+            continue
+        # The rim of a bubble or a tear is detail far stronger than that of tissue.
+        away = abs(values - namespace(values).median(values))
+        found.append((1.4826 * float(namespace(values).median(away))) ** 2)
     return np.array(found)
 
 
@@ -179,11 +235,13 @@ def compare_planes(
     flat_a, flat_b = flatten(first, known_a), flatten(second, known_b)
     moved, known_b = _match_patches(flat_a, flat_b, (second, known_b))
     joint = known_a * known_b
-    a, b = to_white(first * joint), to_white(moved * joint)
+    first, moved = first * joint, moved * joint
+    away = foreign(first, moved, joint)
+    a, b = to_white(first, away), to_white(moved, away)
     similarities, edges, weights = [], [], []
     inner = slice(SSIM_WINDOW_PX // 2, -(SSIM_WINDOW_PX // 2))
     for plane_a, plane_b in zip(a, b, strict=True):
-        mask = (tissue_of(plane_a) | tissue_of(plane_b))[inner, inner]
+        mask = ((tissue_of(plane_a) | tissue_of(plane_b)) & ~away)[inner, inner]
         count = int(mask.sum())
         if count < _MIN_TISSUE_PX:
             continue

@@ -12,6 +12,7 @@ from linumpy.quality.similarity import (
     compare_planes,
     detail_variance,
     edge_strength,
+    foreign,
     pearson,
     ssim_map,
 )
@@ -119,3 +120,25 @@ def test_bins_are_means_of_whole_squares(xp, rng):
     got = to_host(bin_planes(xp.asarray(planes), 3))
     assert got.shape == (2, 2, 3)
     np.testing.assert_allclose(got[1, 1, 2], planes[1, 3:6, 6:9].mean(), rtol=1e-6)
+
+
+def test_a_tear_and_a_particle_are_foreign_and_contrast_of_tissue_is_not(xp, rng):
+    """Seen to fail where every pixel, or none, is foreign."""
+    tissue = np.exp(0.3 * gaussian_filter(rng.normal(size=(5, 120, 120)), (2, 3, 3)) * 10)
+    first, second = (tissue * rng.gamma(20, 1 / 20, tissue.shape) for _ in range(2))
+    # Grey beside white matter: twice as bright in one slice alone.
+    second[:, 80:, :40] *= 2.2
+    known = xp.ones(first.shape, xp.float32)
+
+    def found(values):
+        planes = (xp.asarray(a.astype(np.float32)) for a in (first, values))
+        return to_host(foreign(*planes, known))
+
+    assert not found(second).any()
+    odd = np.zeros(tissue.shape[1:], bool)
+    odd[20:90, 50:58] = odd[100:108, 90:98] = True
+    torn = found(np.where(odd, 0.05 * second, second))
+    assert torn[odd].mean() > 0.95 and torn[~odd].mean() < 0.12
+    # Most of the tissue: a bad slice, not a foreign body.
+    wide = np.arange(120) < 70
+    assert not found(np.where(wide, 0.05 * second, second)).any()
