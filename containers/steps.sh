@@ -81,7 +81,7 @@ tools() {
 
 # The image gets no pip of its own: the one of the tools installs into it.
 install_linumpy() {
-    local wheels extras=remote${1:+,$1}
+    local wheels extras=remote,tables${1:+,$1}
     wheels=$(mktemp -d)
     "$TOOLS/bin/pip" wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir "$wheels" \
         "$SOURCE"

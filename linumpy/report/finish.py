@@ -1,4 +1,4 @@
-"""What is left to do when a launch has ended: its record, its report, the crate."""
+"""What is left to do when a launch has ended: its record, report, tables and crate."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from linumpy.records.launches import finish_launches, page_record
 from linumpy.records.rocrate import METADATA, build_crate
 from linumpy.report.run_section import has_parts, tell_end
+from linumpy.report.tables import write_tables
 from linumpy.store.atomic import write_json, write_text
 
 REPORT = "report.html"
@@ -17,7 +18,7 @@ REPORT = "report.html"
 def finish_run(
     output: Path, *, license_text: str | None = None, agent: str | None = None
 ) -> list[Path]:
-    """Complete the records of an output folder, and bring report and RO-Crate up to them.
+    """Complete the records of an output folder; bring report, tables and RO-Crate up to them.
 
     It can be done again at any time. The report is that of its own launch: one that failed before
     does not change it.
@@ -48,6 +49,8 @@ def finish_run(
         if has_parts(text):
             write_text(page, tell_end(text, record))
             written.append(page)
+    # Before the crate, which lists them.
+    written += write_tables(output)
     before = _said(output / METADATA)
     crate = build_crate(
         output,

@@ -159,7 +159,7 @@ def test_everything_that_an_image_gets_is_pinned() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    assert "extras=remote${1:+,$1}" in read("steps.sh")
+    assert "extras=remote,tables${1:+,$1}" in read("steps.sh")
     for name in ("remote", "gpu", "gpu13"):
         wanted += extras[name]
     text = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
