@@ -1,4 +1,4 @@
-"""How a script's end tells a batch system what went wrong, and so whether to try again."""
+"""Exit statuses of scripts, by which a batch system decides on a retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Last words on a failed launch of Nextflow: its cause, and what to type next."""
+"""Explain a failed Nextflow launch: its cause, and what to type next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process can begin before it needs it, and what it can leave out at its end.
+"""Process start-up and exit: background CUDA initialisation, signals, skipped teardown.
 
 Starting CUDA takes a quarter of a second in which the driver alone is busy. Meanwhile Python can
 import what the script needs; and while the device decodes, what its last stages need.

@@ -1,4 +1,4 @@
-"""When each step of a process ran, for whoever wants to see where the time went.
+"""Timeline of a process: when each of its steps ran.
 
 Off unless the environment variable ``LINUMPY_TIMELINE`` names a file: at exit it gets the spans
 as JSON, in seconds since the process started.

@@ -1,4 +1,4 @@
-"""Ends a process whose GPU does not come to an end with its work.
+"""Watchdog: end a process when a CUDA kernel hangs, with the exit status of a lost device.
 
 A wait for a kernel cannot be broken off: whoever waits for one that never ends, with no limit of a
 batch system's, waits for good, and so does everybody who waits for its lease.

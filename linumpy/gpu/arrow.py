@@ -1,4 +1,4 @@
-"""Columns, tables and tiles for other libraries, and theirs for us, without copies.
+"""Exchange columns, tables and tiles with other libraries by Arrow and DLPack, without copies.
 
 `ArrowColumn` and `ArrowBatch` hand arrays out through the Arrow C Device Data Interface (PyArrow,
 nanoarrow, cuDF, Polars, …); `from_arrow` takes what these hand out. `from_dlpack` and the columns'

@@ -1,4 +1,4 @@
-"""The C side of Arrow: structs, capsules, and who frees what.
+"""Arrow C Data Interface in ctypes: structs, capsules and release callbacks.
 
 Structs that are lent to others are filled here. Each carries a release callback and a number;
 under that number `_lent` holds the Python objects that own its memory, until the callback is

@@ -1,4 +1,4 @@
-"""Memory that belongs to an Arrow producer: how long it is kept, and arrays laid over it."""
+"""Lifetime of an Arrow producer's memory, and arrays over it."""
 
 from __future__ import annotations
 

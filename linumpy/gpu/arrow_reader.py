@@ -1,4 +1,4 @@
-"""Arrow arrays of others, as NumPy and CuPy arrays over the same memory.
+"""Read third-party Arrow arrays as NumPy and CuPy arrays over the same memory.
 
 A struct comes from code that may be wrong, so that everything in it that can be checked is
 checked before its buffers are touched: counts, lengths, offsets, types. Only the sizes of the

@@ -1,4 +1,4 @@
-"""Who decodes: the device, or the CPU's cores with a pinned copy; chosen by format and number.
+"""Choose the decoder of a read: the device, or the CPU's cores with a pinned copy.
 
 A GPU decodes one chunk about eight times slower than one core does, and wins by decoding thousands
 at once. Many chunks of a megabyte belong on the device, a few huge ones on the cores.

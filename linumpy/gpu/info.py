@@ -1,4 +1,4 @@
-"""What a GPU task would find here: versions, and the GPUs that the device policy can use."""
+"""Report versions and the GPUs that the device policy can use."""
 
 from __future__ import annotations
 

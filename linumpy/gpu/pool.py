@@ -1,4 +1,4 @@
-"""What many lazy arrays share: places, memory budgets and a scratch folder."""
+"""Pool of lazy arrays: places, memory budgets and a scratch folder."""
 
 from __future__ import annotations
 

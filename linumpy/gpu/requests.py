@@ -1,4 +1,4 @@
-"""What of which chunk goes where: a selection of an array, taken apart into copies.
+"""Split the selection of an array into copies of boxes of chunks.
 
 Everything is computed for all chunks of a request at once, with NumPy; a request of a thousand
 chunks costs about a millisecond.

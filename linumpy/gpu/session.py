@@ -1,4 +1,4 @@
-"""What a `gpu_zarr_context` chose, known to the threads that work for it."""
+"""Choices of a `gpu_zarr_context`, for the threads that work for it."""
 
 from __future__ import annotations
 

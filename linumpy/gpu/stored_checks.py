@@ -1,4 +1,4 @@
-"""What is known of stored chunks before a device, or Zarr itself, decodes them.
+"""Check stored chunks before a device, or Zarr itself, decodes them.
 
 A file of a store with a manifest is held against it when it is first read. That takes a few short
 reads, made in threads of their own while the device reads and decodes: a chunk's own CRC-32C is

@@ -1,4 +1,4 @@
-"""Many windows of one Zarr array at once, so that their chunks are decoded or encoded together.
+"""Read or write many windows of one Zarr array in one batch of chunks.
 
 A GPU needs a thousand chunks at a time to be busy. A tile has a few hundred, so tiles are read and
 written several in one call, each from or to an array of its own.

@@ -1,4 +1,4 @@
-"""Host memory for tiles that is used again: a fresh page costs as much as decoding its contents.
+"""Reuse host memory of tiles: a fresh page costs as much as decoding its contents.
 
 The C library gives large blocks back to the system as soon as they are free, and the system clears
 every page that it hands out. `empty` takes what an earlier tile left behind.

@@ -1,4 +1,4 @@
-"""Errors met while something is read: they say what it was, unless the machine is to blame."""
+"""Prefix read errors with the path; pass memory and device errors through."""
 
 from __future__ import annotations
 

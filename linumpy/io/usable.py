@@ -1,4 +1,4 @@
-"""Voxels that nothing can be computed from: masked and counted in tiles, refused in our volumes.
+"""Non-finite voxels: masked and counted in tiles, rejected in volumes.
 
 Whatever lies outside a mask is cleared when it is read, so that no stage can be misled by it.
 """

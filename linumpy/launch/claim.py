@@ -1,4 +1,4 @@
-"""The output folder belongs to one launch at a time, and nothing finished is replaced unasked."""
+"""Lock of the output folder: one launch at a time, no finished result replaced unasked."""
 
 from __future__ import annotations
 

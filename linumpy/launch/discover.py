@@ -1,4 +1,4 @@
-"""What lies in the input folder, told by content."""
+"""Discover the contents of the input folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands by a launch from its beginning to its end, in a process beside Nextflow."""
+"""Companion process of a launch: runs beside Nextflow from its beginning to its end."""
 
 from __future__ import annotations
 

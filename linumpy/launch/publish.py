@@ -1,4 +1,4 @@
-"""Results on their way to the output folder.
+"""Publish results to the output folder.
 
 Nextflow lays a link to each result into a folder of links (``conf/publish.config``). What a link
 leads to is written beside its place under a hidden name and renamed, while the run goes on; at its

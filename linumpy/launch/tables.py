@@ -1,4 +1,4 @@
-"""A table of slices, looked at before the first task."""
+"""Validate a table of slices before the first task."""
 
 from __future__ import annotations
 

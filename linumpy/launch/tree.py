@@ -1,4 +1,4 @@
-"""Folders and files of an input: on this machine, or as Nextflow listed them elsewhere."""
+"""Folders and files of an input: on this machine, or from a listing of Nextflow's."""
 
 from __future__ import annotations
 

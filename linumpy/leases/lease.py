@@ -1,4 +1,4 @@
-"""GPUs shared out among the processes of a machine.
+"""Lease GPUs to the processes of a machine.
 
 A process that wants a GPU writes a small file, which it keeps locked for as long as it lives, into
 a folder that all of them see: what it wants, and later what it holds. The kernel frees the lock

@@ -1,4 +1,4 @@
-"""From where on a figure deserves a warning, and from where on it is an error.
+"""Limits of metrics for warnings and errors.
 
 One table for all stages: a metric names its limits, and its status follows. Limits on angles and
 lengths are on magnitudes, whatever their sign.

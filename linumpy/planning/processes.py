@@ -1,4 +1,4 @@
-"""Memory that the tasks of a process ask for and take, on the host and on a GPU."""
+"""Memory that each process requests and takes, on the host and on a GPU."""
 
 from __future__ import annotations
 

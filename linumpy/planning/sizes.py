@@ -1,4 +1,4 @@
-"""How large what a run makes will be: grids, slices, brain, and the folders they lie in."""
+"""Estimate sizes of outputs: grids, slices, brain, and the folders they lie in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Likeness of brain and truth, beside what an ideal reconstruction of the same tiles reaches.
+"""Correlation of brain and truth, compared with an ideal reconstruction of the same tiles.
 
 Speckle and attenuation keep even a perfect reconstruction from equalling the clean volume, so
 the run's correlation is divided by that of an ideal run: true positions, surfaces and fields on

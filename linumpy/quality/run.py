@@ -1,4 +1,4 @@
-"""What a pipeline run left on disk, read part by part; parts that are absent are None."""
+"""Read the output folder of a pipeline run, part by part; absent parts are None."""
 
 from __future__ import annotations
 

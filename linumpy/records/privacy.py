@@ -1,4 +1,4 @@
-"""What a record does not hand on: secrets in addresses, and where on a machine things lie."""
+"""Remove secrets in addresses, and paths of the machine, from records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the notes of many tasks say together: which software, which machines, which GPUs."""
+"""Summarise the notes of all tasks: software, machines and GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report itself: gathers every part of a run and fills the page."""
+"""Build the report page from all parts of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report tells, gathered from a run's folder; whatever is absent is left out."""
+"""Collect what the report shows from a run's folder; absent parts are left out."""
 
 from __future__ import annotations
 

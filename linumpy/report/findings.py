@@ -1,4 +1,4 @@
-"""What a person should look at, worst first."""
+"""Findings of a run that a person should look at, worst first."""
 
 from __future__ import annotations
 

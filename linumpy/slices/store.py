@@ -1,4 +1,4 @@
-"""Where tiles rest between passes: in memory up to a budget, beyond it in slower places."""
+"""Tile cache with a memory budget; spills to host, then to scratch files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an output is made before it appears: a hidden folder beside it, locked by its writer.
+"""Staging directory of an atomic output, locked by its writer.
 
 ``.NAME.partial-ID/`` holds ``NAME`` while it is written, and the output that it replaces on its way
 out. The kernel frees the lock when the writer is gone, however it ended, so that a later run of the

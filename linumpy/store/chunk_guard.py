@@ -1,4 +1,4 @@
-"""A look at stored chunks before a decoder of ours sees them.
+"""Validate stored chunks before they are decoded.
 
 The fast decoder of the host allocates what a compressed chunk declares, and ends the process
 when it cannot; others take a shard of no bytes for a shard of nothing but fill value. So the

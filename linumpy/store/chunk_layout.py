@@ -1,4 +1,4 @@
-"""How the bytes of a stored chunk become an array: what the device readers need to know of codecs.
+"""Layout of stored chunks: Zarr codecs reduced to what device readers need.
 
 A Zarr array's codecs are reduced to a few plain facts (`ChunkLayout`). Codecs outside of them are
 not an error of the file: `UnsupportedLayout` says why the chunks must go through Zarr itself.

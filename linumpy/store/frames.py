@@ -1,4 +1,4 @@
-"""What a compressed chunk says about itself, read before anything decodes it.
+"""Read and validate the headers of compressed chunks: zstd, LZ4, gzip, zlib.
 
 A decoder on the device takes malformed input as a licence to do anything, and decoders on the
 host allocate whatever a header declares. So every compressed chunk is walked first, by the

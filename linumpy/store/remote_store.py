@@ -1,4 +1,4 @@
-"""What reads object stores and web servers, through obstore: bounded in time, errors in one line.
+"""Read-only Zarr store on object stores and web servers, through obstore.
 
 Zarr's own store for obstore hands its errors on as they are, many lines long, never notices that
 an answer broke off in the middle could be asked for again, and takes any chunk that is not there

@@ -1,4 +1,4 @@
-"""Files of others, read without trusting them: bounded in memory, and refused in one line.
+"""Read third-party files with bounded memory, and reject malformed ones in one line.
 
 A text, a table or a JSON document is small, so that it may be read whole once its size is known
 to be sane. What it is made into may take a hundred times as much memory, and that is bounded too.

@@ -1,4 +1,4 @@
-"""Zarr stores of others: keys and links that lead out of them, metadata that asks for too much.
+"""Validate third-party Zarr stores: keys and links that lead outside, absurd metadata.
 
 Zarr follows ``..``, absolute names and links, takes whatever codec a document names, even one that
 runs code, and believes any size. What is refused here is refused before zarr looks at it, or when

@@ -1,4 +1,4 @@
-"""Whether OME-Zarr still hold what was written: those named, and all in whole folders."""
+"""Verify OME-Zarr files and folders against their manifests."""
 
 from __future__ import annotations
 
