@@ -1,4 +1,4 @@
-"""Names of files that come through Nextflow and its shells.
+"""Validate names of files that pass through Nextflow and its shells.
 
 Names of files reach shells: Nextflow quotes those of the paths that it stages, but not all that a
 shell knows. So only names of harmless characters enter.

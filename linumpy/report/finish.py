@@ -8,7 +8,7 @@ from typing import Any
 
 from linumpy.records.launches import finish_launches, page_record
 from linumpy.records.rocrate import METADATA, build_crate
-from linumpy.report.run_section import has_parts, tell_end
+from linumpy.report.run_section import fill_run_parts, has_parts
 from linumpy.report.tables import write_tables
 from linumpy.store.atomic import write_json, write_text
 
@@ -47,7 +47,7 @@ def finish_run(
         text = page.read_text(encoding="utf-8")
         # An older report, or somebody's own, stays as it is.
         if has_parts(text):
-            write_text(page, tell_end(text, record))
+            write_text(page, fill_run_parts(text, record))
             written.append(page)
     # Before the crate, which lists them.
     written += write_tables(output)

@@ -70,7 +70,7 @@ def has_parts(page: str) -> bool:
     return all(f"<!--linumpy:{name}-->" in page for name in (SECTION, WALL))
 
 
-def tell_end(page: str, record: Mapping[str, Any]) -> str:
+def fill_run_parts(page: str, record: Mapping[str, Any]) -> str:
     """Return a report with what the complete record of its launch tells.
 
     Parameters

@@ -106,7 +106,7 @@ class PairResult:
         measured = np.add(self.peak.displacement_px, self.origin_px)
         return np.asarray(measured - self.mismatch_px)
 
-    def look_again(self, expected_px: np.ndarray, within_px: float) -> Peak | None:
+    def find_peak_near(self, expected_px: np.ndarray, within_px: float) -> Peak | None:
         """Search the same surface near where the other pairs expect the second tile."""
         seen = np.add(expected_px, self.mismatch_px) - self.origin_px
         local = (float(seen[0]), float(seen[1]))
@@ -354,7 +354,7 @@ def _solve_all(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
         joined = solution.component[[result.pair.a, result.pair.b]]
         # Tiles that other pairs hold are known better than the stage knows them.
         reach = 1.5 if joined[0] == joined[1] >= 0 else 3 * solution.stage_sigma_px
-        peak = result.look_again(expected, reach)
+        peak = result.find_peak_near(expected, reach)
         if peak is not None and peak.z_score >= SECOND_LOOK_Z_SCORE:
             result.peak, result.accepted = peak, True
     for _ in range(len(results)):

@@ -58,7 +58,7 @@ def measured_strip(result: PairResult, pixels: tuple[int, int], look: PairResult
     """
     if result.peak is None:
         return None
-    peak = look.look_again(result.displacement_px, _REACH_PX)
+    peak = look.find_peak_near(result.displacement_px, _REACH_PX)
     if peak is None or peak.z_score < SECOND_LOOK_Z_SCORE:
         return None
     measured = np.add(peak.displacement_px, look.origin_px)[FAST_AXIS]

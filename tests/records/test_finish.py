@@ -9,7 +9,7 @@ import pytest
 
 from linumpy.errors import InputError
 from linumpy.report.finish import finish_run
-from linumpy.report.run_section import marked, replace_part, tell_end
+from linumpy.report.run_section import fill_run_parts, marked, replace_part
 
 from .conftest import HOME, write_launch
 
@@ -122,7 +122,7 @@ def test_a_launch_that_failed_after_its_report_is_told_there() -> None:
     task = {"process": "analyze_shifts", "tag": "all", "exit": 1, "attempt": 1}
     row = {**task, "status": "FAILED", "duration_s": 2.0, "realtime_s": 1.0}
     record = {"status": "failed", "tasks": [row], "failed_tasks": [task], "wall_s": 7.0}
-    told = text_of(tell_end(PAGE, record))
+    told = text_of(fill_run_parts(PAGE, record))
     assert "failed 1 task, 1 failed, 1.0 s of computing, 7.0 s from start to end." in told
     assert "analyze_shifts (all), exit status 1" in told
 

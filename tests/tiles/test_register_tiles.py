@@ -64,7 +64,7 @@ class Measured(PairResult):
 
     truth_px = None
 
-    def look_again(self, expected_px, within_px):
+    def find_peak_near(self, expected_px, within_px):
         if self.truth_px is None or np.abs(self.truth_px - expected_px).max() > within_px:
             return None
         return Peak(tuple(self.truth_px), 0.5, 4.5)

@@ -201,7 +201,7 @@ def test_strips_of_pictures_tell_the_shape_of_a_scan(xp, bent_tiles):
     # What was missed is sought where the image of a tile lies, 1 px from where the tile does.
     pair = next(r for r in results if r.pair.tiles == (3, 6))
     step = true[6] - true[3]
-    pair.peak = pair.look_again(step, 2.0)
+    pair.peak = pair.find_peak_near(step, 2.0)
     np.testing.assert_allclose(pair.displacement_px, step, atol=0.4)
 
 
