@@ -16,7 +16,7 @@ from linumpy.io.axes import Choice
 from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.omezarr import Triple, open_image
 from linumpy.store.atomic import atomic_path, refuse_existing
-from linumpy.store.chunk_guard import inflated
+from linumpy.store.host_decoders import inflated
 
 ENDINGS = (".tif", ".tiff")
 _UNITS = {

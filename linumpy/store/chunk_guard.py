@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,15 +22,13 @@ from typing import Any
 import numpy as np
 
 from linumpy.errors import InputError
-from linumpy.store.codecs import kind_of
+from linumpy.store.codecs import CODECS, kind_of
 from linumpy.store.frames import Frame, check_frame, inspect_octets
 from linumpy.store.shards import MISSING, ShardIndex, parse_sharding, read_index
 
 _BLOSC_HEADER_NBYTES = 16
 _SLACK_NBYTES = 64 << 20
 _WIDEST_ITEM_NBYTES = 16
-_PIECE_NBYTES = 1 << 20
-_WINDOW_BITS = {"gzip": 31, "zlib": 15}
 
 
 @dataclass(frozen=True)
@@ -302,47 +299,15 @@ def _check_undeclared(
     most = frame.content_range[1]
     if most <= plan.content_nbytes + _SLACK_NBYTES:
         return
-    if plan.kind in _WINDOW_BITS:
-        most = inflated(file, start, nbytes, _WINDOW_BITS[plan.kind], plan.content_nbytes)
+    count = CODECS[str(plan.kind)].count
+    if count is not None:
+        most = count(file, start, nbytes, plan.content_nbytes)
         if most <= plan.content_nbytes:
             return
     raise InputError(
         f"{where}: {plan.kind} data may hold {most} bytes and do not declare how many, the chunk "
         f"has {plan.content_nbytes}"
     )
-
-
-def inflated(file: int, start: int, nbytes: int, window_bits: int, most: int) -> int:
-    """Return how many bytes a stream inflates to, no further than a little beyond `most`.
-
-    Parameters
-    ----------
-    file
-        Descriptor of an open file.
-    start, nbytes
-        Where the stream lies.
-    window_bits
-        As in `zlib`: 15 for zlib, 31 for gzip.
-    """
-    inflater = zlib.decompressobj(window_bits)
-    found = at = 0
-    while at < nbytes and found <= most:
-        piece = os.pread(file, min(_PIECE_NBYTES, nbytes - at), start + at)
-        if not piece:
-            break
-        at += len(piece)
-        while piece and found <= most:
-            try:
-                found += len(inflater.decompress(piece, _PIECE_NBYTES))
-            except zlib.error:
-                # the decoder says better what is wrong, and gets no further
-                return found
-            piece = inflater.unconsumed_tail
-            if inflater.eof:
-                # gzip may have several members
-                piece = inflater.unused_data
-                inflater = zlib.decompressobj(window_bits)
-    return found
 
 
 def _crc_fits(data: bytes) -> bool:

@@ -28,6 +28,9 @@ class Codec:
     decode
         Decodes into an array (uint8) of the expected size, on the host; raises any error, and never
         allocates what the data declare.
+    count
+        For formats that declare no size: ``count(file, start, nbytes, most)`` of an open file
+        returns the decoded bytes, counted no further than a little beyond `most`.
     device
         ``module:class`` of its `linumpy.gpu.formats.DeviceFormat`; None if it is decoded by the
         host alone.
@@ -42,6 +45,7 @@ class Codec:
     title: str
     inspect: Callable[[Any], Frame]
     decode: Callable[[memoryview, np.ndarray], None]
+    count: Callable[[int, int, int, int], int] | None = None
     device: str | None = None
     encodes: bool = False
     zarr_class: tuple[str, str] | None = None
@@ -73,6 +77,7 @@ CODECS: dict[str, Codec] = {
             "gzip",
             frame_walks.inspect_gzip,
             host_decoders.decode_gzip,
+            count=lambda file, start, n, most: host_decoders.inflated(file, start, n, 31, most),
             device="linumpy.gpu.formats:Wrapped",
             zarr_class=("gzip", "NvcompGzipCodec"),
         ),
@@ -81,6 +86,7 @@ CODECS: dict[str, Codec] = {
             "zlib",
             frame_walks.inspect_zlib,
             host_decoders.decode_zlib,
+            count=lambda file, start, n, most: host_decoders.inflated(file, start, n, 15, most),
             device="linumpy.gpu.formats:Wrapped",
             zarr_class=("numcodecs.zlib", "NvcompZlibCodec"),
         ),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from typing import Any
 
 import numpy as np
+
+_PIECE_NBYTES = 1 << 20
 
 
 def decode_zstd(payload: memoryview, out: np.ndarray) -> None:
@@ -57,3 +60,36 @@ def decode_gzip(payload: memoryview, out: np.ndarray) -> None:
 def decode_zlib(payload: memoryview, out: np.ndarray) -> None:
     """Decode zlib."""
     _inflate(payload, out, 15)
+
+
+def inflated(file: int, start: int, nbytes: int, window_bits: int, most: int) -> int:
+    """Return how many bytes a stream inflates to, no further than a little beyond `most`.
+
+    Parameters
+    ----------
+    file
+        Descriptor of an open file.
+    start, nbytes
+        Where the stream lies.
+    window_bits
+        As in `zlib`: 15 for zlib, 31 for gzip.
+    """
+    inflater = zlib.decompressobj(window_bits)
+    found = at = 0
+    while at < nbytes and found <= most:
+        piece = os.pread(file, min(_PIECE_NBYTES, nbytes - at), start + at)
+        if not piece:
+            break
+        at += len(piece)
+        while piece and found <= most:
+            try:
+                found += len(inflater.decompress(piece, _PIECE_NBYTES))
+            except zlib.error:
+                # the decoder says better what is wrong, and gets no further
+                return found
+            piece = inflater.unconsumed_tail
+            if inflater.eof:
+                # gzip may have several members
+                piece = inflater.unused_data
+                inflater = zlib.decompressobj(window_bits)
+    return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .walkthroughs import Scratch, add_tile_stage, named_files
+from .walkthroughs import Scratch, add_codec, add_tile_stage, named_files
 
 pytestmark = pytest.mark.slow
 
@@ -31,4 +31,16 @@ def test_learned_tile_stage_is_added_by_the_walkthrough(scratch: Scratch) -> Non
         *("tests/slices/test_reconstruct_slice.py::test_fused_equals_chained_to_the_bit",),
         *("tests/faults/test_inputs_verified.py::test_no_script_is_forgotten",),
         *("tests/test_free_names.py::test_every_script_that_takes_volumes_is_tried",),
+    )
+
+
+def test_codec_is_added_by_the_walkthrough(scratch: Scratch) -> None:
+    add_codec(scratch)
+    changed = scratch.changed()
+    assert changed == named_files("Adding a codec", new="bz2")
+    assert len(changed) <= 5
+    scratch.run("-m", "ruff", "check", "--no-cache", "linumpy", "tests/io")
+    scratch.pytest(
+        *("tests/io/test_bz2_chunks.py", "tests/io/test_codecs.py"),
+        "tests/gpu/test_frames.py::test_arbitrary_bytes_are_survived",
     )

@@ -199,3 +199,27 @@ def add_tile_stage(scratch: Scratch) -> None:
         "| `n_tiles` | | tiles it was learned from |\n\n",
     )
     scratch.insert("CHANGELOG.md", "- **Rooms**", "- **One level** for all tiles.\n")
+
+
+def add_codec(scratch: Scratch) -> None:
+    """Add bzip2, which the host alone decodes."""
+    scratch.add_files("codec")
+    registry = "linumpy/store/codecs.py"
+    scratch.replace(
+        registry,
+        "from linumpy.store import frame_walks, host_decoders\n",
+        "from linumpy.store import bz2_chunks, frame_walks, host_decoders\n",
+    )
+    scratch.insert(
+        registry,
+        '    )\n}\n"""All codecs',
+        '        Codec(\n            "bz2",\n            "bzip2",\n'
+        "            bz2_chunks.inspect_bz2,\n            bz2_chunks.decode_bz2,\n"
+        "            count=bz2_chunks.count_bz2,\n        ),\n",
+    )
+    scratch.insert(
+        "docs/gpu.md",
+        "\nZarr v2 and v3, sharded and not,",
+        "| bzip2 | CPU | CPU | CPU | by the CPU's cores |\n",
+    )
+    scratch.insert("CHANGELOG.md", "- **Rooms**", "- **bzip2** chunks are read and written.\n")
