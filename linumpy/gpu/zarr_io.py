@@ -87,6 +87,7 @@ def gpu_zarr_context(
     import zarr
 
     from linumpy.gpu import buffers, codec_pipeline  # noqa: F401 - registers them
+    from linumpy.gpu import codecs as device_codecs  # noqa: F401 - the same
     from linumpy.store.zarr_adapter import configured_default_codec
     from linumpy.store.zarr_settings import zarr_settings
 

@@ -136,8 +136,8 @@ def test_the_model_undoes_deformation_of_turned_slices_when_asked_to(rng):
     assert plain.deformation is None and not plain.fields_um()
     # Shift and turn are what they were.
     assert replace(model, deformation=None) == plain
-    assert min(pair["before_um"] for pair in model.deformation["pairs"]) > 30
-    assert max(pair["after_um"] for pair in model.deformation["pairs"]) < 3
+    for pair in model.deformation["pairs"]:
+        assert pair["after_um"] < min(3, pair["before_um"] / 5)
     assert sorted(model.fields_um()) == [0, 1, 2, 3]
     wrong = {**model.deformation, "fields_um": {"2": [[[0.0, float("nan")]], [[0.0, 0.0]]]}}
     with pytest.raises(ValueError, match="deformation of slice 2"):

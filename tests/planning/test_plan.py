@@ -403,6 +403,7 @@ def test_script_prints_a_table_and_writes_json(headers, tmp_path):
     params = {"output": "there", "use_gpu": True, "slices": "0-1"}
     out = tmp_path / "plan.json"
     options = ("--params", "-", "--gpu_count", 2, "--cores", 16, "--memory", "64GB", "--json", out)
+    options += ("--gpu_memory", "80GB")
     done = run_script(root, *options, input=json.dumps(params), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 slices (z0-1), 12 tiles" in done.stdout
@@ -411,7 +412,7 @@ def test_script_prints_a_table_and_writes_json(headers, tmp_path):
     content = json.loads(out.read_text())
     assert content == json.loads(json.dumps(plan_json(make_plan(
         root, {**params, "gpu_count": 2},
-        with_given(Resources(1, 1), 16, 64 * GB, None), work_folder="work",
+        with_given(Resources(1, 1), 16, 64 * GB, 80 * GB), work_folder="work",
     )))) | {"disks": content["disks"], "suggestions": content["suggestions"]}  # fmt: skip
     assert not (tmp_path / "there").exists()
 
