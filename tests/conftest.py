@@ -41,13 +41,19 @@ os.environ.setdefault("LINUMPY_LEASED_GPUS", os.environ.get("CUDA_VISIBLE_DEVICE
 def pytest_collection_modifyitems(items):
     """Mark tests that launch Nextflow as slow, but the run of `make test`, which comes first.
 
-    It takes longest: begun last, it would leave the other workers idle.
+    What takes longest is begun first: begun last, it would leave the other workers idle.
     """
     for item in items:
         launches = "make_launcher" in getattr(item, "fixturenames", ())
         if launches and not item.get_closest_marker("end_to_end"):
             item.add_marker("slow")
-    items.sort(key=lambda item: item.get_closest_marker("end_to_end") is None)
+    longest = ("check_load.py", "check_resume.py", "test_failures.py")
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("end_to_end") is None,
+            item.path.name not in longest,
+        )
+    )
 
 
 @pytest.fixture(params=["numpy", "cupy"] if HAS_GPU else ["numpy"])

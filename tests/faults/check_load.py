@@ -29,15 +29,22 @@ STEPS = ("write", "aip", "copy", "register", "stitch")
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
+def records(made_once):
     """Every step, with few tiles and with many, each in a process of its own."""
-    found = {}
-    for n in (FEW, MANY):
-        folder = tmp_path_factory.mktemp(f"load{n}")
-        path = folder / "mosaic_grid_3d_z00.ome.zarr"
-        found[n] = {step: load.in_child(step, path, n) for step in STEPS}
-        found[n]["folder"] = folder
-    return found
+
+    def make(folder):
+        for n in (FEW, MANY):
+            part = folder / str(n)
+            part.mkdir()
+            path = part / "mosaic_grid_3d_z00.ome.zarr"
+            found = {step: load.in_child(step, path, n) for step in STEPS}
+            (part / "records.json").write_text(json.dumps(found), encoding="utf-8")
+
+    folder = made_once("load", make)
+    return {
+        n: {**json.loads((folder / str(n) / "records.json").read_text()), "folder": folder / str(n)}
+        for n in (FEW, MANY)
+    }
 
 
 @pytest.mark.parametrize("step", STEPS)
