@@ -13,8 +13,8 @@ def main() -> None:
     """Take what the command line asks for, and use it once."""
     args = parse(make_parser("Start and leave.", gpu=True, gpus=True), None)
     import linumpy.slices.reconstruct_slice  # noqa: F401
-    from linumpy.device import resolve
-    from linumpy.timeline import span
+    from linumpy.core.device import resolve
+    from linumpy.core.timeline import span
 
     device = resolve(args.use_gpu, args.gpu_memory)
     if device.is_gpu:

@@ -20,8 +20,8 @@ def main() -> None:
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     pretended = os.environ.get("LINUM_PRETENDED_GPUS")
     if pretended:
-        from linumpy.leases.lease import Ask, take
-        from linumpy.leases.nvml import Gpu
+        from linumpy.core.leases.lease import Ask, take
+        from linumpy.core.leases.nvml import Gpu
 
         count = int(os.environ.get("LINUM_PRETENDED_COUNT", "1"))
         lease = take(Ask(count=count), [Gpu(name) for name in pretended.split(",")])

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from linumpy import device as places
 from linumpy.benchmark import limits as rows
 from linumpy.benchmark.machine import describe_machine, describe_versions, gds_state
 from linumpy.benchmark.readers import kvikio_modes
 from linumpy.benchmark.rows import Row, best, timed
-from linumpy.device import CPU, Device
-from linumpy.errors import LinumpyError
+from linumpy.core import device as places
+from linumpy.core.device import CPU, Device
+from linumpy.core.errors import LinumpyError
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.kvikio_zarr import kvikio_settings
 from linumpy.io.omezarr import open_image

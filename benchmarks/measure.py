@@ -68,7 +68,7 @@ class Measured:
     device_nbytes
         The most that device memory grew meanwhile; None where it cannot be told.
     spans
-        Its time line, as `linumpy.timeline` writes it; empty for other programs.
+        Its time line, as `linumpy.core.timeline` writes it; empty for other programs.
     said
         Standard output.
     left_s
@@ -226,7 +226,7 @@ def innermost(spans: Iterable[Span]) -> list[Interval]:
     Parameters
     ----------
     spans
-        As `linumpy.timeline` writes them; those of a thread lie in each other or apart.
+        As `linumpy.core.timeline` writes them; those of a thread lie in each other or apart.
     """
     found: list[Interval] = []
     by_thread: dict[str, list[Span]] = {}

@@ -20,7 +20,7 @@ from linumpy.brain.output import load_slices
 from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_pairwise import register_pair
 from linumpy.brain.slice_planes import SliceVolume, Window
-from linumpy.device import Array
+from linumpy.core.device import Array
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.params import build
 from linumpy.quality.pairs import AUC_TARGET, WRONG_PX, roc_auc

@@ -48,7 +48,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 def reconstruct(raw: Path, folder: Path, gpu: bool) -> None:
     """Reconstruct an acquisition as the pipeline does by default, into the layout of a run."""
     from linumpy.brain.output import register_folder, stack_folder
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.io.tables import write_shifts
     from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
     from linumpy.mosaic.shifts import estimate_xy_shift_from_metadata, read_extents

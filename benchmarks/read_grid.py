@@ -7,15 +7,15 @@ import time
 from collections import deque
 from pathlib import Path
 
-from linumpy.device import Device, resolve
+from linumpy.core.device import Device, resolve
 
 GROUP_NBYTES = 1 << 31
 
 
 def read(grid: Path, device: Device) -> float:
     """Return the seconds for all tiles, from opening on; each is dropped when it was read."""
+    from linumpy.core.stream import stream
     from linumpy.slices.grid_io import GridSource
-    from linumpy.stream import stream
 
     start = time.perf_counter()
     source = GridSource.open(grid)

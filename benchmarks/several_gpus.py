@@ -91,7 +91,7 @@ class Benchmark:
     def _find_gpus(self) -> list[str]:
         if not self.on_gpu:
             return [f"GPU-pretended-{n}" for n in range(self.most)]
-        from linumpy.leases.nvml import list_gpus, visible_gpus
+        from linumpy.core.leases.nvml import list_gpus, visible_gpus
 
         found = [gpu.uuid for gpu in visible_gpus(list_gpus())]
         if len(found) < self.most:

@@ -24,7 +24,7 @@ from machine_model import (
     Task,
 )
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 
 _EPSILON_S = 1e-9
 _EPSILON_SHARE = 1e-9

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from linumpy import __version__
-from linumpy.errors import InputError
-from linumpy.exit_status import DEVICE_LOST, exit_status, message
-from linumpy.leases.lease import DEFAULT_WAIT_S, Ask
-from linumpy.log import configure_logging, logger
+from linumpy.core.errors import InputError
+from linumpy.core.exit_status import DEVICE_LOST, exit_status, message
+from linumpy.core.leases.lease import DEFAULT_WAIT_S, Ask
+from linumpy.core.log import configure_logging, logger
+from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave
 from linumpy.migration import suggestion, translate
-from linumpy.start_up import Stopped, Stopping, begin_cuda, leave
 from linumpy.store.remote import as_path, is_remote, refuse_remote_arguments
 
 # Before NumPy is loaded: products of matrices are rounded differently with another number of
@@ -187,7 +187,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
         import zarr  # noqa: F401
 
         if args.gpu_batch < 1:
-            from linumpy.device import set_batch_share
+            from linumpy.core.device import set_batch_share
 
             set_batch_share(args.gpu_batch)
     _check_inputs(parser, args)
@@ -230,7 +230,7 @@ def _check_inputs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
 def run(main: Callable[[], None], *, take_signals: bool = True) -> None:
     """Run a script's main function and turn expected errors into one line and an exit status.
 
-    Statuses are those of `linumpy.exit_status`, and 128 + n after signal n; a bug keeps its
+    Statuses are those of `linumpy.core.exit_status`, and 128 + n after signal n; a bug keeps its
     traceback.
 
     Parameters

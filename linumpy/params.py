@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
 from linumpy.cli import make_parser
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.remote import as_path
 
 P = TypeVar("P")

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the picture."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.aip_output import write_aip_png
 
     write_aip_png(

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.brain.output import align_slice
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
 
     align_slice(
         args.input,

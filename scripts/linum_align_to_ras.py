@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.brain.align_to_ras import align_brain
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
 
     model = align_brain(
         args.input,

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Rate the slices."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.quality.assess_folder import assess_folder
     from linumpy.store.atomic import refuse_existing
 

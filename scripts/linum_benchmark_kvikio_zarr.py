@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.benchmark.kvikio_zarr import benchmark_kvikio_zarr, format_record
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.store.atomic import refuse_existing, write_json
 
     if args.output is not None:

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Make up for the light that a cropped slice lost on its way through tissue."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import attenuate_slice
 
     attenuate_slice(

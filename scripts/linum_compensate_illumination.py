@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Divide the tiles."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import correct_grid
 
     correct_grid(

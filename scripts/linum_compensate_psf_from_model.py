@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Take the axial response off by a confocal model."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import refocus_slice
 
     refocus_slice(

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Take the axial response off by the profile of agarose."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import refocus_slice
 
     refocus_slice(

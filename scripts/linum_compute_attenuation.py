@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Map the attenuation coefficient of a cropped slice."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import attenuation_map
 
     attenuation_map(

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.brain.correct_bias_field import correct_bias_field
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.io.models import model_place, save_model
     from linumpy.io.previews import brain_preview
     from linumpy.store.atomic import refuse_existing

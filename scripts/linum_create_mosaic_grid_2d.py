@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(parser, argv)
     check_raw_arguments(parser, args, args.input is not None)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.flat.single_steps import project_to_grid
     from linumpy.slices.raw_source import raw_inputs
 

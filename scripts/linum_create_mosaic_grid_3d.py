@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.log import progress
+from linumpy.core.log import progress
 from linumpy.mosaic.grid_options import (
     NATIVE_RESOLUTION,
     GridOptions,
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("flags of a PS-OCT come with --data_type PSOCT alone")
     if args.stage_to_array is None:
         args.stage_to_array = STAGE_TO_ARRAY if is_psoct else GridOptions.stage_to_array
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
 
     shared = {
         "device": resolve(args.use_gpu, args.gpu_memory),

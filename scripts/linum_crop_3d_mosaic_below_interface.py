@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Cut a stitched slice at its interface."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import crop_slice
 
     crop_slice(

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Crop the tiles."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.flat.single_steps import crop_grid
 
     crop_grid(

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Take the focal curvature off a mosaic grid."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import correct_grid
 
     correct_grid(

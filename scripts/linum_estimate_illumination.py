@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(parser, argv)
     check_raw_arguments(parser, args, bool(args.grids), several=True)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.flat.estimate_illumination import estimate_illumination
     from linumpy.io.models import save_model
     from linumpy.slices.raw_source import raw_inputs

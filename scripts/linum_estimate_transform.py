@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Estimate the transform."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.flat.single_steps import estimate_transform_of
     from linumpy.store.atomic import refuse_existing
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """List or copy levels."""
     args = parse(build_parser(), argv)
 
-    from linumpy.errors import InputError
+    from linumpy.core.errors import InputError
     from linumpy.io.channels import open_channels
     from linumpy.io.convert_omezarr import extract_pyramid_levels, list_levels
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from linumpy.cli import make_parser, parse_flags, run
-from linumpy.log import configure_logging
+from linumpy.core.log import configure_logging
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     import json
 
-    from linumpy.errors import DeviceError
+    from linumpy.core.errors import DeviceError
     from linumpy.gpu.info import format_info, gpu_info
 
     info = gpu_info(compute=args.use_gpu)

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             parser.error(f"needs {name if name in ('before', 'after', 'output') else '--' + name}")
 
     from linumpy.brain.gaps.files import interpolate_gap
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.store.atomic import refuse_existing
 
     for path in (args.output, args.preview, args.manifest_entry):

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(parser, argv)
     check_raw_arguments(parser, args, bool(args.grids), several=True)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.learn_models import learn_models
     from linumpy.slices.raw_source import raw_inputs
     from linumpy.store.atomic import refuse_existing

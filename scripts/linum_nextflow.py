@@ -32,13 +32,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not arguments or arguments[0] in ("-h", "--help", "--version"):
         build_parser().parse_args(arguments or ["--help"])
     if arguments == ["path"]:
-        from linumpy.installed_workflow import workflow_script
+        from linumpy.launcher.installed_workflow import workflow_script
 
         print(workflow_script())
         return
 
     from linumpy.launch.folder import check_launch_folder
-    from linumpy.nextflow import launch_command, run_nextflow
+    from linumpy.launcher.nextflow import launch_command, run_nextflow
 
     check_launch_folder(Path.cwd(), arguments, os.environ)
     command, environment = launch_command(arguments, os.environ)

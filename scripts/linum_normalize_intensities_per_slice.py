@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Normalise a cropped slice: agarose to 0, tissue to 0-1."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import normalize_slice
 
     normalize_slice(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse_flags, run
-from linumpy.log import configure_logging, progress
+from linumpy.core.log import configure_logging, progress
 from linumpy.phantom.flags import add_flags, from_flags
 from linumpy.phantom.params import PRESETS
 from linumpy.phantom.physics import EFFECTS, NAME

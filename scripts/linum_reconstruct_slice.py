@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(parser, argv)
     check_raw_arguments(parser, args, args.input is not None)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.raw_source import slice_input
     from linumpy.slices.reconstruct_slice import reconstruct_to_files
 

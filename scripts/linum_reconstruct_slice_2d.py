@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(parser, argv)
     check_raw_arguments(parser, args, args.input is not None)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.flat.reconstruct_slice_2d import reconstruct_2d_to_files
     from linumpy.slices.raw_source import slice_input
 

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.brain.manual.files import refine_manual_transforms
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)

@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.brain.pairwise_files import register_pairwise
-    from linumpy.device import resolve
-    from linumpy.log import logger
+    from linumpy.core.device import resolve
+    from linumpy.core.log import logger
 
     found = register_pairwise(
         args.fixed,

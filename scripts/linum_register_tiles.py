@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Register the tiles."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import register_grid
     from linumpy.store.atomic import refuse_existing
 

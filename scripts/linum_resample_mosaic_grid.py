@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Bring a mosaic grid to the working resolution."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import resample_grid
 
     resample_grid(

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.brain.output import stack_folder
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.io.previews import brain_preview
     from linumpy.store.atomic import refuse_existing
 

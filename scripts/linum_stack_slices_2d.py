@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Align and stack."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.flat.stack_slices_2d import stack_folder_2d
     from linumpy.io.previews import brain_preview
     from linumpy.store.atomic import refuse_existing

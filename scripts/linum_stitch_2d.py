@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stitch the grid."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.flat.single_steps import stitch_grid_2d
 
     stitch_grid_2d(

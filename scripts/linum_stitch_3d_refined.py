@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stitch a corrected mosaic grid into a slice volume."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import stitch_grid
 
     stitch_grid(

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stitch the grid."""
     args = parse(build_parser(), argv)
 
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
     from linumpy.quality.motor_only import stitch_motor_only
 
     stitch_motor_only(

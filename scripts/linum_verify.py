@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 logger = logging.getLogger("linumpy")
 

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     import shlex
     from urllib.parse import unquote
 
-    from linumpy.errors import InputError
+    from linumpy.core.errors import InputError
     from linumpy.io.channels import open_channels
     from linumpy.io.viewer import (
         contrast_limits,

@@ -69,7 +69,7 @@ def xp(request):
 @pytest.fixture(params=["cpu", "cuda"] if HAS_GPU else ["cpu"])
 def device(request):
     """Each device that this machine has."""
-    from linumpy.device import Device
+    from linumpy.core.device import Device
 
     return Device(request.param)
 

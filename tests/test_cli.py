@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from linumpy import cli, log
+from linumpy import cli
 from linumpy.cli import make_parser
-from linumpy.errors import InputError
+from linumpy.core import log
+from linumpy.core.errors import InputError
 
 from .conftest import SCRIPTS
 

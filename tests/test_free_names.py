@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 from linumpy.brain.manual.transforms import write_transform
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io import slice_ids
 from linumpy.io.omezarr import open_image
 from linumpy.io.tables import XYShift, read_shifts, read_slice_config, write_shifts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.params import add_arguments, build, param, read_params
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from linumpy import device as places
 from linumpy.benchmark import limits
 from linumpy.benchmark.array import (
     CHUNK_SIDE,
@@ -36,15 +35,16 @@ from linumpy.benchmark.machine import (
 )
 from linumpy.benchmark.readers import Mode, Reader, device_readers, host_readers, kvikio_modes
 from linumpy.benchmark.rows import Row, best, format_table, same_bits, timed
-from linumpy.device import CPU, Device, to_host
-from linumpy.errors import DeviceError, InputError
+from linumpy.core import device as places
+from linumpy.core.device import CPU, Device, to_host
+from linumpy.core.errors import DeviceError, InputError
+from linumpy.core.log import progress
 from linumpy.gpu.array import LazyArray
 from linumpy.gpu.encode import refuse_unwritable
 from linumpy.gpu.kvikio_zarr import kvikio_settings, raw_layout
 from linumpy.gpu.plan import ReadPlan
 from linumpy.gpu.zarr_io import array_layout, gpu_zarr_context, open_array
 from linumpy.io.zarr_io import read_zarr, zarr_context
-from linumpy.log import progress
 from linumpy.store.chunk_layout import ChunkLayout
 from linumpy.store.manifest import check_files
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.benchmark.rows import Row, best, timed
-from linumpy.errors import DeviceError
+from linumpy.core.errors import DeviceError
 from linumpy.gpu import kernels, nvcomp
 from linumpy.gpu.fetch import KvikioFetch, Run, n_threads, plan_runs
 from linumpy.gpu.formats import EMPTY_ZSTD

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Device, locate
+from linumpy.core.device import Device, locate
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.info import cuda_version, driver_version
 from linumpy.gpu.info import describe_versions as describe_versions

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from linumpy.device import Array, namespace
+from linumpy.core.device import Array, namespace
 from linumpy.geometry.canvas import check_canvas
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import (

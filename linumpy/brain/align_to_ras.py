@@ -50,8 +50,9 @@ from linumpy.brain.atlas.volume import (
     tissue_mask,
     working_voxel_um,
 )
-from linumpy.device import CPU, Device, to_device, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Device, to_device, to_host
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.geometry.orientation import (
     ATLAS_CODE,
     is_mirrored,
@@ -61,7 +62,6 @@ from linumpy.geometry.orientation import (
 from linumpy.io.atlas import Atlas, read_atlas
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import Image, open_image
-from linumpy.log import logger
 from linumpy.params import build
 from linumpy.stage_params.atlas import AlignParams
 from linumpy.store.atomic import refuse_existing

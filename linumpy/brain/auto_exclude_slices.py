@@ -16,7 +16,7 @@ import numpy as np
 
 from linumpy.brain.manual.network import MANUAL
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.tables import SliceConfig, stamp
 from linumpy.stage_params.gaps import AutoExcludeParams
 
@@ -256,9 +256,9 @@ def auto_exclude_file(
     InputError
         When a file cannot be read, or no slice would be left.
     """
+    from linumpy.core.log import logger
     from linumpy.io.models import read_json, save_model
     from linumpy.io.tables import read_slice_config, write_slice_config
-    from linumpy.log import logger
 
     record = read_json(registration)
     rows = read_slice_config(config_in)

@@ -17,18 +17,18 @@ from linumpy.brain.bias.correction import Correction, thin
 from linumpy.brain.bias.learning import Block, learn, read_block, sections
 from linumpy.brain.bias.model import BiasModel
 from linumpy.brain.stacking import SLAB_PX, cuts
-from linumpy.device import CPU, Array, Device, namespace
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Array, Device, namespace
+from linumpy.core.errors import InputError
+from linumpy.core.log import progress
+from linumpy.core.stream import stream
+from linumpy.core.timeline import span
 from linumpy.io.omezarr import Image, ImageWriter, open_image
 from linumpy.io.pyramid import Box, Part, Pyramid, pyramid_levels, write_parts
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
-from linumpy.log import progress
 from linumpy.stage_params.bias import BiasParams
 from linumpy.store.atomic import atomic_path, refuse_existing
 from linumpy.store.manifest import check_all, write_manifest
 from linumpy.store.untrusted_zarr import check_links
-from linumpy.stream import stream
-from linumpy.timeline import span
 
 
 def correct_bias_field(

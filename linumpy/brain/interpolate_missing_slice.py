@@ -30,8 +30,10 @@ from linumpy.brain.gaps.match import (
 )
 from linumpy.brain.register_slices import SliceRegistration, SliceVolume
 from linumpy.brain.stacking import BLOCK_PX, cuts
-from linumpy.device import Array, namespace, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import Array, namespace, to_host
+from linumpy.core.errors import InputError
+from linumpy.core.log import progress
+from linumpy.core.stream import stream
 from linumpy.geometry.zmorph import (
     affine_power,
     edge_weight,
@@ -42,9 +44,7 @@ from linumpy.geometry.zmorph import (
 )
 from linumpy.io.omezarr import ImageSpec, create_image
 from linumpy.io.slice_layout import volume_spec
-from linumpy.log import progress
 from linumpy.stage_params.gaps import InterpolateParams
-from linumpy.stream import stream
 
 COVERED = "covered_by_neighbour"
 WIDE_GAP = "adjacent_missing_slices"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Placement
-from linumpy.cuda_kernels import load_kernel
-from linumpy.device import Array
+from linumpy.core.cuda_kernels import load_kernel
+from linumpy.core.device import Array
 
 _THREADS = (32, 8)
 _MAX_PLANES = 64

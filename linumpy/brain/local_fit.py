@@ -15,7 +15,7 @@ import numpy as np
 
 from linumpy.brain.kriging import SmoothDisplacement, fit_displacement
 from linumpy.brain.local_shifts import LocalShifts, measure_local_shifts
-from linumpy.device import Array
+from linumpy.core.device import Array
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import (
     Turn,

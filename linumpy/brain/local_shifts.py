@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
+from linumpy.core.device import Array, namespace, to_host
 from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     fetch_surfaces,

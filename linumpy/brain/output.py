@@ -27,8 +27,10 @@ from linumpy.brain.stack_slices_motor import (
     z_matches,
 )
 from linumpy.brain.stacking import BLOCK_PX, cuts
-from linumpy.device import CPU, Array, Device, default_workers, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Array, Device, default_workers, to_host
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger, progress
+from linumpy.core.stream import stream
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, placed_map
 from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import create_image, open_image
@@ -41,11 +43,9 @@ from linumpy.io.tables import (
     read_slice_config,
     selected_ids,
 )
-from linumpy.log import logger, progress
 from linumpy.params import build
 from linumpy.stage_params.brain import RegisterParams, StackParams
 from linumpy.store.atomic import together, write_text
-from linumpy.stream import stream
 
 _MAX_PAIRS = 4
 _SLICE_NAME = re.compile(r"slice_z(\d+)(_interpolated)?\.ome\.zarr")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace, to_host
+from linumpy.core.device import Array, is_device_array, namespace, to_host
 
 MIN_PLANES = 2
 """Planes that two slices must share."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import CPU, Device
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Device
+from linumpy.core.errors import InputError
 from linumpy.store.atomic import refuse_existing, write_text
 
 STEM = "register_pairwise"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.brain.register_slices import SliceRegistration
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.zmorph import planar, turn_about
 
 

@@ -27,7 +27,7 @@ from linumpy.brain.slice_planes import (
     expected_plane,
     flatten_tissue,
 )
-from linumpy.device import Array
+from linumpy.core.device import Array
 from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     Peak,

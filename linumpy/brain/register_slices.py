@@ -23,9 +23,9 @@ from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
 from linumpy.brain.solve_depths import DepthSolution, solve_depths
 from linumpy.brain.solve_slices import SliceSolution, solve_slices
+from linumpy.core.log import logger
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import rotation_matrix
-from linumpy.log import logger
 from linumpy.stage_params.brain import EULER, RegisterParams
 
 _MIN_PAIR_SIGMA_UM = 1.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
+from linumpy.core.device import Array, namespace, to_host
 from linumpy.geometry.correlation import fetch_surfaces, start_correlation
 from linumpy.geometry.least_squares import least_squares, solve_positive
 from linumpy.geometry.turned import turn_planes

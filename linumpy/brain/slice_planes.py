@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from linumpy.device import Array, namespace
+from linumpy.core.device import Array, namespace
 from linumpy.geometry.correlation import flatten
 
 Window = tuple[slice, slice]

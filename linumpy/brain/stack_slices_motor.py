@@ -30,7 +30,7 @@ from linumpy.brain.stacking import (
     stack_steps,
 )
 from linumpy.brain.tissue_label import TissueLabel
-from linumpy.device import (
+from linumpy.core.device import (
     CPU,
     Array,
     Device,
@@ -39,17 +39,17 @@ from linumpy.device import (
     namespace,
     to_device,
 )
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger, progress
+from linumpy.core.stream import stream
+from linumpy.core.timeline import span
 from linumpy.intensity.quality_map import decode_map, weights_at
 from linumpy.io.omezarr import Image, ImageWriter, Shape, create_image, open_image
 from linumpy.io.pyramid import Part, Pyramid, write_parts
 from linumpy.io.reading import reading
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.io.usable import refuse_unusable
-from linumpy.log import logger, progress
 from linumpy.stage_params.brain import StackParams
-from linumpy.stream import stream
-from linumpy.timeline import span
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
     interpolate_mask,
 )
 from linumpy.brain.slice_planes import expected_plane
-from linumpy.device import Array, Device, is_device_array, namespace, to_device, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import Array, Device, is_device_array, namespace, to_device, to_host
+from linumpy.core.errors import InputError
 from linumpy.geometry.canvas import MOST_EMPTY
 from linumpy.geometry.correlation import flatten
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.intensity.tissue import clean_mask, tissue_cells, trim_rim
 from linumpy.io.omezarr import ImageWriter, Shape, Triple
 from linumpy.io.pyramid import Box, Part

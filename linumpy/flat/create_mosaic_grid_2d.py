@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from linumpy.device import Array, namespace
-from linumpy.errors import InputError
+from linumpy.core.device import Array, namespace
+from linumpy.core.errors import InputError
 from linumpy.geometry.resample import (
     apply_axis_weights,
     resample_masked,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from linumpy.device import Array, namespace
-from linumpy.errors import InputError
+from linumpy.core.device import Array, namespace
+from linumpy.core.errors import InputError
 from linumpy.io.grid import GridInfo, GridTile
 from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.slices.engine import Stage

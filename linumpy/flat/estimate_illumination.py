@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from linumpy.device import CPU, Device
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Device
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.flat.create_mosaic_grid_2d import CreateMosaicGrid2d
 from linumpy.flat.crop_tiles import CropTiles
 from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.io.grid import GridInfo, check_slice_ids, open_grid
-from linumpy.log import logger
 from linumpy.slices.engine import Source, Stage, observe
 from linumpy.slices.raw_source import (
     RawInput,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.least_squares import least_squares
 from linumpy.geometry.network import robust_spread
 from linumpy.io.grid import GridInfo

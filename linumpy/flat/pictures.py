@@ -9,8 +9,8 @@ from typing import Any
 
 from linumpy.brain.output import placed_by_table, used_ids
 from linumpy.brain.register_slices import SliceVolume
-from linumpy.device import CPU, Array, Device, namespace
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Array, Device, namespace
+from linumpy.core.errors import InputError
 from linumpy.flat.stitch_2d import KIND
 from linumpy.io.omezarr import Image, Triple, open_image
 from linumpy.io.reading import reading

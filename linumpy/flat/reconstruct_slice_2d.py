@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import CPU, Device
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Device
+from linumpy.core.errors import InputError
 from linumpy.flat.estimate_illumination import picture_stages
 from linumpy.flat.stitch_2d import stitch_2d
 from linumpy.intensity.fix_illumination_3d import FlatField

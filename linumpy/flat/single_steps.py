@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linumpy.device import CPU, Device
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Device
+from linumpy.core.errors import InputError
 from linumpy.flat.create_mosaic_grid_2d import CreateMosaicGrid2d
 from linumpy.flat.crop_tiles import CropTiles
 from linumpy.flat.estimate_transform import (

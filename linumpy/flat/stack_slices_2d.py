@@ -23,17 +23,17 @@ from linumpy.brain.register_slices import (
     motor_registration,
     register_slices,
 )
-from linumpy.device import CPU, Array, Device, default_workers
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Array, Device, default_workers
+from linumpy.core.errors import InputError
+from linumpy.core.log import progress
+from linumpy.core.stream import stream
 from linumpy.flat.pictures import find_pictures, open_pictures
 from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import ImageSpec, Triple, create_image
 from linumpy.io.pyramid import Part, Pyramid, write_parts
-from linumpy.log import progress
 from linumpy.params import build
 from linumpy.stage_params.flat import Stack2dParams
 from linumpy.store.atomic import together
-from linumpy.stream import stream
 
 CHUNK_PX = 128
 SHARD_PX = 512

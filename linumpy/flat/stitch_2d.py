@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from linumpy.device import CPU, Device
+from linumpy.core.device import CPU, Device
 from linumpy.io.grid import GridInfo
 from linumpy.io.omezarr import ImageSpec
 from linumpy.io.slice_layout import SHARD_PX, SliceLayout

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 MOST_EMPTY = 100
 """Most pixels of a canvas for each pixel that is put on it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace, to_host
+from linumpy.core.device import Array, is_device_array, namespace, to_host
 from linumpy.geometry.banded import Band, multiply
 from linumpy.geometry.least_squares import least_squares
 

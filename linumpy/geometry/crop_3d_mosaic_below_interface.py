@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace
-from linumpy.errors import InputError
+from linumpy.core.device import Array, namespace
+from linumpy.core.errors import InputError
 from linumpy.geometry.interface_surface import fit_face, sample_surface
 from linumpy.geometry.least_squares import least_squares
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, to_host
+from linumpy.core.device import Array, is_device_array, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.shared_field import TileMap, fit_shared_field
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace, ndimage_of, to_host
+from linumpy.core.device import Array, is_device_array, namespace, ndimage_of, to_host
 
 MEDIAN_WIDTH = 5
 N_BSCANS = 20

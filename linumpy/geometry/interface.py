@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, is_device_array, namespace, to_device, to_host
+from linumpy.core.device import CPU, Array, Device, is_device_array, namespace, to_device, to_host
 from linumpy.geometry.banded import PIECE_NBYTES, bands, multiply
 
 _BLOCK_NBYTES = 1 << 22

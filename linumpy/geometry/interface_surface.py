@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace
+from linumpy.core.device import Array, namespace
 from linumpy.geometry.interface import difference_weights, extend_downwards
 from linumpy.geometry.least_squares import least_squares, linear_combination
 from linumpy.geometry.smoothing import gaussian_matrix

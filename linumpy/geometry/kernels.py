@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.cuda_kernels import load_kernel
-from linumpy.device import Array
+from linumpy.core.cuda_kernels import load_kernel
+from linumpy.core.device import Array
 
 SHARED_NBYTES = 48 << 10
 """Shared memory that any block may take on any device."""

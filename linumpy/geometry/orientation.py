@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.device import Array
-from linumpy.errors import InputError
+from linumpy.core.device import Array
+from linumpy.core.errors import InputError
 
 ATLAS_CODE = "SAR"
 """Where the array axes of a volume in atlas space point."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, like, namespace, to_host
+from linumpy.core.device import Array, is_device_array, like, namespace, to_host
 from linumpy.geometry.banded import ROWS, Band, bands, multiply
 
 _TRUNCATE_SIGMA = 4.0

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array
+from linumpy.core.device import Array
 from linumpy.geometry.kernels import SHARED_NBYTES, as_bytes, blocks_for, launch
 
 Matrices = Sequence[np.ndarray | None]

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import Array, to_host
+from linumpy.core.errors import InputError
 from linumpy.geometry.least_squares import (
     column_products,
     least_squares,

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.cuda_kernels import load_kernel
-from linumpy.device import Array, like
+from linumpy.core.cuda_kernels import load_kernel
+from linumpy.core.device import Array, like
 from linumpy.geometry.tile_on_block import TileOnBlock
 
 _THREADS = 256

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array
+from linumpy.core.device import Array
 
 
 @dataclass(frozen=True)

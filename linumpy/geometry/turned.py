@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace, to_host
+from linumpy.core.device import Array, is_device_array, namespace, to_host
 from linumpy.geometry.shift_field import ShiftField
 
 Window = tuple[slice, slice]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.device import Array, namespace, ndimage_of
+from linumpy.core.device import Array, namespace, ndimage_of
 
 _FULLY_VALID = 1 - 1e-4
 

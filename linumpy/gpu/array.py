@@ -1,7 +1,7 @@
 """Arrays that live where they were last needed: on disk, on the host, on any number of GPUs.
 
 `LazyArray` keeps at most one copy a place, each with the state that it was last in step with.
-`get_array` hands out the copy of the current place (`linumpy.device.device`) and copies only
+`get_array` hands out the copy of the current place (`linumpy.core.device.device`) and copies only
 what is stale; entering or leaving a device copies nothing. A `Pool` bounds the memory that many
 arrays hold together. Works without CUDA; then there is no place but the host and the disk.
 """
@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from linumpy.device import (
+from linumpy.core.device import (
     CPU,
     Array,
     Device,
@@ -29,7 +29,7 @@ from linumpy.device import (
     locate,
     on_host,
 )
-from linumpy.errors import DeviceError, InputError
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.gpu.places import DISK, Copy, Place
 from linumpy.gpu.pool import Pool
 

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from linumpy.device import Array, cupy_for, is_device_array, namespace, to_host
-from linumpy.errors import DeviceError, InputError
+from linumpy.core.device import Array, cupy_for, is_device_array, namespace, to_host
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu.arrow_reader import from_arrow
 from linumpy.gpu.arrow_stream import lend_stream
@@ -119,7 +119,7 @@ class _Exporter:
         if self.device[0] != abi.CPU:
             raise DeviceError(
                 "Arrow: the arrays live on a GPU; consume them through __arrow_c_device_array__, "
-                "or bring them to the CPU with linumpy.device.to_host first"
+                "or bring them to the CPU with linumpy.core.device.to_host first"
             )
         return self._array_struct()
 

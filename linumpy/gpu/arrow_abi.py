@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 CPU = 1
 CUDA = 2

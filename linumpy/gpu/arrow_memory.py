@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, cupy_for
-from linumpy.errors import DeviceError, InputError
+from linumpy.core.device import Array, cupy_for
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.gpu import arrow_abi as abi
 
 MOST_BYTES = 1 << 47

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import Array, namespace, to_host
+from linumpy.core.errors import InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu.arrow_memory import MOST_BYTES, Owner, Place
 from linumpy.gpu.arrow_stream import StreamReader

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import batch_share, free_gpu_bytes
-from linumpy.errors import DeviceMemoryError
+from linumpy.core.device import batch_share, free_gpu_bytes
+from linumpy.core.errors import DeviceMemoryError
 from linumpy.gpu.decode import Placement, ReadRecord, read_on_device, read_plan
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.formats import device_format

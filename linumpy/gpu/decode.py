@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import batch_share, free_gpu_bytes
-from linumpy.errors import DeviceMemoryError, InputError
+from linumpy.core.device import batch_share, free_gpu_bytes
+from linumpy.core.errors import DeviceMemoryError, InputError
+from linumpy.core.timeline import span
 from linumpy.gpu import kernels
 from linumpy.gpu.fetch import make_fetch, plan_runs
 from linumpy.gpu.formats import StoredBatch, device_format
@@ -24,7 +25,6 @@ from linumpy.gpu.plan import ReadItem, ReadPlan, batches, element_width, plan_re
 from linumpy.gpu.transfer import allocate, upload
 from linumpy.store.chunk_layout import ChunkLayout
 from linumpy.store.host_codec import decode_chunk
-from linumpy.timeline import span
 
 BATCH_NBYTES = 1 << 31
 """Most decoded bytes of a batch."""

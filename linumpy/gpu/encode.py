@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import DeviceError, DeviceMemoryError
+from linumpy.core.errors import DeviceError, DeviceMemoryError
+from linumpy.core.timeline import span
 from linumpy.gpu import kernels, nvcomp
 from linumpy.gpu.fetch import n_threads
 from linumpy.gpu.plan import element_width
@@ -23,7 +24,6 @@ from linumpy.gpu.transfer import allocate, copy_to_host, upload
 from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout
 from linumpy.store.codecs import CODECS
 from linumpy.store.host_codec import encode_chunk, encoder, index_bytes, join_chunks
-from linumpy.timeline import span
 
 GROUP_NBYTES = 1 << 30
 """Decoded bytes that are encoded at once: about a thousand chunks, for which nvCOMP takes three

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import gpu_failure
-from linumpy.errors import InputError
-from linumpy.exit_status import exit_status
+from linumpy.core.device import gpu_failure
+from linumpy.core.errors import InputError
+from linumpy.core.exit_status import exit_status
 from linumpy.gpu.objects import StoredObject
 from linumpy.gpu.transfer import pinned_array
 

@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from linumpy.device import Device, locate
-from linumpy.errors import DeviceError
+from linumpy.core.device import Device, locate
+from linumpy.core.errors import DeviceError
 
 PACKAGES = {
     "numpy": ("numpy",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linumpy.device import Array, Device, locate, to_device
+from linumpy.core.device import Array, Device, locate, to_device
 from linumpy.geometry.interface import find_tissue_interface as _find_tissue_interface
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from linumpy.device import Array, like, ndimage_of
+from linumpy.core.device import Array, like, ndimage_of
 from linumpy.geometry.resample import resize
 
 __all__ = ["affine_transform", "map_coordinates", "resize"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from linumpy.cuda_kernels import load_kernel
+from linumpy.core.cuda_kernels import load_kernel
 
 FIT, LEFT_TO_HOST, MALFORMED, BAD_CHECKSUM, OTHER_SIZE = range(5)
 """What is known of a chunk before it is decoded."""

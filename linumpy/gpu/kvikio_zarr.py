@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from linumpy.device import Device, locate, missing_library
-from linumpy.errors import InputError
+from linumpy.core.device import Device, locate, missing_library
+from linumpy.core.errors import InputError
 from linumpy.gpu.zarr_io import array_layout, open_array, read_zarr_to_gpu
 from linumpy.store.chunk_layout import ChunkLayout
 

@@ -12,8 +12,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from linumpy.device import gpu_failure, missing_library
-from linumpy.errors import DeviceError
+from linumpy.core.device import gpu_failure, missing_library
+from linumpy.core.errors import DeviceError
 
 LIBRARY_VERSION = 6
 """Major version of the library whose structures are used here."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.untrusted_zarr import stay_inside
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, is_device_array, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Array, Device, is_device_array, to_host
+from linumpy.core.errors import InputError
 from linumpy.gpu.transfer import pinned_array
 
 DISK = Device("disk")

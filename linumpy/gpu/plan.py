@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.objects import StoredObject
 from linumpy.gpu.requests import Box, copies_of
 from linumpy.store.chunk_layout import ChunkLayout

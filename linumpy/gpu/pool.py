@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, is_device_array
-from linumpy.errors import DeviceError
+from linumpy.core.device import CPU, Array, Device, is_device_array
+from linumpy.core.errors import DeviceError
 from linumpy.gpu.places import DISK, Copy, CudaPlace, DiskPlace, Place
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Device, locate
-from linumpy.errors import DeviceError, DeviceMemoryError
-from linumpy.exit_status import is_lost
+from linumpy.core.device import Device, locate
+from linumpy.core.errors import DeviceError, DeviceMemoryError
+from linumpy.core.exit_status import is_lost
 from linumpy.gpu.encode import WriteItem, refuse_unwritable, write_on_device
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.requests import box_of, kept_axes

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import DeviceError, DeviceMemoryError, InputError
-from linumpy.exit_status import is_lost
+from linumpy.core.errors import DeviceError, DeviceMemoryError, InputError
+from linumpy.core.exit_status import is_lost
 from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
 from linumpy.gpu.session import Session, session
 from linumpy.store import codecs
@@ -80,7 +80,7 @@ def gpu_zarr_context(
     overlap; the configuration of before comes back when the last of them leaves, also after an
     error. Device, stream, backend and batches are each context's own.
     """
-    from linumpy.device import Device, locate
+    from linumpy.core.device import Device, locate
 
     backend = _backend(backend)
     device = locate(Device("cuda", device)).index
@@ -170,7 +170,7 @@ def read_zarr_to_gpu(
     DeviceError
         When there is no usable GPU; a DeviceMemoryError when its memory does not suffice.
     """
-    from linumpy.device import Device, locate
+    from linumpy.core.device import Device, locate
 
     backend = _backend(backend, prefer)
     locate(Device("cuda"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
+from linumpy.core.device import Array, namespace, to_host
 from linumpy.intensity.attenuation_tissue import line_slope
 
 PRIOR_EXPONENT = 0.83

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace
+from linumpy.core.device import Array, namespace
 from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, find_exponent
 from linumpy.intensity.compensate_attenuation_methods import (
     box_sums,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace, to_host
+from linumpy.core.device import Array, like, namespace, to_host
 from linumpy.intensity.compensate_attenuation_methods import box_sums, gaussian
 from linumpy.intensity.quantiles import otsu_threshold
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, like, namespace, to_host
+from linumpy.core.device import Array, is_device_array, like, namespace, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.resample import apply_axis_weights
 from linumpy.intensity.attenuation_mu import estimate_mu, unlikeness

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace, ndimage_of
+from linumpy.core.device import Array, is_device_array, namespace, ndimage_of
 from linumpy.geometry.resample import apply_axis_weights
 from linumpy.geometry.smoothing import box_matrix, gaussian_matrix
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace
+from linumpy.core.device import Array, like, namespace
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.least_squares import column_products, linear_combination, solve_positive
 

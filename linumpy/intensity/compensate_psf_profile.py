@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.interface import find_tissue_interface
 from linumpy.intensity.compensate_psf_faces import attenuation_from_faces
 from linumpy.intensity.quantiles import otsu_threshold

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, like, to_host
+from linumpy.core.device import Array, is_device_array, like, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.interface import difference_weights
 from linumpy.geometry.shared_field import LineTerms, SharedField, TileMap, fit_shared_field

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace, to_host
+from linumpy.core.device import Array, like, namespace, to_host
 from linumpy.intensity.quantiles import N_BINS
 
 N_QUANTILES = 512

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, to_host
+from linumpy.core.device import Array, is_device_array, to_host
 from linumpy.intensity.n4_fit import DEGREE, N4Options, basis_matrix, contract, fit_log_field
 
 MIN_CELLS = 100

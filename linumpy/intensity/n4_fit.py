@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace, to_host
+from linumpy.core.device import Array, like, namespace, to_host
 
 DEGREE = 3
 _WEIGHT_UNIT = 65536

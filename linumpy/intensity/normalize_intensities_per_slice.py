@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array
+from linumpy.core.device import Array, is_device_array
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.smoothing import smooth_map
 from linumpy.intensity.quantiles import clip_outer, histogram_quantile, otsu_threshold

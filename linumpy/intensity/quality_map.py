@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, namespace, to_device, to_host
+from linumpy.core.device import CPU, Array, Device, namespace, to_device, to_host
 from linumpy.geometry.turned import Turn
 
 QUALITY_ATTRIBUTE = "quality_map"

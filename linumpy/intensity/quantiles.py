@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, to_host
+from linumpy.core.device import Array, is_device_array, to_host
 
 N_BINS = 1 << 15
 _SHIFT = 16

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.orientation import (
     ATLAS_CODE,
     direction_matrix,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
-from linumpy.log import logger
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 
 AXES = ("z", "y", "x")
 OPTIONS = {"t": "--time", "c": "--channel"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from linumpy.core.log import logger
 from linumpy.io.axes import Choice, axis_names, channel_names
 from linumpy.io.omezarr import Image, check_kind, open_checked_group, open_image
 from linumpy.io.zarr_io import zarr_context
-from linumpy.log import logger
 from linumpy.store.remote import as_path
 from linumpy.store.untrusted_zarr import metadata_of, store_key
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_host
+from linumpy.core.errors import InputError
 from linumpy.io.axes import MICROMETRES_PER_UNIT
 from linumpy.io.omezarr import ImageSpec, Shape, Triple, create_image
 
@@ -154,9 +154,9 @@ def write_volume(
     OutputExistsError
         When `output` exists and `overwrite` is false.
     """
+    from linumpy.core.log import logger, progress
+    from linumpy.core.stream import stream
     from linumpy.io.pyramid import Part, Pyramid
-    from linumpy.log import logger, progress
-    from linumpy.stream import stream
 
     dtype = native(volume.dtype)
     whole = dtype.kind in "ui"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.device import to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_host
+from linumpy.core.errors import InputError
 from linumpy.io.convert import Box, Volume, native, whole_numbers, write_volume
 from linumpy.io.convert_nifti_file import (
     SLAB_BYTES,
@@ -69,7 +69,7 @@ def convert_nifti_to_zarr(
     OutputExistsError
         When `output` exists and `overwrite` is false.
     """
-    from linumpy.log import logger
+    from linumpy.core.log import logger
 
     output = refuse_existing(output, overwrite)
     output.parent.mkdir(parents=True, exist_ok=True)

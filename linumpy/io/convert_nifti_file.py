@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.io.convert import native, unit_um
-from linumpy.log import logger
 from linumpy.store.atomic import atomic_path
 from linumpy.store.remote import local_file
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.ngff import VERSIONS, metadata_error
 from linumpy.io.omezarr import Image, Triple, check_kind, open_checked_group
@@ -258,8 +258,8 @@ def copy_array(source: Any, target: Any, where: str) -> None:
     InputError
         When a box cannot be read; begins with `where`.
     """
-    from linumpy.log import progress
-    from linumpy.stream import stream
+    from linumpy.core.log import progress
+    from linumpy.core.stream import stream
 
     def read(box: tuple[slice, ...]) -> np.ndarray:
         with reading(f"{where}:"):

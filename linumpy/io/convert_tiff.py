@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.axes import Choice
 from linumpy.io.convert import Box, Volume, native, write_volume
 from linumpy.io.omezarr import Triple, open_image

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.errors import InputError, LinumpyError
-from linumpy.log import logger
+from linumpy.core.errors import InputError, LinumpyError
+from linumpy.core.log import logger
 from linumpy.store.atomic import atomic_path, refuse_existing
 
 BASE_URL = (

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.omezarr import (
     Image,
     ImageSpec,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, Union
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.untrusted import TEXT_NBYTES, quoted, read_bounded
 
 Value = Union[int, float, str]  # noqa: UP007 - made when imported, by any Python at launch

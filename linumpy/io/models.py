@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.metrics.stages import measure
 from linumpy.store.atomic import atomic_path, write_json
 from linumpy.store.untrusted import JSON_NBYTES, parse_json, read_arrays, read_bounded
@@ -26,7 +26,7 @@ def save_model(folder: Path | str, stem: str, model: Any) -> None:
 
     The models of stages get their figures beside them, ``<stem>_metrics.json``.
     """
-    from linumpy.device import is_device_array, to_host
+    from linumpy.core.device import is_device_array, to_host
 
     plain: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy import __version__
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.axes import (
     AXES,
     Choice,

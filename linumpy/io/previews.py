@@ -359,7 +359,7 @@ def picture_png(picture: Any, *, colours: int | None = None) -> bytes:
 def _colour_map(name: str) -> Any:
     import matplotlib
 
-    from linumpy.errors import InputError
+    from linumpy.core.errors import InputError
 
     try:
         return matplotlib.colormaps[name]

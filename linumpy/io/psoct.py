@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.untrusted import (
     TABLE_NBYTES,
     check_expansion,

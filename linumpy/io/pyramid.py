@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, is_device_array, namespace, to_device
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Array, Device, is_device_array, namespace, to_device
+from linumpy.core.errors import InputError
 from linumpy.geometry.resample import HALF, apply_axis_weights, axis_weights
 from linumpy.io.omezarr import ImageWriter, Shape, Triple
 

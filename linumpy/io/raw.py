@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, namespace
-from linumpy.errors import InputError
+from linumpy.core.device import Array, namespace
+from linumpy.core.errors import InputError
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
 from linumpy.io.models import read_json
 from linumpy.io.raw_files import image_files

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.info import TileInfo
 
 _IMAGE_NAME = re.compile(r"image_.*\.bin")

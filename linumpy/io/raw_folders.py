@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 TILE_PREFIX = "tile_x"
 SLICE_NAME = re.compile(r"(?:slice_)?z([0-9]+)")

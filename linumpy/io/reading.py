@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from linumpy.errors import InputError
-from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, HOST_MEMORY, exit_status
+from linumpy.core.errors import InputError
+from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, HOST_MEMORY, exit_status
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
+from linumpy.core.device import Array, namespace, to_host
 from linumpy.io.usable import LARGEST, usable
 
 DYNAMIC_RANGE = 1e6

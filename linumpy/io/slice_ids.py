@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.tables import LARGEST_ID
 
 _IN_NAME = re.compile(r"(?<![A-Za-z0-9])z([0-9]+)(?![A-Za-z0-9])")

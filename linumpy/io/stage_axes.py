@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 
 def parse_stage_to_array(text: str) -> tuple[tuple[int, int], tuple[int, int]]:

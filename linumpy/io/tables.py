@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.atomic import write_text
 from linumpy.store.untrusted import TABLE_NBYTES, quoted, read_bounded, shown
 

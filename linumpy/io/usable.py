@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace, to_host
-from linumpy.errors import InputError
-from linumpy.log import logger
+from linumpy.core.device import Array, is_device_array, namespace, to_host
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 
 LARGEST = 1e15
 """Amplitudes beyond are as useless as infinity: squares of smaller ones, summed over a slice, still

@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 
-from linumpy.errors import InputError, LinumpyError
-from linumpy.extras import extra_advice
+from linumpy.core.errors import InputError, LinumpyError
+from linumpy.core.extras import extra_advice
 
 if TYPE_CHECKING:
     from linumpy.io.axes import Choice

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from linumpy.device import CPU, Array, Device, locate
-from linumpy.device import device as on_device
+from linumpy.core.device import CPU, Array, Device, locate
+from linumpy.core.device import device as on_device
 from linumpy.store.host_zarr import host_context, read_on_host
 from linumpy.store.host_zarr import uses_all_cores as uses_all_cores
 

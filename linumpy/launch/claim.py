@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.launch.output import Output
 from linumpy.launch.space import Need, refuse_full
 from linumpy.launch.tree import user

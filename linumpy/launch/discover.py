@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.raw_folders import TILE_PREFIX, Identity, identity
 from linumpy.launch.names import check_names, is_address, local_path
 from linumpy.launch.tables import check_config

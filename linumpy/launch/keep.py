@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 from linumpy.launch.claim import Claim
 from linumpy.launch.findings import findings
 from linumpy.launch.protocol import Answer, answer, tell

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:.*", re.DOTALL)
 _PLAIN = frozenset(" ._,=@%+()'&:-")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 from linumpy.launch.tiles import BadTilesError
 
 Answer = dict

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.launch.output import NEW, Output, fsync_folder, open_folder
 
 SMALL_NBYTES = 1 << 20

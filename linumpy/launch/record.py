@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 from linumpy.launch.output import Output
 
 _INFO = "pipeline_info"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 
 class Need(NamedTuple):

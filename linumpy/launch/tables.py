@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 _NO = ("false", "0", "0.0", "no", "n", "f")
 

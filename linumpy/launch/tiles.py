@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
 from linumpy.io.raw_files import Scan, image_files, is_image, scan_of, scan_text
 from linumpy.launch.tree import ListedTree, LocalTree

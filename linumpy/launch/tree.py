@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.raw_folders import TILE_PREFIX, Identity, identity, walk_raw_folders
 
 File = tuple

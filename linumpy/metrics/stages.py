@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.metrics.depths import depth_metrics
 from linumpy.metrics.figures import StageMetrics
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.device import to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_host
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.io.grid import Grid, open_grid
 from linumpy.io.raw import RawTile, discover_tiles, tiles_of_slice
 from linumpy.io.raw_files import image_files
 from linumpy.io.sample_checks import GARBLED
-from linumpy.log import logger
 from linumpy.mosaic.create_mosaic_grid_3d import PreparedTile, RawTiles, open_raw_tiles
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.shifts import grids_by_id

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from linumpy.device import (
+from linumpy.core.device import (
     CPU,
     Array,
     Device,
@@ -21,7 +21,8 @@ from linumpy.device import (
     to_device,
     to_host,
 )
-from linumpy.errors import InputError, LinumpyError
+from linumpy.core.errors import InputError, LinumpyError
+from linumpy.core.stream import stream
 from linumpy.geometry.galvo import (
     GalvoShift,
     GalvoTrack,
@@ -53,7 +54,6 @@ from linumpy.mosaic.raw_slice import (
     tile_grid,
 )
 from linumpy.store.atomic import refuse_existing
-from linumpy.stream import stream
 
 logger = logging.getLogger("linumpy")
 

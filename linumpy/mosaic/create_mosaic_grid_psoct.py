@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, namespace
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Array, Device, namespace
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.geometry.resample import (
     apply_axis_weights,
     resample_masked,
@@ -19,7 +20,6 @@ from linumpy.geometry.resample import (
 from linumpy.io.grid import GridInfo
 from linumpy.io.psoct import read_oct
 from linumpy.io.sample_checks import check_samples
-from linumpy.log import logger
 from linumpy.mosaic.create_mosaic_grid_3d import (
     PreparedTile,
     Progress,

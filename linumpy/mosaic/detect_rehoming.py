@@ -243,9 +243,9 @@ def clean_shifts_file(
     diagnostics
         Folder for ``rehoming_report.json`` and ``rehoming_plot.png``.
     """
+    from linumpy.core.log import logger
     from linumpy.io.models import save_model
     from linumpy.io.tables import read_shifts, read_slice_config, write_shifts, write_slice_config
-    from linumpy.log import logger
 
     shifts = read_shifts(shifts_path)
     rows = None if config_in is None else read_slice_config(config_in)

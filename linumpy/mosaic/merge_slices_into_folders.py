@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from linumpy.errors import OutputExistsError
+from linumpy.core.errors import OutputExistsError
+from linumpy.core.log import logger
 from linumpy.io.raw import discover_tiles
-from linumpy.log import logger
 
 
 def merge_slices_into_folders(

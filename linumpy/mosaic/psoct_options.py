@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 STAGE_TO_ARRAY = "-y,+x"
 """Rows of the grid run against the stage's y, columns along its x."""

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.io.grid import NOMINAL_OVERLAP_FRACTION, GridTile
 from linumpy.io.psoct import MEMBERS, OctHeader, read_oct_header, read_scan_positions
 from linumpy.io.stage_axes import parse_stage_to_array
-from linumpy.log import logger
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY, PsoctOptions
 
 Key = tuple[int, int]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.neighbours import close_pairs
 from linumpy.io.grid import NOMINAL_OVERLAP_FRACTION, GridTile
 from linumpy.io.info import INFO_NAME, TileInfo

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from linumpy.io.previews import figure_png
-from linumpy.io.tables import XYShift
-from linumpy.mosaic.analyze_shifts import ShiftAnalysis, drift_mm
-from linumpy.mosaic.detect_rehoming import RehomingEvent
-from linumpy.store.atomic import atomic_path
-from linumpy.style import (
+from linumpy.core.style import (
     BLUE,
     FAINT,
     GREEN,
@@ -25,6 +20,11 @@ from linumpy.style import (
     new_figure,
     whole_ticks,
 )
+from linumpy.io.previews import figure_png
+from linumpy.io.tables import XYShift
+from linumpy.mosaic.analyze_shifts import ShiftAnalysis, drift_mm
+from linumpy.mosaic.detect_rehoming import RehomingEvent
+from linumpy.store.atomic import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.raw import discover_tiles, ids_text
 from linumpy.io.tables import SliceConfig, read_shifts, read_slice_config
 from linumpy.mosaic.create_mosaic_grid_3d import GridOptions, galvo_shift_of_slice

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.errors import InputError
-from linumpy.extras import extra_advice
+from linumpy.core.errors import InputError
+from linumpy.core.extras import extra_advice
 from linumpy.phantom.lattice import (
     Stream,
     make_key,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.phantom.anatomy import ANATOMY_AXES, load_template, template_folder
 
 ATLAS_NAME = "atlas.nii.gz"

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.phantom.params import PhantomParams, preset
 from linumpy.phantom.physics import NAME, foreign
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.phantom.effects import ROLLOFF_SHAPES, EffectParams
 from linumpy.phantom.quantity import check_bounds, quantity

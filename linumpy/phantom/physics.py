@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.phantom.effects import ROLLOFF_SHAPES
 from linumpy.phantom.params import STAGE_Z, PhantomParams, preset
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.device import to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_host
+from linumpy.core.errors import InputError
 from linumpy.io.psoct import HEADER, MEMBERS
 from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.mosaic.create_mosaic_grid_3d import open_raw_tiles

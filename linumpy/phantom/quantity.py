@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 
 def quantity(

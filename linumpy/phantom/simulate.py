@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from linumpy.errors import InputError, LinumpyError
+from linumpy.core.errors import InputError, LinumpyError
 from linumpy.phantom.anatomy import Anatomy, Template, load_template
 from linumpy.phantom.artefacts import slice_artefacts
 from linumpy.phantom.cutting import (

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from linumpy.leases.nvml import list_gpus, visible_gpus
+from linumpy.core.leases.nvml import list_gpus, visible_gpus
 
 LOCAL_S = (0.03, 0.05)
 SLURM_S = (1.0, 4.5)

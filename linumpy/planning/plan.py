@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.planning.machine import Resources
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.processes import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 DEFAULTS: dict[str, Any] = {
     "output": "results",

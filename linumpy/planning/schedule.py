@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 from linumpy.planning.machine import Resources
 from linumpy.planning.tasks import Task
 

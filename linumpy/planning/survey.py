@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.grid import GridInfo
 from linumpy.io.info import INFO_NAME
 from linumpy.io.raw import RawTile, discover_tiles, ids_text, read_side_data

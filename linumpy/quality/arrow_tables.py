@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.arrow import ArrowBatch, ArrowColumn
 from linumpy.io.tables import SliceConfig, XYShift
 

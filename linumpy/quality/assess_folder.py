@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linumpy.device import CPU, Device, default_workers
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Device, default_workers
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.io.models import model_place, save_model
 from linumpy.io.omezarr import open_image
 from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
-from linumpy.log import logger
 from linumpy.params import build
 from linumpy.quality.assess_slice_quality import SliceQuality, assess_slice_quality
 from linumpy.stage_params.quality import QualityParams

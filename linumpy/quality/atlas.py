@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.quality.figure import Figure, make_figure, not_measured
 from linumpy.quality.rotation import BlockFrame

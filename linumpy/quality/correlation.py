@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.quality.bound import Bound
 from linumpy.quality.correlation_table import BOUND_TARGET, MIN_VOXELS, CorrelationTable
 from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.models import read_json
 from linumpy.quality.run import TileRegistration
 
@@ -210,7 +210,7 @@ def analyze_acquisition_rotation(
 
 def drift_figure(drift: RegistrationDrift) -> Figure:
     """Draw turn and offset of every slice, and the drift in them."""
-    from linumpy.style import (
+    from linumpy.core.style import (
         BLUE,
         GREEN,
         MUTED,
@@ -269,7 +269,7 @@ def _draw_trend(axes: Any, ids: np.ndarray, values: np.ndarray, slope: float, co
 
 def stage_figure(stage: StageGeometry) -> Figure:
     """Draw turn and shear of the stage, and its scales, over the slices."""
-    from linumpy.style import BLUE, GREEN, ORANGE, dress, legend, new_figure, whole_ticks
+    from linumpy.core.style import BLUE, GREEN, ORANGE, dress, legend, new_figure, whole_ticks
 
     figure = new_figure(9.0, 5.0)
     top, bottom = figure.subplots(2, 1, sharex=True)

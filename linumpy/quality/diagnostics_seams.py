@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.quality.run import TilePair, TileRegistration
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _p90(errors: np.ndarray) -> float:
 
 def seam_figure(comparison: SeamComparison) -> Figure:
     """Draw the errors of every slice before and after."""
-    from linumpy.style import BLUE, ORANGE, dress, legend, new_figure, whole_ticks
+    from linumpy.core.style import BLUE, ORANGE, dress, legend, new_figure, whole_ticks
 
     figure = new_figure(9.0, 3.6)
     axes = figure.subplots()
@@ -172,9 +172,9 @@ def seam_picture(grid_path: Path, registration: TileRegistration) -> Figure:
     InputError
         When grid and registration are not of one slice or voxel size.
     """
+    from linumpy.core.style import VERMILION, dress, new_figure
     from linumpy.io.grid import open_grid
     from linumpy.io.previews import positive_window
-    from linumpy.style import VERMILION, dress, new_figure
 
     grid = open_grid(grid_path)
     if grid.info.slice_id != registration.slice_id:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.quality.atlas import atlas_figures
 from linumpy.quality.attenuation import attenuation_figures
 from linumpy.quality.axial import axial_flatness

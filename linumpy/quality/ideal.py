@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
+from linumpy.core.log import progress
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.io.models import read_json
-from linumpy.log import progress
 from linumpy.quality.fields import on_model_grid
 from linumpy.quality.interface import mean_unevenness_um
 from linumpy.quality.positions import face_to_plane_um, plane_depth_um

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linumpy.device import CPU, Device
+from linumpy.core.device import CPU, Device
 from linumpy.io.grid import GridInfo, open_grid
 from linumpy.io.models import save_model
 from linumpy.slices.register_stage import RegisterTiles, TilePositions

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.brain.deformation_model import fields_of
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.io.models import read_json
 from linumpy.io.tables import LARGEST_ID

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from linumpy.brain.slice_planes import bin_planes
-from linumpy.device import Array, is_device_array, namespace, ndimage_of
+from linumpy.core.device import Array, is_device_array, namespace, ndimage_of
 from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     Peak,

@@ -8,7 +8,7 @@ import numpy as np
 
 from linumpy.brain.slice_planes import SliceVolume, Window, bin_planes, expected_plane
 from linumpy.brain.stacking import BLOCK_PX, cuts
-from linumpy.device import Array, namespace
+from linumpy.core.device import Array, namespace
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE
 from linumpy.quality.similarity import compare_planes, match_peak
 from linumpy.stage_params.quality import QualityParams

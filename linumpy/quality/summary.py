@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.quality.figure import Figure, format_table
 from linumpy.quality.run import Run
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.models import read_json
 from linumpy.store.untrusted import read_arrays
 

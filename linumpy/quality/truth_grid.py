@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.quality.positions import plane_z_um, slice_z_errors, stacked_z_errors
 from linumpy.quality.resample import average_volume, overlap_weights
 from linumpy.quality.rotation import BlockFrame, lateral_frame, turn_volume

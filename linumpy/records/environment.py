@@ -122,7 +122,7 @@ def _gpus() -> list[dict[str, Any]]:
 
     info = gpu_info()
     shared = {name: info[name] for name in ("driver", "cuda_runtime", "cuda_driver")}
-    # A lease names them by who they are (`linumpy.leases.lease`).
+    # A lease names them by who they are (`linumpy.core.leases.lease`).
     leased = (info["visible_devices"] or "").split(",")
     return [
         {name: gpu[name] for name in ("name", "memory_nbytes", "compute_capability")}

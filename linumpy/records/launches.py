@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.models import read_json
 from linumpy.records.environment import describe_environment, read_note
 from linumpy.records.privacy import without_secrets

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.previews import figure_png, picture_png, shrink, slice_picture, three_plane_figure
 from linumpy.quality.figure import AT_LEAST
 from linumpy.quality.run import Run

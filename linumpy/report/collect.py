@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy import __version__
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.models import read_json
 from linumpy.quality.run import PRIOR_ONLY, Run, numbered
 from linumpy.records.launches import page_record

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.quality.run import TileRegistration
-from linumpy.quality.seams import log_ratio
-from linumpy.style import (
+from linumpy.core.style import (
     BLUE,
     FAINT,
     GREEN,
@@ -21,6 +19,8 @@ from linumpy.style import (
     new_figure,
     whole_ticks,
 )
+from linumpy.quality.run import TileRegistration
+from linumpy.quality.seams import log_ratio
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

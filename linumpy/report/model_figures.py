@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from linumpy.core.style import BLUE, INK, colour_bar, dress, new_figure
 from linumpy.records.timing import StageTime, duration_label
-from linumpy.style import BLUE, INK, colour_bar, dress, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

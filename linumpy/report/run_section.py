@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.records.privacy import from_home
 from linumpy.records.timing import (
     Task,

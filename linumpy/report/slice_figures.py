@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.quality.run import SliceRegistration
-from linumpy.style import (
+from linumpy.core.style import (
     BLUE,
     GREEN,
     ORANGE,
@@ -20,6 +19,7 @@ from linumpy.style import (
     new_figure,
     whole_ticks,
 )
+from linumpy.quality.run import SliceRegistration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

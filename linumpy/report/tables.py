@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linumpy.errors import InputError
-from linumpy.extras import extra_advice
+from linumpy.core.errors import InputError
+from linumpy.core.extras import extra_advice
 from linumpy.store.atomic import atomic_path
 
 if TYPE_CHECKING:

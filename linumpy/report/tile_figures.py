@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from linumpy.quality.run import PRIOR_ONLY, TileRegistration
-from linumpy.style import (
+from linumpy.core.style import (
     BLUE,
     FAINT,
     INK,
@@ -22,6 +21,7 @@ from linumpy.style import (
     new_figure,
     whole_ticks,
 )
+from linumpy.quality.run import PRIOR_ONLY, TileRegistration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.device import CPU, Device
+from linumpy.core.device import CPU, Device
 from linumpy.io.grid import create_grid
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.single_stages import project_grid

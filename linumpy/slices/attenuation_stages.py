@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from linumpy.device import Array, like, namespace
+from linumpy.core.device import Array, like, namespace
 from linumpy.intensity.compensate_attenuation import (
     Attenuation,
     attenuation_gain,

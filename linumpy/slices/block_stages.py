@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from linumpy.device import CPU, Array, Device, like, to_device, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Array, Device, like, to_device, to_host
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.geometry.canvas import check_canvas
 from linumpy.geometry.crop_3d_mosaic_below_interface import (
     InterfaceCut,
@@ -31,7 +32,6 @@ from linumpy.intensity.normalize_intensities_per_slice import (
 from linumpy.intensity.quantiles import float_histogram
 from linumpy.io.grid import GridInfo
 from linumpy.io.slice_layout import SHARD_PX, SliceLayout
-from linumpy.log import logger
 from linumpy.slices.engine import Source, Stage, on_device
 from linumpy.slices.odd_tiles import contradicting_tiles
 from linumpy.slices.register_stage import TilePositions

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from typing import Any, ClassVar
 
-from linumpy.device import (
+from linumpy.core.device import (
     CPU,
     Device,
     batch_share,
@@ -21,14 +21,14 @@ from linumpy.device import (
     free_gpu_bytes,
     to_device,
 )
-from linumpy.host_memory import free_host_bytes
+from linumpy.core.host_memory import free_host_bytes
+from linumpy.core.log import logger, progress
+from linumpy.core.stream import named_step, stream
+from linumpy.core.timeline import span
 from linumpy.io import host_pool
-from linumpy.log import logger, progress
 from linumpy.slices.gpu_sweep import Result, on_each_gpu, sweep_on_gpu
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES, TileStore
 from linumpy.slices.tile import Key, Tile
-from linumpy.stream import named_step, stream
-from linumpy.timeline import span
 
 STORE_SHARE = 0.5
 """Share of device memory for tiles that wait between passes."""

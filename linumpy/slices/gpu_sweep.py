@@ -9,11 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from linumpy.device import Device, batch_share, free_gpu_bytes, locate, with_arrays_on
+from linumpy.core.device import Device, batch_share, free_gpu_bytes, locate, with_arrays_on
+from linumpy.core.stream import stream
+from linumpy.core.timeline import span
 from linumpy.slices.lanes import divide, in_lanes
 from linumpy.slices.tile import Key, Tile
-from linumpy.stream import stream
-from linumpy.timeline import span
 
 if TYPE_CHECKING:
     from linumpy.slices.engine import Source

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from linumpy.device import (
+from linumpy.core.device import (
     Array,
     Device,
     batch_share,
@@ -17,14 +17,14 @@ from linumpy.device import (
     is_device_array,
     to_host,
 )
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.io.grid import Grid, GridInfo, create_grid, masks_on_gpu, open_grid
 from linumpy.io.omezarr import Image, create_image, open_image
 from linumpy.io.reading import reading
 from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.io.slice_layout import SliceLayout, corner_of, third_party_attributes
 from linumpy.io.usable import mask_unusable, refuse_unusable
-from linumpy.log import logger
 from linumpy.slices.engine import Sink, Source
 from linumpy.slices.tile import Key, Tile
 from linumpy.store.atomic import refuse_existing

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from linumpy.errors import DeviceStuckError
+from linumpy.core.errors import DeviceStuckError
 
 K = TypeVar("K")
 R = TypeVar("R")

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import CPU, Device
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Device
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.io.grid import check_slice_ids, open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
-from linumpy.log import logger
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.psf_stages import CompensatePsf

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import Array, to_host
+from linumpy.core.errors import InputError
 from linumpy.intensity.compensate_psf import (
     MIN_RESPONSE,
     AxialResponse,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from linumpy.device import Array, Device, namespace
-from linumpy.errors import InputError, LinumpyError
+from linumpy.core.device import Array, Device, namespace
+from linumpy.core.errors import InputError, LinumpyError
 from linumpy.io.grid import GridInfo
 from linumpy.io.omezarr import Shape, Triple
 from linumpy.io.raw import RawTile, discover_tiles, tiles_of_slice

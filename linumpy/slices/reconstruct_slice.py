@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import CPU, Device
+from linumpy.core.device import CPU, Device
+from linumpy.core.start_up import begin_import
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import open_image
@@ -39,7 +40,6 @@ from linumpy.slices.register_stage import RegisterTiles, TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile_stages import LEARNED, Aip, ResampleMosaicGrid
 from linumpy.stage_params.slices import SliceParams
-from linumpy.start_up import begin_import
 from linumpy.store.atomic import refuse_existing, together
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import Array, to_host
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import load_model
-from linumpy.log import logger
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
 from linumpy.tiles.register_tiles import (

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linumpy.device import Device
-from linumpy.errors import InputError
+from linumpy.core.device import Device
+from linumpy.core.errors import InputError
 from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import open_image
@@ -247,7 +247,7 @@ def attenuation_map(
     volume: Path, output: Path, values: Values, *, overwrite: bool, device: Device
 ) -> None:
     """Write the attenuation coefficient of a cropped slice, 1/mm, in lateral bins, as OME-Zarr."""
-    from linumpy.device import to_host
+    from linumpy.core.device import to_host
     from linumpy.io.omezarr import create_image
     from linumpy.io.slice_layout import volume_spec
 

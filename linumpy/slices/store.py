@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linumpy.device import CPU, Device, device, is_device_array
+from linumpy.core.device import CPU, Device, device, is_device_array
 from linumpy.gpu.array import LazyArray, Pool
 from linumpy.slices.tile import Key, Tile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from linumpy.device import Array
+from linumpy.core.device import Array
 from linumpy.io.grid import Key as Key
 
 

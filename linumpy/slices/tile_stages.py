@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from linumpy.device import Array, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import Array, to_host
+from linumpy.core.errors import InputError
 from linumpy.geometry.detect_focal_curvature import (
     FocalCurvature,
     detect_focal_curvature,

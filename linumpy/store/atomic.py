@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError, LinumpyError, OutputExistsError
-from linumpy.exit_status import is_of_disk
+from linumpy.core.errors import InputError, LinumpyError, OutputExistsError
+from linumpy.core.exit_status import is_of_disk
+from linumpy.core.timeline import span
 from linumpy.store.aside import Aside, clean
 from linumpy.store.remote import refuse_remote
-from linumpy.timeline import span
 
 _FSYNC_THREADS = 16
 # As Zarr's LocalStore names a file that it is about to rename.

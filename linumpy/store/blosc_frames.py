@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 HEADER_NBYTES = 16
 _VERSION = 2

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.codecs import CODECS, kind_of
 from linumpy.store.frames import Frame, check_frame, inspect_octets
 from linumpy.store.shards import MISSING, ShardIndex, parse_sharding, read_index

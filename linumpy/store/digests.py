@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.shards import MISSING, ShardIndex, parse_sharding, read_index
 
 _PIECE_NBYTES = 8 << 20

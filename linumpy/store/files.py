@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.digests import shard_layout
 from linumpy.store.shards import ShardIndex
 from linumpy.store.untrusted import JSON_NBYTES, bound_json, read_bounded

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.blosc_frames import (
     blosc_gpu_problem,
     blosc_streams,

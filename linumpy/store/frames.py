@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.blosc_frames import (
     BloscHeader,
     BloscStreams,

@@ -14,7 +14,7 @@ from zarr.buffer.cpu import Buffer, NDBuffer
 from zarr.storage import LocalStore
 from zarrs import ZarrsCodecPipeline
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.chunk_guard import ChunkPlan, check_chunk, plan_chunks
 from linumpy.store.chunk_layout import ChunkLayout
 from linumpy.store.manifest import check_chunk_file

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.chunk_layout import ChunkLayout
 from linumpy.store.codecs import CODECS
 from linumpy.store.frames import check_declared

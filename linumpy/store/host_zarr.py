@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array
-from linumpy.errors import InputError
+from linumpy.core.device import Array
+from linumpy.core.errors import InputError
 from linumpy.store.remote import RemotePath, as_path, storage
 from linumpy.store.untrusted_zarr import check_node, metadata_of
 

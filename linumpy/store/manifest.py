@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.digests import file_digest
 from linumpy.store.files import (
     ROOT_DOCUMENTS,

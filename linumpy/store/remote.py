@@ -14,7 +14,7 @@ from pathlib import Path, PosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 # One slash is enough: `Path` makes one of two.
 _REMOTE = re.compile(r"(s3|https?):/+(?=[^/])")

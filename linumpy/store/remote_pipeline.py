@@ -20,7 +20,7 @@ from zarr.abc.store import Store
 from zarr.buffer.cpu import NDBuffer
 from zarr.storage import LocalStore, StorePath
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.chunk_guard import wanted_chunks
 from linumpy.store.digests import shard_layout
 from linumpy.store.guarded_pipeline import GuardedZarrsCodecPipeline, Item

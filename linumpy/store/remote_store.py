@@ -27,8 +27,8 @@ from zarr.abc.store import (
 )
 from zarr.storage import ObjectStore
 
-from linumpy.errors import InputError
-from linumpy.extras import extra_advice
+from linumpy.core.errors import InputError
+from linumpy.core.extras import extra_advice
 from linumpy.store.manifest import Manifest
 from linumpy.store.remote import RemotePath
 from linumpy.store.zarr_adapter import sync

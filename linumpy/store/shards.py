@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 if TYPE_CHECKING:
     # The launch reads headers with a Python that has no NumPy.

@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import InputError, LinumpyError
+from linumpy.core.errors import InputError, LinumpyError
 from linumpy.store.codecs import KINDS
 from linumpy.store.untrusted import JSON_NBYTES, bound_json, quoted, read_bounded
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from linumpy.errors import InputError
-from linumpy.log import progress
+from linumpy.core.errors import InputError
+from linumpy.core.log import progress
 from linumpy.store.digests import check_inner_checksums
 from linumpy.store.files import list_files, root_document
 from linumpy.store.manifest import Manifest, adopt, read_manifest

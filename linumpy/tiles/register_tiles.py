@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array, namespace, to_host
+from linumpy.core.device import Array, is_device_array, namespace, to_host
 from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     CorrelationSurface,

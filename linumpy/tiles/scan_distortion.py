@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import Array, namespace
+from linumpy.core.device import Array, namespace
 from linumpy.geometry.least_squares import (
     column_products,
     least_squares,

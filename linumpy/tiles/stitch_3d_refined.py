@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from linumpy.device import Array, is_device_array
+from linumpy.core.device import Array, is_device_array
 from linumpy.geometry.tile_on_block import TileOnBlock
 
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-9, 1e9

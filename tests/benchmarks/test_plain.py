@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import zarr
 
-from linumpy.device import CPU
+from linumpy.core.device import CPU
 from linumpy.slices.aip_output import write_aip_image
 from linumpy.slices.single_stages import correct_grid, resample_grid
 

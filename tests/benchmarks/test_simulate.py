@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 try:

@@ -9,8 +9,8 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
     align_mosaics_3d_from_shifts,
     common_canvas,
 )
-from linumpy.device import to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_host
+from linumpy.core.errors import InputError
 
 
 def reader(data, valid=None):

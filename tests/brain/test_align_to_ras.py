@@ -17,7 +17,7 @@ from linumpy.brain.atlas.volume import (
     read_brain,
     working_voxel_um,
 )
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.orientation import orientations
 from linumpy.io.atlas import Atlas, write_nifti
 from linumpy.io.omezarr import ImageSpec, create_image, open_image

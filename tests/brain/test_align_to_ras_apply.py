@@ -22,7 +22,7 @@ from linumpy.brain.atlas.transform import (
     tilt_deg,
     write_itk,
 )
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.io.nifti import convert_omezarr_to_nifti
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
 
@@ -247,7 +247,7 @@ def test_rotation_hint_turns_as_a_right_handed_screw():
 
 @pytest.mark.parametrize("text", ["1 2", "a b c", "1 2 nan"])
 def test_bad_rotation_is_named(text):
-    from linumpy.errors import InputError
+    from linumpy.core.errors import InputError
 
     with pytest.raises(InputError, match="--ras_initial_rotation"):
         parse_rotation(text)

@@ -9,7 +9,7 @@ from linumpy.brain.atlas.search import (
     search_scales,
 )
 from linumpy.brain.atlas.volume import Volume, grid_affine
-from linumpy.device import to_device, to_host
+from linumpy.core.device import to_device, to_host
 from linumpy.geometry.orientation import is_mirrored, orientations
 
 from .ellipsoid import Brain, sampled

@@ -14,7 +14,7 @@ from linumpy.brain.auto_exclude_slices import (
 )
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES
 from linumpy.brain.register_slices import SliceVolume, register_slices
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.tables import SliceConfig, read_slice_config, selected_ids, write_slice_config
 from linumpy.stage_params.brain import RegisterParams
 from linumpy.stage_params.gaps import AutoExcludeParams

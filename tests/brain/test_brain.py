@@ -17,7 +17,7 @@ from linumpy.brain.output import (
     stack_folder,
 )
 from linumpy.brain.stack_slices_motor import open_slices
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config

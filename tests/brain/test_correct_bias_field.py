@@ -15,8 +15,8 @@ from linumpy.brain.bias.model import (
 )
 from linumpy.brain.correct_bias_field import correct_bias_field
 from linumpy.brain.stacking import StackedSlice, hann_weights
-from linumpy.device import to_host
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.device import to_host
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.geometry.resample import resize
 from linumpy.intensity.n4_fit import basis_matrix, contract
 from linumpy.intensity.tissue import tissue_cells

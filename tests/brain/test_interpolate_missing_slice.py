@@ -25,7 +25,7 @@ from linumpy.brain.gaps.match import (
 )
 from linumpy.brain.interpolate_missing_slice import COVERED, WIDE_GAP
 from linumpy.brain.register_slices import SliceRegistration
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.zmorph import affine_power, planar, turn_about
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import create_image, open_image

@@ -13,7 +13,7 @@ from linumpy.brain.local_fit import fit_locally, has_room
 from linumpy.brain.local_shifts import measure_local_shifts
 from linumpy.brain.rigid import fit_rigid, middle_px
 from linumpy.brain.slice_planes import SliceVolume
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.correlation import flatten
 from linumpy.geometry.shift_field import ShiftField, lattice_weights
 from linumpy.geometry.turned import rotation_matrix

@@ -22,7 +22,7 @@ from linumpy.brain.register_slices import (
     SliceVolume,
     solve_registration,
 )
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.zmorph import planar, turn_about
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image

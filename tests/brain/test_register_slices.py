@@ -18,7 +18,7 @@ from linumpy.brain.register_slices import (
     solve_registration,
 )
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume, expected_plane
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE
 from linumpy.stage_params.brain import RegisterParams
 

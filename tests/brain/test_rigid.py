@@ -11,7 +11,7 @@ from linumpy.brain.register_pairwise import register_pair
 from linumpy.brain.register_slices import register_slices
 from linumpy.brain.rigid import fit_rigid, middle_px
 from linumpy.brain.slice_planes import SliceVolume
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.correlation import flatten
 from linumpy.geometry.turned import (
     Turn,

@@ -20,7 +20,7 @@ from linumpy.brain.register_slices import (
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.solve_deformation import MatchedPlaces, solve_deformation
 from linumpy.brain.stacking import lay_slice
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.stage_params.brain import RegisterParams

@@ -20,8 +20,8 @@ from linumpy.brain.stack_slices_motor import (
     stack_slices_motor,
     z_matches,
 )
-from linumpy.device import CPU, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, to_host
+from linumpy.core.errors import InputError
 from linumpy.geometry.resample import HALF, axis_weights
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.io import pyramid

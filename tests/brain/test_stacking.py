@@ -21,8 +21,8 @@ from linumpy.brain.stacking import (
     place_slices,
     stack_steps,
 )
-from linumpy.device import to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_host
+from linumpy.core.errors import InputError
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX
 
 from ..conftest import HAS_GPU

@@ -24,7 +24,7 @@ import zarr
 import zarrs  # noqa: F401
 
 from linumpy.brain.gaps import files as gaps
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io import (
     atlas,
     convert_nifti_file,

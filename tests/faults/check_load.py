@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
+from linumpy.core.leases.lease import PARTS, take
 from linumpy.io.omezarr import open_image
-from linumpy.leases.lease import PARTS, take
 
 from ..gpu.test_lease import GIB, TWO, Ask, events, most_at_once, start
 from . import load

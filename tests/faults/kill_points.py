@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from linumpy.start_up import Stopping
+from linumpy.core.start_up import Stopping
 from linumpy.store import aside, atomic
 from linumpy.store.atomic import atomic_path, together, write_text
 

@@ -95,7 +95,7 @@ def tile_of(key):
 
 def work(step, path, n, watch):
     """Do one step on a grid of `n` tiles at `path`."""
-    from linumpy.device import CPU
+    from linumpy.core.device import CPU
     from linumpy.io.grid import create_grid
     from linumpy.quality.motor_only import stage_positions
     from linumpy.slices.block_stages import StitchedSource

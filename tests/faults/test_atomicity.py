@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linumpy.errors import LinumpyError, OutputExistsError
+from linumpy.core.errors import LinumpyError, OutputExistsError
 from linumpy.store import aside, atomic
 from linumpy.store.atomic import atomic_path, together, write_text
 from tests.conftest import run_script

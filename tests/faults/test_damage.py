@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.convert_omezarr import convert_omezarr, extract_pyramid_levels
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
 from linumpy.io.zarr_io import read_zarr, zarr_context

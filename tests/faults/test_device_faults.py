@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, FAILED
+from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, FAILED
 from linumpy.io.grid import GridInfo, GridTile, create_grid
 
 from ..conftest import SCRIPTS
@@ -88,7 +88,7 @@ def grid(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", MISSING)
 def test_a_gpu_that_is_not_there_is_one_line(grid, tmp_path, what):
-    """Seen to fail (a traceback) without the handlers of `linumpy.device._visible_gpus`."""
+    """Seen to fail (a traceback) without the handlers of `linumpy.core.device._visible_gpus`."""
     source, line = MISSING[what]
     out = tmp_path / "out.ome.zarr"
     done = subprocess.run(
@@ -125,7 +125,7 @@ def test_a_lost_device_ends_the_process_whatever_its_threads_wait_for(tmp_path, 
         from concurrent.futures import ThreadPoolExecutor
         import cupy
         from linumpy import cli
-        from linumpy.errors import DeviceMemoryError, DeviceStuckError
+        from linumpy.core.errors import DeviceMemoryError, DeviceStuckError
 
         def main():
             if {status} == 103:
@@ -191,7 +191,7 @@ def test_a_failed_device_is_not_taken_for_a_bad_file(tmp_path, end, kind, text):
 
 def test_reads_are_all_waited_for_though_one_failed(tmp_path):
     """Memory that a read still writes to must not be freed: seen to fail with `or` over futures."""
-    from linumpy.errors import InputError
+    from linumpy.core.errors import InputError
     from linumpy.gpu.fetch import PinnedFetch, Run
     from linumpy.gpu.objects import LocalObject
 
@@ -217,9 +217,9 @@ def test_reads_are_all_waited_for_though_one_failed(tmp_path):
 WATCHED = """
     import sys, threading, time
     from linumpy import cli
-    from linumpy import watchdog
+    from linumpy.core import watchdog
     from linumpy.store.atomic import atomic_path
-    from linumpy.start_up import end_now
+    from linumpy.core.start_up import end_now
 
     watchdog.EVERY_S, watchdog.LONGEST_S, watchdog._TICK_S = 0.1, 1.0, 0.1
 

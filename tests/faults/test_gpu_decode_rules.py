@@ -9,7 +9,7 @@ import pytest
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.backends import choose
 from linumpy.gpu.objects import KeyObject, LocalObject
 from linumpy.gpu.stored_checks import check_for_zarr, checking_files, plan_of

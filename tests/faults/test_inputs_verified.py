@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from linumpy.brain.register_slices import SliceRegistration
-from linumpy.errors import InputError
-from linumpy.exit_status import exit_status
+from linumpy.core.errors import InputError
+from linumpy.core.exit_status import exit_status
 from linumpy.io.grid import GridInfo, GridTile, create_grid
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import ImageSpec, create_image

@@ -23,7 +23,7 @@ from linumpy.brain.output import (
     stack_folder,
 )
 from linumpy.brain.stack_slices_motor import BrainModel
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.flat.pictures import find_pictures
 from linumpy.io.models import load_model
 from linumpy.io.omezarr import open_image

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linumpy.core.stream import StreamError, stream
 from linumpy.geometry import neighbours
 from linumpy.geometry.neighbours import boxes_by_block, close_pairs
-from linumpy.stream import StreamError, stream
 from linumpy.tiles.register_tiles import find_pairs
 
 from . import load

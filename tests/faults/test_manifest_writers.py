@@ -9,7 +9,7 @@ import zarr
 
 import linumpy
 from linumpy.brain.atlas.apply import store_transform
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.convert_omezarr import (
     convert_omezarr,
     convert_zarr_to_omezarr,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.zarr_io import read_zarr
 from linumpy.store.untrusted import read_arrays
 from linumpy.store.untrusted_zarr import check_array

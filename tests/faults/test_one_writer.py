@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.grid import GridInfo, GridTile, create_grid, tile_window
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
 from tests.conftest import SCRIPTS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.objects import stored_object
 from linumpy.io.atlas import read_atlas
 from linumpy.io.convert_omezarr import convert_omezarr

@@ -10,7 +10,7 @@ from obstore.store import MemoryStore
 from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.testing.store import StoreTests
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.remote_store import RemoteStore
 
 WRITING = (

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.launch.discover import find_input, subject_of
 from linumpy.launch.names import local_path
 from linumpy.launch.parameters import problems

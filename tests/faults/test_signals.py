@@ -19,7 +19,7 @@ import os, signal, sys, time
 from pathlib import Path
 from linumpy.cli import run
 from linumpy.store.atomic import atomic_path
-from linumpy.stream import stream
+from linumpy.core.stream import stream
 
 def main():
     with atomic_path(sys.argv[1], directory=True) as partial:
@@ -139,7 +139,7 @@ def test_threads_that_never_end_are_not_waited_for(tmp_path):
     file.write_text(
         "import sys, threading\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "from linumpy import start_up\n"
+        "from linumpy.core import start_up\n"
         "from linumpy.cli import run\n"
         "from linumpy.store.atomic import atomic_path\n"
         "start_up.PATIENCE_S = 0.5\n"
@@ -169,7 +169,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
     """Seen to fail where `_watch` goes on waiting, and where it takes a second for the first."""
     code = (
         "import sys, threading, time\n"
-        "from linumpy import start_up\n"
+        "from linumpy.core import start_up\n"
         "from linumpy.cli import run\n"
         f"start_up.SAME_S, start_up.PATIENCE_S = {SAME_S}, 600\n"
         "def main():\n"

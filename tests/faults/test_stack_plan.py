@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from linumpy.brain.register_slices import motor_registration
 from linumpy.brain.stack_slices_motor import open_slices, stack_slices_motor
 from linumpy.brain.stacking import BLOCK_PX, SLAB_PX, place_slices, stack_steps
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.omezarr import open_image
 from linumpy.io.slice_layout import SHARD_PX
 from linumpy.stage_params.brain import StackParams

@@ -6,15 +6,15 @@ import time
 import numpy as np
 import pytest
 
-from linumpy.device import Device
-from linumpy.errors import DeviceStuckError, InputError, LinumpyError
-from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, exit_status
+from linumpy.core.device import Device
+from linumpy.core.errors import DeviceStuckError, InputError, LinumpyError
+from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, exit_status
+from linumpy.core.stream import StreamError, stream
 from linumpy.io.grid import GridInfo, GridTile, create_grid, open_grid
 from linumpy.slices.engine import Sink, Source, Stage, run
 from linumpy.slices.grid_io import GridSink, GridSource
 from linumpy.slices.lanes import in_lanes
 from linumpy.slices.tile import Tile
-from linumpy.stream import StreamError, stream
 
 from ..slices.test_several_gpus import KEYS, Numbers, PretendedCupy, Store
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_device, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_device, to_host
+from linumpy.core.errors import InputError
 from linumpy.flat.create_mosaic_grid_2d import (
     CreateMosaicGrid2d,
     create_mosaic_grid_2d,

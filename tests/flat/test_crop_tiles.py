@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linumpy.device import to_device, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_device, to_host
+from linumpy.core.errors import InputError
 from linumpy.flat.crop_tiles import CropTiles, crop_window
 from linumpy.flat.single_steps import crop_grid
 from linumpy.io.grid import GridInfo, GridTile, open_grid

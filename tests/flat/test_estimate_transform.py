@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.flat.estimate_transform import estimate_transform, transformed_positions
 from linumpy.io.grid import GridInfo, GridTile
 from linumpy.slices.register_stage import TilePositions

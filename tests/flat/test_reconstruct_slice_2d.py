@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from linumpy.device import CPU
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.device import CPU
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.flat import single_steps as single
 from linumpy.flat.estimate_illumination import estimate_illumination, spread_slices
 from linumpy.flat.reconstruct_slice_2d import reconstruct_2d_to_files, reconstruct_slice_2d

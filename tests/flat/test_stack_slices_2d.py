@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from linumpy.device import CPU
-from linumpy.errors import InputError
+from linumpy.core.device import CPU
+from linumpy.core.errors import InputError
 from linumpy.flat.pictures import find_pictures, open_pictures
 from linumpy.flat.stack_slices_2d import align_pictures, stack_folder_2d
 from linumpy.flat.stitch_2d import KIND, PictureLayout
@@ -237,7 +237,7 @@ def test_pictures_are_read_where_they_are_wanted(tmp_path, rng, device):
     (picture,), voxel_um = open_pictures([path], device=device)
     assert voxel_um == (200, PIXEL_UM, PIXEL_UM)
     found, valid = picture.read(slice(0, 2), (slice(3, 20), slice(10, 60)))
-    from linumpy.device import is_device_array, to_host
+    from linumpy.core.device import is_device_array, to_host
 
     assert is_device_array(found) is (device != CPU)
     np.testing.assert_array_equal(to_host(found), np.stack([data[3:20, 10:]] * 2))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, uniform_filter
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     _window_mean,

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_host
+from linumpy.core.errors import InputError
 from linumpy.geometry.crop_3d_mosaic_below_interface import (
     crop_3d_mosaic_below_interface,
     cut_planes,

@@ -1,7 +1,7 @@
 import numpy as np
 from scipy.ndimage import map_coordinates
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.detect_focal_curvature import detect_focal_curvature
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d, uniform_filter
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry import interface
 from linumpy.geometry.interface import (
     derivative_matrix,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.interface_surface import (
     cell_size_px,
     centred_rise,

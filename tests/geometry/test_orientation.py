@@ -4,7 +4,7 @@ import nibabel.orientations as nib
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.orientation import (
     ATLAS_CODE,
     direction_matrix,

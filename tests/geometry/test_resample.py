@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skimage.transform import resize as skimage_resize
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.resample import (
     apply_axis_weights,
     axis_weights,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.shared_field import TileMap, basis, bin_map, fit_shared_field, term_degrees
 
 TILE = (60, 72)

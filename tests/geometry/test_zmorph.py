@@ -8,7 +8,7 @@ from scipy.linalg import expm, logm
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 from skimage.transform import AffineTransform, warp
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.zmorph import (
     affine_power,
     edge_weight,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linumpy.device import Device
+from linumpy.core.device import Device
 from linumpy.gpu.places import DISK, Place
 
 FAKES = [Device("fake", 0), Device("fake", 1)]

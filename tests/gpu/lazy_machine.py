@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from linumpy.device import CPU, current, device, to_host
+from linumpy.core.device import CPU, current, device, to_host
 from linumpy.gpu.array import DISK, LazyArray, Pool
 
 from .fake_place import Watch

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from linumpy.errors import DeviceError, InputError
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu.arrow import FORMATS, ArrowBatch, ArrowColumn, from_arrow, from_dlpack
 

@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from linumpy.errors import DeviceError, InputError
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu.arrow import FORMATS, ArrowBatch, ArrowColumn, from_arrow, from_dlpack
 

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu import arrow_abi as abi
 from linumpy.gpu import arrow_stream
 from linumpy.gpu.arrow import ArrowBatch, ArrowColumn, from_arrow

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linumpy.exit_status import DEVICE_MEMORY
+from linumpy.core.exit_status import DEVICE_MEMORY
 from linumpy.io.omezarr import open_image
 
 from . import needs_gpu

@@ -17,7 +17,7 @@ from linumpy.benchmark import machine
 from linumpy.benchmark.array import create_array, sample, sample_shape
 from linumpy.benchmark.limits import chunk_table, launch_sizes, read_limits, stored_files
 from linumpy.benchmark.rows import Row, best, format_table, format_time, same_bits, timed
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 from ..conftest import run_script
 from . import needs_gpu
@@ -355,7 +355,7 @@ def test_a_foreign_array_on_a_gpu(tmp_path, rng):
     )
     values[:8, :16] = 0
     array[...] = values
-    from linumpy.device import Device
+    from linumpy.core.device import Device
 
     record = benchmark.benchmark_kvikio_zarr(
         tmp_path / "a", folder=tmp_path, repeats=1, device=Device("cuda")

@@ -13,7 +13,7 @@ from zarr.codecs import ShardingCodec
 from zarr.storage import LocalStore, MemoryStore
 from zarr.testing import strategies as zst
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 from .contract_ways import (
     EVERY_WAY,

@@ -271,7 +271,7 @@ def noted(self, name, *rest):
 
 Refuse.find_spec = noted
 names = [m.name for m in pkgutil.iter_modules(linumpy.gpu.__path__, "linumpy.gpu.")]
-for name in ["linumpy.device", "linumpy.io.zarr_io", "linumpy.store.guarded_pipeline", *names]:
+for name in ["linumpy.core.device", "linumpy.io.zarr_io", "linumpy.store.guarded_pipeline", *names]:
     importlib.import_module(name)
     assert not asked, (name, asked)
 assert not {"cupy", "kvikio", "nvidia"} & set(sys.modules)
@@ -284,8 +284,8 @@ def test_without_cuda_the_error_names_what_to_install(tmp_path):
     zarr.create_array(tmp_path / "a", shape=4, dtype="f4")[...] = 1
     said = python(f"""
 import zarr
-from linumpy.device import Device
-from linumpy.errors import DeviceError
+from linumpy.core.device import Device
+from linumpy.core.errors import DeviceError
 from linumpy.gpu.zarr_io import gpu_zarr_context, read_zarr_to_gpu
 from linumpy.io.zarr_io import read_zarr, zarr_context
 
@@ -318,7 +318,7 @@ assert zarr.open_array(path, mode="r")[0] == 1
 @needs_gpu
 def test_with_no_visible_device_the_error_says_so(tmp_path):
     code = """
-from linumpy.errors import DeviceError
+from linumpy.core.errors import DeviceError
 from linumpy.gpu.zarr_io import gpu_zarr_context, read_zarr_to_gpu
 for use in (gpu_zarr_context().__enter__, lambda: read_zarr_to_gpu("a")):
     try:

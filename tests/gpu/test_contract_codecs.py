@@ -20,7 +20,7 @@ from zarr.dtype import parse_dtype
 from zarr.registry import get_codec_class
 from zarr.testing.utils import assert_bytes_equal
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.zarr_io import CODECS, gpu_zarr_context
 
 from . import needs_gpu

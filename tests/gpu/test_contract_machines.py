@@ -25,7 +25,7 @@ from zarr.testing import stateful
 from zarr.testing import strategies as zst
 from zarr.testing.stateful import ZarrHierarchyStateMachine
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 
 from . import needs_gpu
 from .contract_ways import (

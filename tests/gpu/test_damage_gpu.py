@@ -12,7 +12,7 @@ import pytest
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.zarr_io import gpu_zarr_context, last_read, read_zarr_to_gpu
 from linumpy.io.grid import GridInfo, GridTile, create_grid, open_grid
 from linumpy.io.omezarr import ImageSpec, create_image, open_image

@@ -16,9 +16,9 @@ import time
 import numpy as np
 import pytest
 
-from linumpy.device import Device, set_batch_share
-from linumpy.errors import LinumpyError
-from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, exit_status
+from linumpy.core.device import Device, set_batch_share
+from linumpy.core.errors import LinumpyError
+from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, exit_status
 from linumpy.io.omezarr import open_image
 
 from ..conftest import SCRIPTS
@@ -401,7 +401,7 @@ def test_a_device_that_is_lost_ends_the_script_with_its_status(inputs, tmp_path,
 ENDLESS = """
     import runpy, sys
     import cupy
-    from linumpy import watchdog
+    from linumpy.core import watchdog
     from linumpy.gpu import kernels
 
     watchdog.EVERY_S, watchdog.LONGEST_S, watchdog._TICK_S = 0.5, 3.0, 0.1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc, lz4, zstd
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.frames import (
     KINDS,
     blosc_streams,

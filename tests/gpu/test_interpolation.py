@@ -5,8 +5,8 @@ import pytest
 import scipy.ndimage
 import skimage.transform
 
-from linumpy.device import is_device_array, to_host
-from linumpy.errors import DeviceError
+from linumpy.core.device import is_device_array, to_host
+from linumpy.core.errors import DeviceError
 from linumpy.gpu.interface import find_tissue_interface
 from linumpy.gpu.interpolation import affine_transform, map_coordinates, resize
 

@@ -7,7 +7,7 @@ import pytest
 import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 
-from linumpy.errors import DeviceError, InputError
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.gpu.kvikio_zarr import raw_layout, read_raw_zarr
 from linumpy.gpu.zarr_io import last_read
 

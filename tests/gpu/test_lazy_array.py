@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-import linumpy.device as policy
-from linumpy.device import CPU, Device, current, device, on_host
-from linumpy.errors import DeviceError, InputError
+import linumpy.core.device as policy
+from linumpy.core.device import CPU, Device, current, device, on_host
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.gpu.array import DISK, LazyArray, Pool
 
 from .fake_place import FAKES, FakeArray, FakePlace, Watch

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from linumpy.device import CPU, Device, device, on_host, to_host
-from linumpy.errors import DeviceError
+from linumpy.core.device import CPU, Device, device, on_host, to_host
+from linumpy.core.errors import DeviceError
 from linumpy.gpu.array import DISK, LazyArray, Pool
 
 from ..conftest import HAS_GPU

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.errors import DeviceError, InputError
-from linumpy.leases import book
-from linumpy.leases.book import Book
-from linumpy.leases.lease import PARTS, Ask, take
-from linumpy.leases.nvml import Gpu
+from linumpy.core.errors import DeviceError, InputError
+from linumpy.core.leases import book
+from linumpy.core.leases.book import Book
+from linumpy.core.leases.lease import PARTS, Ask, take
+from linumpy.core.leases.nvml import Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -29,8 +29,8 @@ TWO = [Gpu("GPU-aaaaaaaa-1", "H", 80 * GIB), Gpu("GPU-bbbbbbbb-2", "H", 80 * GIB
 HOLDER = """
 import json, os, sys, time
 from pathlib import Path
-from linumpy.leases.lease import Ask, take
-from linumpy.leases.nvml import Gpu
+from linumpy.core.leases.lease import Ask, take
+from linumpy.core.leases.nvml import Gpu
 
 ask, names, folder, log, hold_s = json.loads(sys.argv[1])
 gpus = [Gpu(name, "H", 80 << 30) for name in names]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.leases.nvml import Gpu, by_uuid, list_gpus, visible_gpus
+from linumpy.core.leases.nvml import Gpu, by_uuid, list_gpus, visible_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 SAME = [Gpu(f"GPU-{n}{n}{n}{n}-5", "H", 10) for n in range(4)]
@@ -129,7 +129,7 @@ def test_gpus_are_listed_with_their_memory_and_parts():
 
 CHILD = """
 import json, os, subprocess, sys
-from linumpy.leases import lease, nvml
+from linumpy.core.leases import lease, nvml
 
 before = dict(os.environ)
 nvml.list_gpus = lambda: [nvml.Gpu(f"GPU-{n}{n}{n}{n}-5", "H", 8 << 30) for n in range(4)]

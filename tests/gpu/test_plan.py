@@ -15,7 +15,7 @@ from zarr.codecs import (
     ZstdCodec,
 )
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.objects import stored_object
 from linumpy.gpu.plan import ReadItem, batches, element_width, plan_read
 from linumpy.gpu.requests import box_of, kept_axes

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import Device
+from linumpy.core.device import Device
 from linumpy.io.omezarr import open_image
 from linumpy.io.zarr_io import read_zarr
 

@@ -5,7 +5,7 @@ import pytest
 import zarr
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 
-from linumpy.device import Device
+from linumpy.core.device import Device
 from linumpy.gpu.zarr_io import gpu_zarr_context
 
 from ..io.test_ordered_shards import files

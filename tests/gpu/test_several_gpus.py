@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linumpy.device import Device
+from linumpy.core.device import Device
+from linumpy.core.leases.nvml import by_uuid, list_gpus, started_uuids
 from linumpy.io.omezarr import open_image
-from linumpy.leases.nvml import by_uuid, list_gpus, started_uuids
 from linumpy.slices import gpu_sweep
 from linumpy.slices.reconstruct_slice import reconstruct_slice
 from linumpy.slices.store import TileStore
@@ -139,7 +139,7 @@ def test_a_tile_is_at_home_on_one_gpu_and_can_be_had_on_another():
 def test_arrays_go_from_gpu_to_gpu_in_what_holds_them():
     import cupy
 
-    from linumpy.device import with_arrays_on
+    from linumpy.core.device import with_arrays_on
     from linumpy.tiles.register_tiles import TileEvidence
 
     with cupy.cuda.Device(1):
@@ -194,12 +194,12 @@ def test_the_first_reads_of_a_process_can_be_those_of_two_gpus_at_once(tmp_path)
 
 CHILD = """
 import sys
-from linumpy.leases.lease import Ask
-from linumpy.start_up import begin_cuda
+from linumpy.core.leases.lease import Ask
+from linumpy.core.start_up import begin_cuda
 
 begin_cuda(Ask(count=int(sys.argv[1]), wait_s=60))
-from linumpy.device import resolve
-from linumpy.leases.nvml import started_uuids
+from linumpy.core.device import resolve
+from linumpy.core.leases.nvml import started_uuids
 
 device = resolve(True)
 import cupy

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import CPU, Device, is_device_array, to_device, to_host
+from linumpy.core.device import CPU, Device, is_device_array, to_device, to_host
 from linumpy.geometry.detect_focal_curvature import detect_focal_curvature
 from linumpy.geometry.interface import find_tissue_interface
 from linumpy.geometry.resample import apply_axis_weights, axis_weights, resample_masked

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import is_device_array, to_host
+from linumpy.core.device import is_device_array, to_host
 from linumpy.geometry.correlation import correlation_surface, flatten
 from linumpy.stage_params.slices import BLENDING_METHODS
 from linumpy.tiles.register_tiles import TilePair, correlate_pair, tile_evidence

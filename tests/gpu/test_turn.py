@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from linumpy.leases.book import turn
+from linumpy.core.leases.book import turn
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TAKER = """
 import json, sys, time
 from pathlib import Path
-from linumpy.leases.book import turn
+from linumpy.core.leases.book import turn
 
 folder, hold_s, most_wait_s = json.loads(sys.argv[1])
 with turn("start", most_wait_s, Path(folder)):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linumpy.device import is_device_array, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import is_device_array, to_host
+from linumpy.core.errors import InputError
 from linumpy.io.usable import LARGEST, all_usable, mask_unusable, refuse_unusable
 
 

@@ -3,7 +3,7 @@ import pytest
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from tests.gpu import needs_gpu
 
 pytestmark = needs_gpu

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import zarr
 
-from linumpy import device as policy
 from linumpy.benchmark.machine import describe_machine
 from linumpy.brain.stacking import find_z_overlap
-from linumpy.device import Device
-from linumpy.errors import DeviceError, InputError
+from linumpy.core import device as policy
+from linumpy.core.device import Device
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.geometry.interface import find_tissue_interface
 from linumpy.gpu import arrow, interface, kvikio_zarr, nvcomp, windows, zarr_io
 from linumpy.gpu.array import LazyArray

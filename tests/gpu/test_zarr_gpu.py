@@ -17,7 +17,7 @@ from zarr.codecs import (
     ZstdCodec,
 )
 
-from linumpy.errors import DeviceError, InputError
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.gpu.zarr_io import gpu_zarr_context, last_read, read_zarr_to_gpu
 
 from . import needs_gpu

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.turned import Turn
 from linumpy.intensity.attenuation_exponent import PRIOR_ERROR, PRIOR_EXPONENT, find_exponent
 from linumpy.intensity.attenuation_tissue import find_tissue

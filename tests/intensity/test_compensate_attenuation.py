@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT
 from linumpy.intensity.compensate_attenuation import (
     attenuation_gain,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_host
-from linumpy.errors import InputError
+from linumpy.core.device import to_host
+from linumpy.core.errors import InputError
 from linumpy.intensity.compensate_psf import (
     MIN_RESPONSE,
     cell_means,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.intensity.fix_illumination_3d import brightness_map, fix_illumination_3d
 
 

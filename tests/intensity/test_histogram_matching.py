@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.intensity.histogram_matching import (
     MIN_VOXELS,
     N_QUANTILES,

@@ -3,7 +3,7 @@ import pytest
 from scipy.interpolate import BSpline
 from scipy.ndimage import gaussian_filter
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.intensity.n4 import MIN_CELLS, itk_log_field, n4_log_field
 from linumpy.intensity.n4_fit import (
     N4Options,
@@ -40,7 +40,7 @@ def blobs(shape, seed, spread=0.15):
 
 
 def phantom_brain(seed):
-    from linumpy.errors import InputError
+    from linumpy.core.errors import InputError
     from linumpy.phantom.anatomy import load_template
 
     try:

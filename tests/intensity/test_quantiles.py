@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from skimage.filters import threshold_otsu
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.intensity.quantiles import (
     N_BINS,
     float_histogram,

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.models import save_model
 from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config
 from linumpy.quality.arrow_tables import (

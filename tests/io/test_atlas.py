@@ -6,7 +6,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.orientation import direction_matrix, orientations
 from linumpy.io.atlas import read_atlas, write_nifti
 from linumpy.io.omezarr import ImageSpec, create_image

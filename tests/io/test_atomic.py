@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.errors import OutputExistsError
+from linumpy.core.errors import OutputExistsError
 from linumpy.store import atomic
 from linumpy.store.atomic import atomic_path, write_json, write_text
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numcodecs import zstd
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.zarr_io import read_zarr, zarr_context
 from linumpy.store import guarded_pipeline
 

@@ -4,7 +4,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.geometry.resample import resize
 from linumpy.io import convert, convert_nifti_file
 from linumpy.io.convert_nifti import (

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import zarr
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.convert_omezarr import (
     convert_omezarr,
     convert_zarr_to_omezarr,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.convert_tiff import convert_omezarr_to_tiff, convert_tiff_to_omezarr
 from linumpy.io.omezarr import open_image
 

@@ -9,7 +9,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.download_allen import DownloadError, cache_folder, download_allen
 
 

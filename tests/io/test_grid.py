@@ -7,7 +7,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io import slice_ids
 from linumpy.io.grid import GridInfo, GridTile, check_slice_ids, create_grid, inner_chunk, open_grid
 from linumpy.io.stage_axes import parse_stage_to_array

@@ -14,7 +14,7 @@ from ome_zarr.io import parse_url
 from ome_zarr.reader import Reader
 from ome_zarr.writer import write_image, write_labels, write_plate_metadata, write_well_metadata
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.channels import open_channels
 from linumpy.io.convert_omezarr import convert_omezarr
 from linumpy.io.labels import open_labels

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.info import parse_info, read_info, tile_info
 
 GOOD: dict[str, object] = {

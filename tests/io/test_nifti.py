@@ -10,7 +10,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.nifti import convert_omezarr_to_nifti
 from linumpy.io.omezarr import ImageSpec, create_image
 from linumpy.store.manifest import adopt

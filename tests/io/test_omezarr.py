@@ -6,7 +6,7 @@ import tensorstore
 import zarr
 from ome_zarr_models import open_ome_zarr
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
 from linumpy.store.manifest import adopt
 

@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.psoct import read_oct, read_oct_header, read_scan_positions
 from linumpy.phantom.psoct import write_oct
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from skimage.transform import resize
 
-from linumpy.device import CPU, to_device
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, to_device
+from linumpy.core.errors import InputError
 from linumpy.geometry.resample import HALF, axis_weights, resample_mosaic_grid
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.pyramid import Pyramid, pyramid_levels, write_parts

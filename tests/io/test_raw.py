@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.info import TileInfo
 from linumpy.io.raw import (
     RawTile,

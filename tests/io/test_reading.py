@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from linumpy.errors import InputError
-from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, HOST_MEMORY, exit_status
+from linumpy.core.errors import InputError
+from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, HOST_MEMORY, exit_status
 from linumpy.io.reading import reading
 
 

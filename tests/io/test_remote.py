@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.grid import GridInfo, GridTile, create_grid, open_grid
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linumpy.brain.output import find_slices
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.grid import open_grid
 from linumpy.io.omezarr import open_image
 from linumpy.io.zarr_io import read_zarr

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.io.sample_checks import check_samples
 from linumpy.mosaic.create_mosaic_grid_3d import prepare_tile
 

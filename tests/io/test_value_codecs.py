@@ -8,7 +8,7 @@ import pytest
 import zarr
 from zarr.registry import get_codec_class
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.zarr_io import array_layout, open_array
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
 from linumpy.store.chunk_layout import HOST_CODECS, UnsupportedLayout

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError, LinumpyError
+from linumpy.core.errors import InputError, LinumpyError
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.pyramid import Pyramid, write_parts
 from linumpy.io.slice_layout import volume_spec

@@ -12,7 +12,7 @@ from zarr.codecs import ZstdCodec
 from zarr.registry import register_codec
 from zarr.storage import MemoryStore
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.codec_pipeline import _refuse_irregular
 from linumpy.gpu.zarr_io import array_layout
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
-from linumpy.device import CPU, Device
-from linumpy.errors import DeviceError, InputError
+from linumpy.core.device import CPU, Device
+from linumpy.core.errors import DeviceError, InputError
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
 from linumpy.store import guarded_pipeline
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.launch.discover import find_input
 from linumpy.launch.tiles import NAMED_AT_MOST, BadTilesError
 from tests.launch.asking import find_request

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.launch.claim import ALIVE, FOLDERS, LOCK, Claim, refuse_other_machine, this_machine
 from linumpy.launch.output import Output
 from tests.pipeline.conftest import REPOSITORY

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.launch.discover import checked_path, find_input, manual_transforms
 from tests.launch.asking import find_request
 from tests.pipeline.conftest import REPOSITORY, make_raw

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.launch.folder import check_launch_folder
 from tests.pipeline.conftest import REPOSITORY
 

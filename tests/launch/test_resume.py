@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 from linumpy.launch.resume import mend_work
 
 from .test_claim import begin, kept

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.launch.space import Need, goes_straight, needed, refuse_full
 
 PARAMS = {"fused": True, "keep_mosaic_grids": True, "publish_mode": "copy"}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.mosaic.create_mosaic_grid_3d import GridOptions, create_mosaic_grid_3d
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.grid import open_grid
 from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.grid import Grid
 from linumpy.io.raw import discover_tiles
 from linumpy.mosaic.clean_raw_data import clean_raw_data

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, resampling_matrices
 from linumpy.io.grid import open_grid
 from linumpy.mosaic.create_mosaic_grid_psoct import create_mosaic_grid_psoct

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.grid import GridInfo, GridTile, create_grid
 from linumpy.io.tables import SliceConfig, read_shifts, read_slice_config
 from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d

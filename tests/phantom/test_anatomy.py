@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.phantom.anatomy import ANATOMY_AXES, Anatomy, Template, labels, load_template
 from linumpy.phantom.params import preset
 

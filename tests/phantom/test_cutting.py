@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.phantom.cutting import face_grid, face_unevenness_um, plan_slices
 from linumpy.phantom.params import preset
 

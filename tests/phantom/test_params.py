@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.phantom.flags import add_flags, from_flags
 from linumpy.phantom.params import (

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.phantom.flags import add_flags, from_flags
 from linumpy.phantom.params import PhantomParams, preset
 from linumpy.phantom.physics import EFFECTS, draw_physics, foreign

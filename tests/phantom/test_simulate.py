@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError, LinumpyError, OutputExistsError
+from linumpy.core.errors import InputError, LinumpyError, OutputExistsError
 from linumpy.phantom import simulate as simulate_module
 from linumpy.phantom.anatomy import Template
 from linumpy.phantom.params import preset

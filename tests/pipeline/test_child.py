@@ -34,7 +34,7 @@ sys.exit(128 + came[0])
 LAUNCHER = """\
 import os, sys
 from linumpy.cli import run
-from linumpy.nextflow import run_nextflow
+from linumpy.launcher.nextflow import run_nextflow
 command = [sys.executable, "-c", os.environ["CHILD"]]
 run(lambda: sys.exit(run_nextflow(command, os.environ, ["run", "main.nf"])), take_signals=False)
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.failures import last_words, unstaged
+from linumpy.core.failures import last_words, unstaged
 
 ARGUMENTS = ["run", "main.nf", "--input", "raw tiles", "--output", "out"]
 COMMAND = "  linum_nextflow.py run main.nf --input 'raw tiles' --output out -resume"

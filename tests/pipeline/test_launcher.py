@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from linumpy import nextflow
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
+from linumpy.launcher import nextflow
 
 
 def program(folder: Path, name: str, body: str) -> Path:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.maven import class_path
-from linumpy.nextflow import NEXTFLOW, cache_folder, find_java
+from linumpy.launcher.maven import class_path
+from linumpy.launcher.nextflow import NEXTFLOW, cache_folder, find_java
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PARSER = "io.nextflow:nf-lang:25.04.0"

@@ -15,8 +15,8 @@ from typing import Any
 import jgo.constants
 import pytest
 
-from linumpy.errors import LinumpyError
-from linumpy.maven import class_path
+from linumpy.core.errors import LinumpyError
+from linumpy.launcher.maven import class_path
 
 POM = """<project><modelVersion>4.0.0</modelVersion><groupId>{group}</groupId>
 <artifactId>{name}</artifactId><version>1.0</version><dependencies>{needs}</dependencies></project>"""
@@ -78,7 +78,7 @@ def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr(jgo.constants, "MAVEN_CENTRAL_URL", address)
-    monkeypatch.setattr("linumpy.maven.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("linumpy.launcher.maven.time.sleep", lambda _seconds: None)
     yield repository
     server.shutdown()
     server.server_close()

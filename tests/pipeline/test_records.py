@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.nextflow import launch_command
+from linumpy.launcher.nextflow import launch_command
 
 from .conftest import REPOSITORY, Launcher, make_raw
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rocrate.rocrate import ROCrate
 
-from linumpy.exit_status import DEVICE_MEMORY
+from linumpy.core.exit_status import DEVICE_MEMORY
 
 from .conftest import REPOSITORY, Launch, Launcher, make_raw, read_trace
 from .test_params import PROPERTIES

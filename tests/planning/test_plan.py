@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.errors import InputError, LinumpyError
+from linumpy.core.errors import InputError, LinumpyError
 from linumpy.io.omezarr import open_image
 from linumpy.planning.machine import Resources
 from linumpy.planning.plan import make_plan, with_given

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.grid import open_grid
 from linumpy.planning.plan_params import DEFAULTS, PlanParams
 from linumpy.planning.survey import survey

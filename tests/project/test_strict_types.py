@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy import arrays, device
+from linumpy.core import arrays, device
 
 ROOT = Path(__file__).resolve().parents[2]
 STRICT = {

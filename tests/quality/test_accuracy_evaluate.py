@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.quality.evaluate import ORDER, evaluate, failed
 from linumpy.quality.figure import AT_LEAST, format_table, make_figure, not_measured, plain
 from linumpy.quality.ideal import build_ideal_run

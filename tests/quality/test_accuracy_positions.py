@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.quality.positions import remove_group_means, slice_positions, tile_positions
 from linumpy.quality.run import Run
 from linumpy.quality.truth import load_truth

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.phantom.params import preset
 from linumpy.phantom.simulate import simulate
 from linumpy.quality.truth import load_truth

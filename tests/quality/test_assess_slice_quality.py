@@ -8,7 +8,7 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 from linumpy.brain.slice_planes import SliceVolume
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.omezarr import create_image
 from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.grid import GridInfo, GridTile, create_grid
 from linumpy.io.omezarr import open_image
 from linumpy.quality.diagnostics_rotation import (

@@ -6,7 +6,7 @@ from scipy import ndimage
 from scipy.ndimage import gaussian_filter
 
 from linumpy.brain.slice_planes import bin_planes
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.quality.similarity import (
     SSIM_WINDOW_PX,
     compare_planes,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.report.finish import finish_run
 from linumpy.report.run_section import fill_run_parts, marked, replace_part
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.records.launches import finish_launches, page_record
 from linumpy.report.finish import finish_run
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.omezarr import open_image
 from linumpy.report.build import build_report
 

@@ -1,6 +1,6 @@
 """What tests of slices begin with: models learned from grids, with the usual parameters."""
 
-from linumpy.device import CPU
+from linumpy.core.device import CPU
 from linumpy.slices.learn_models import learn_models
 from linumpy.stage_params.slices import SliceParams
 

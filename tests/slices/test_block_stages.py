@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_device, to_host
+from linumpy.core.device import to_device, to_host
 from linumpy.io.slice_layout import SHARD_PX, SliceLayout
 from linumpy.slices.block_stages import (
     Crop3dMosaicBelowInterface,

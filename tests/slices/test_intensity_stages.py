@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import volume_spec
@@ -41,7 +41,7 @@ def stitched(tmp_path_factory):
 @pytest.fixture(scope="module")
 def corrected(stitched):
     """The slice after each step, by name."""
-    from linumpy.device import CPU
+    from linumpy.core.device import CPU
 
     folder, options = stitched.parent, {"overwrite": False, "device": CPU}
     paths = {n: folder / f"{n}.ome.zarr" for n in ("axial", "cropped", "attenuation", "mu")}
@@ -148,7 +148,7 @@ def test_a_slice_that_shows_no_profile_is_left_as_it_is(tmp_path, rng, caplog):
     with create_image(path, spec, overwrite=False, with_valid=True) as image:
         image.array[:] = noise
         image.valid[:] = 1
-    from linumpy.device import CPU
+    from linumpy.core.device import CPU
 
     single.refocus_slice(path, corrected, {}, "model", models=None, overwrite=False, device=CPU)
     image = open_image(corrected)

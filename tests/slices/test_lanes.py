@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from linumpy.errors import DeviceStuckError
+from linumpy.core.errors import DeviceStuckError
 from linumpy.slices.lanes import divide, in_lanes
 
 KEYS = [(x, y) for x in range(4) for y in range(5)]

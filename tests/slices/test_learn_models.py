@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, axis_weights
 from linumpy.slices.learn_models import learn_models
 from linumpy.stage_params.slices import LearnParams, SliceParams

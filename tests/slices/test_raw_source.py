@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.io.grid import open_grid
 from linumpy.io.omezarr import open_image
 from linumpy.io.raw import discover_tiles
@@ -191,7 +191,7 @@ def counted(monkeypatch):
 
 
 def test_each_tile_is_read_once(tiny, models, tmp_path, counted):
-    from linumpy.device import CPU
+    from linumpy.core.device import CPU
 
     reconstruct(raw_inputs(tiny / "raw", [2])[0], tmp_path, models, CPU)
     assert len(counted) == len(set(counted)) == 9
@@ -254,7 +254,7 @@ def test_a_slice_of_zeros_is_refused(tiny, models, tmp_path, device):
 
 
 def test_a_tile_cut_short_is_named_before_anything_is_written(tiny, models, tmp_path):
-    from linumpy.device import CPU
+    from linumpy.core.device import CPU
 
     one = Slice(tiny / "raw", tmp_path / "raw")
     path = next(one.tiles[2, 1].path.glob("image_*.bin"))

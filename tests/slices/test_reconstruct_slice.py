@@ -150,7 +150,7 @@ def test_two_runs_are_the_same_to_the_bit(tiny_grids, models, device, tmp_path):
 
 def test_devices_agree(tiny_grids, models, tmp_path, device):
     """Within 1e-4 of the reference's 99.9th percentile; trivially so where there is one device."""
-    from linumpy.device import CPU
+    from linumpy.core.device import CPU
 
     reference, valid, _ = volume(fused(tiny_grids[1], tmp_path / "cpu", models, CPU))
     other, other_valid, _ = volume(fused(tiny_grids[1], tmp_path / "other", models, device))
@@ -180,7 +180,7 @@ def test_what_the_slice_says_of_itself(tiny_grids, tiny, models, device, tmp_pat
 
 
 def test_models_of_another_resolution_are_refused(tiny_grids, models, tmp_path):
-    from linumpy.errors import InputError
+    from linumpy.core.errors import InputError
 
     params = SliceParams.from_values({"resolution": 16.0})
     with pytest.raises(InputError, match="learn it at this resolution"):
@@ -189,7 +189,7 @@ def test_models_of_another_resolution_are_refused(tiny_grids, models, tmp_path):
 
 
 def test_existing_slices_are_kept(tiny_grids, models, tmp_path):
-    from linumpy.errors import OutputExistsError
+    from linumpy.core.errors import OutputExistsError
 
     out = tmp_path / "s.ome.zarr"
     out.mkdir()

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linumpy.device import CPU, is_device_array, to_device, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, is_device_array, to_device, to_host
+from linumpy.core.errors import InputError
 from linumpy.io.grid import open_grid
 from linumpy.slices import register_stage
 from linumpy.slices.block_stages import StitchedSource

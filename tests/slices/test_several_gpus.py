@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from linumpy.device import Device
-from linumpy.errors import InputError
+from linumpy.core.device import Device
+from linumpy.core.errors import InputError
 from linumpy.slices import gpu_sweep
 from linumpy.slices.engine import Sink, Source, Stage, run
 from linumpy.slices.store import TileStore

@@ -17,7 +17,7 @@ import zarr
 from scipy.ndimage import map_coordinates
 from skimage.transform import resize
 
-from linumpy.errors import InputError, OutputExistsError
+from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.grid import open_grid
 from linumpy.io.omezarr import open_image
 from linumpy.slices.grid_io import GridSource, SliceSource

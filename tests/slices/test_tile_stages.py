@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import CPU, to_host
+from linumpy.core.device import CPU, to_host
 from linumpy.intensity.fix_illumination_3d import brightness_map
 from linumpy.io.grid import open_grid
 from linumpy.slices.engine import on_device

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.correlation import Peak, flatten
 from linumpy.geometry.network import connected_components
 from linumpy.tiles.register_tiles import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.geometry.correlation import Peak
 from linumpy.tiles.register_tiles import (
     correlate_pair,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.tiles import stitch_3d_refined as module
 from linumpy.tiles.stitch_3d_refined import (
     blending_weights,

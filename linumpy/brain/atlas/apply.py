@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linumpy.brain.tissue_label import TissueLabel
-from linumpy.device import CPU, Array, Device, default_workers, namespace
+from linumpy.core.device import CPU, Array, Device, default_workers, namespace
+from linumpy.core.log import progress
+from linumpy.core.stream import stream
 from linumpy.geometry.orientation import orientation_of
 from linumpy.geometry.resample import HALF
 from linumpy.io.omezarr import Image, Shape, Triple, create_image, open_image
@@ -23,10 +25,8 @@ from linumpy.io.pyramid import Box, Part, Pyramid, write_parts
 from linumpy.io.reading import reading
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.io.usable import refuse_unusable
-from linumpy.log import progress
 from linumpy.store.atomic import atomic_path
 from linumpy.store.manifest import check_all, write_manifest
-from linumpy.stream import stream
 
 _EDGE = 1e-6
 

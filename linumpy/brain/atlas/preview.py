@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from linumpy.brain.atlas.volume import Volume, affine_sample
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.io.previews import figure_png
 from linumpy.store.atomic import atomic_path
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.brain.atlas.volume import Volume, tissue_mask
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 
 BINS = 50
 SAMPLES = 100_000

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.brain.atlas.volume import Volume, affine_sample, grid_affine, tissue_mask
-from linumpy.device import Array, namespace
+from linumpy.core.device import Array, namespace
 from linumpy.geometry.orientation import direction_matrix
 
 COARSE_VOXELS = 48

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.store.atomic import write_text
 
 _LPS_MM = np.array([[0, 0, -1e-3, 0], [0, -1e-3, 0, 0], [1e-3, 0, 0, 0], [0, 0, 0, 1]], dtype=float)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.device import Array, namespace, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import Array, namespace, to_host
+from linumpy.core.errors import InputError
 from linumpy.geometry.resample import HALF, apply_axis_weights, resample_masked, resampling_matrices
 from linumpy.io.atlas import Atlas
 from linumpy.io.omezarr import Image, Triple

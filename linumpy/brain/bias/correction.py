@@ -9,7 +9,7 @@ import numpy as np
 
 from linumpy.brain.bias.model import BiasModel, Fields
 from linumpy.brain.stacking import SLAB_PX
-from linumpy.device import CPU, Array, Device, namespace, to_device
+from linumpy.core.device import CPU, Array, Device, namespace, to_device
 from linumpy.geometry.resample import apply_axis_weights
 from linumpy.intensity.histogram_matching import apply_factors, matching_factors
 from linumpy.io.pyramid import Box

@@ -18,8 +18,10 @@ from linumpy.brain.bias.model import (
     stacked_sections,
 )
 from linumpy.brain.stacking import cuts
-from linumpy.device import CPU, Array, Device, default_workers, namespace, to_device, to_host
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Array, Device, default_workers, namespace, to_device, to_host
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger, progress
+from linumpy.core.stream import stream
 from linumpy.intensity.histogram_matching import (
     N_QUANTILES,
     mean_of_planes,
@@ -33,9 +35,7 @@ from linumpy.io.omezarr import Image, Shape
 from linumpy.io.pyramid import Box
 from linumpy.io.slice_layout import SHARD_PX
 from linumpy.io.usable import refuse_unusable
-from linumpy.log import logger, progress
 from linumpy.stage_params.bias import BiasParams
-from linumpy.stream import stream
 
 MAX_CELLS = 2**27
 """Cells are held in memory a few times over: half a gigabyte each time."""

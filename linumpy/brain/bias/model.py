@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from linumpy.brain.stacking import hann_weights
-from linumpy.device import Array, like, namespace
-from linumpy.errors import InputError
+from linumpy.core.device import Array, like, namespace
+from linumpy.core.errors import InputError
 from linumpy.intensity.n4 import n4_log_field
 from linumpy.intensity.n4_fit import DEGREE, N4Options, basis_matrix
 from linumpy.stage_params.bias import BiasParams

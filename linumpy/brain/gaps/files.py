@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linumpy.device import CPU, Device
-from linumpy.errors import InputError
+from linumpy.core.device import CPU, Device
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.io.tables import SliceConfig, parse_slice_id, stamp
-from linumpy.log import logger
 from linumpy.stage_params.gaps import InterpolateParams
 from linumpy.store.untrusted import TABLE_NBYTES, quoted, read_bounded
 
@@ -271,10 +271,10 @@ def write_preview(
     overwrite: bool = False,
 ) -> None:
     """Draw the end of the upper neighbour, the middle of what was made, and the lower one's top."""
+    from linumpy.core.style import INK, new_figure
     from linumpy.io.omezarr import open_image
     from linumpy.io.previews import figure_png, positive_window, shrink
     from linumpy.store.atomic import atomic_path
-    from linumpy.style import INK, new_figure
 
     pictures: list[tuple[str, Any]] = [("above the gap", planes[0].data[-1])]
     if made is not None:

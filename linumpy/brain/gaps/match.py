@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.device import to_host
+from linumpy.core.device import to_host
 from linumpy.stage_params.gaps import InterpolateParams
 
 MAX_SIDE_PX = 512

@@ -19,9 +19,9 @@ from linumpy.brain.manual.refine import shared_planes
 from linumpy.brain.manual.transforms import FILE_NAME, write_transform
 from linumpy.brain.poses import entry_of, stage_to_common
 from linumpy.brain.register_slices import SliceRegistration, SliceVolume
-from linumpy.device import CPU, Device, to_host
+from linumpy.core.device import CPU, Device, to_host
+from linumpy.core.log import progress
 from linumpy.io.slice_layout import SHARD_PX
-from linumpy.log import progress
 from linumpy.stage_params.gaps import ExportManualParams
 from linumpy.store.atomic import atomic_path, write_json
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from linumpy.brain.register_slices import SliceRegistration
-from linumpy.device import CPU, Device
-from linumpy.errors import InputError
-from linumpy.log import logger, progress
+from linumpy.core.device import CPU, Device
+from linumpy.core.errors import InputError
+from linumpy.core.log import logger, progress
 from linumpy.stage_params.gaps import RefineManualParams
 
 

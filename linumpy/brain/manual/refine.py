@@ -9,7 +9,7 @@ import numpy as np
 from linumpy.brain.poses import entry_of
 from linumpy.brain.register_slices import SliceRegistration, SliceVolume
 from linumpy.brain.rigid import fit_rigid, middle_px
-from linumpy.device import Array, namespace
+from linumpy.core.device import Array, namespace
 from linumpy.geometry.correlation import (
     ACCEPT_Z_SCORE,
     correlation_surface,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.geometry.zmorph import planar
 from linumpy.store.atomic import atomic_path
 

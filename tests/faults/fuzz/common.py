@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 
 LONGEST_MESSAGE = 4100
 """Characters of an error that a user still reads."""

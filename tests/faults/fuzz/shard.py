@@ -8,7 +8,7 @@ the shard. A reader of the whole and one of a part must agree.
 import google_crc32c
 import numpy as np
 
-from linumpy.errors import InputError
+from linumpy.core.errors import InputError
 from linumpy.gpu.objects import LocalObject
 from linumpy.store import codecs
 from linumpy.store.chunk_guard import ChunkPlan, check_chunk

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from linumpy.host_memory import free_host_bytes
+from linumpy.core.host_memory import free_host_bytes
 
 MIB = 1 << 20
 PAGES = {"SC_AVPHYS_PAGES": 2_000_000, "SC_PAGE_SIZE": 4096}

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from linumpy.errors import LinumpyError
-from linumpy.extras import extra_advice
+from linumpy.core.errors import LinumpyError
+from linumpy.core.extras import extra_advice
 from linumpy.store.atomic import atomic_path
 
 _LISTING = "class_path.txt"

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from linumpy import cli
-from linumpy.errors import (
+from linumpy.core.errors import (
     DeviceError,
     DeviceMemoryError,
     DeviceStuckError,
     InputError,
     OutputExistsError,
 )
-from linumpy.exit_status import DEVICE_LOST, DEVICE_MEMORY, FAILED, HOST_MEMORY, exit_status
+from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, FAILED, HOST_MEMORY, exit_status
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -6,7 +6,7 @@ import errno
 import re
 from collections.abc import Iterator
 
-from linumpy.errors import DeviceMemoryError, DeviceStuckError, InputError, LinumpyError
+from linumpy.core.errors import DeviceMemoryError, DeviceStuckError, InputError, LinumpyError
 
 FAILED = 1
 """An error that would come again: wrong input, no such device, an output that exists."""

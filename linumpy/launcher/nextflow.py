@@ -12,11 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from linumpy.errors import LinumpyError
-from linumpy.extras import extra_advice
-from linumpy.failures import last_words, printable
-from linumpy.installed_workflow import name_workflow
-from linumpy.maven import class_path
+from linumpy.core.errors import LinumpyError
+from linumpy.core.extras import extra_advice
+from linumpy.core.failures import last_words, printable
+from linumpy.launcher.installed_workflow import name_workflow
+from linumpy.launcher.maven import class_path
 
 NEXTFLOW = "io.nextflow:nextflow:24.10.0"
 MINIMUM_NEXTFLOW = (24, 10)

@@ -21,11 +21,11 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
-from linumpy.errors import LinumpyError
-from linumpy.leases.book import turn
-from linumpy.leases.lease import Ask, hold, want
-from linumpy.timeline import span
-from linumpy.watchdog import watch
+from linumpy.core.errors import LinumpyError
+from linumpy.core.leases.book import turn
+from linumpy.core.leases.lease import Ask, hold, want
+from linumpy.core.timeline import span
+from linumpy.core.watchdog import watch
 
 MOST_TURN_S = 20.0
 """How long to let other processes start CUDA first."""
@@ -41,7 +41,7 @@ def begin_cuda(ask: Ask) -> None:
     """Take GPUs and start CUDA on them, in a thread of its own; returns at once.
 
     Says nothing when there is none, or none was free: whoever needs one asks
-    `linumpy.device.resolve`.
+    `linumpy.core.device.resolve`.
     """
 
     def work() -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from linumpy import nextflow
-from linumpy.errors import LinumpyError
-from linumpy.installed_workflow import name_workflow, workflow_script
+from linumpy.core.errors import LinumpyError
+from linumpy.launcher import nextflow
+from linumpy.launcher.installed_workflow import name_workflow, workflow_script
 
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = str(ROOT / "main.nf")

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from linumpy.errors import DeviceError, InputError, LinumpyError
-from linumpy.leases import nvml
-from linumpy.leases.book import Book, Entry, OwnEntry
-from linumpy.leases.nvml import Gpu
+from linumpy.core.errors import DeviceError, InputError, LinumpyError
+from linumpy.core.leases import nvml
+from linumpy.core.leases.book import Book, Entry, OwnEntry
+from linumpy.core.leases.nvml import Gpu
 
 LEASED = "LINUMPY_LEASED_GPUS"
 """Environment variable by which a process tells those it starts that the GPUs visible to them,

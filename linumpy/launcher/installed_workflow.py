@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 
 NAME = "linumpy"
 """Stands for the installed workflow where ``nextflow run`` takes a project or script."""
@@ -38,7 +38,7 @@ def workflow_script(package: Path | None = None) -> Path:
     LinumpyError
         When the installation holds no workflow.
     """
-    package = package or Path(__file__).resolve().parent
+    package = package or Path(__file__).resolve().parent.parent
     for folder in (package / "workflow", package.parent):
         if (folder / "main.nf").is_file():
             return folder / "main.nf"

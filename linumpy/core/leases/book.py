@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linumpy.errors import DeviceError, InputError, LinumpyError
+from linumpy.core.errors import DeviceError, InputError, LinumpyError
 
 VARIABLE = "LINUMPY_LEASE_DIR"
 """Environment variable that names the shared folder."""

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from linumpy import extras
+from linumpy.core import extras
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -52,7 +52,7 @@ def tracked_texts():
         pytest.skip("no git checkout")
     for name in listing.stdout.split("\0"):
         path = ROOT / name
-        if not name or name == "tests/test_extras.py" or not path.is_file():
+        if not name or name == "tests/core/test_extras.py" or not path.is_file():
             continue
         try:
             yield name, path.read_text(encoding="utf-8")

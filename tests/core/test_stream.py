@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from linumpy.errors import InputError
-from linumpy.stream import StreamError, stream
+from linumpy.core.errors import InputError
+from linumpy.core.stream import StreamError, stream
 
 
 def test_results_come_in_order_and_are_all_written():

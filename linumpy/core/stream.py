@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from linumpy.errors import LinumpyError
+from linumpy.core.errors import LinumpyError
 
 K = TypeVar("K")
 V = TypeVar("V")

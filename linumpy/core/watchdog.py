@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from linumpy.exit_status import DEVICE_LOST
+from linumpy.core.exit_status import DEVICE_LOST
 
 EVERY_S = 60.0
 """Between questions to a device; each takes as long as what it has been given to do."""

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from linumpy import cli, device
+from linumpy import cli
+from linumpy.core import device
 from linumpy.slices.engine import resting_bytes
 
 FREE = 16 << 30

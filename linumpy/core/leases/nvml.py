@@ -210,7 +210,7 @@ def _ask_cuda() -> list[str]:
     import subprocess
 
     code = (
-        "import ctypes, linumpy.leases.nvml as nvml\n"
+        "import ctypes, linumpy.core.leases.nvml as nvml\n"
         "driver = ctypes.CDLL('libcuda.so.1')\n"
         "driver.cuInit(0)\n"
         "print(*(nvml._cuda_uuids(driver) or []))"

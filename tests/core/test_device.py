@@ -4,8 +4,8 @@ import sys
 import numpy as np
 import pytest
 
-import linumpy.device as policy
-from linumpy.errors import DeviceError
+import linumpy.core.device as policy
+from linumpy.core.errors import DeviceError
 
 
 def test_the_cpu_is_what_one_gets_without_asking():
@@ -14,7 +14,7 @@ def test_the_cpu_is_what_one_gets_without_asking():
 
 
 def test_each_device_is_resolved_when_asked_for(device):
-    from linumpy.device import resolve
+    from linumpy.core.device import resolve
 
     assert resolve(device.is_gpu) == device
 
@@ -60,7 +60,7 @@ def test_arrays_stay_where_they_are(xp):
 
 
 def test_nothing_heavy_is_imported_with_the_device_policy():
-    code = "import sys, linumpy.device; print(sorted(sys.modules))"
+    code = "import sys, linumpy.core.device; print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for name in ("cupy", "zarr", "scipy", "matplotlib"):
         assert f"'{name}'" not in done.stdout

@@ -1,0 +1,1 @@
+"""Nextflow without an installation: its files, Java, and the workflow in the wheel."""
