@@ -47,6 +47,9 @@ class Mini:
             f"includeConfig '{REPOSITORY}/conf/base.config'\n"
             f"includeConfig '{REPOSITORY}/conf/records.config'\n"
             "executor { cpus = 20; memory = '99 GB'; queueSize = 20 }\n"
+            # Each local task holds a thread; by default there are two on two cores, so that tasks
+            # that wait for another could keep it from starting.
+            "poolSize = 20\n"
             "report.enabled = false\ntimeline.enabled = false\ndag.enabled = false\n",
             encoding="utf-8",
         )

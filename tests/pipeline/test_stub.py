@@ -42,8 +42,11 @@ PUBLISHED = {
     "ro-crate-metadata.json",
     "accuracy.json",
     "shifts_xy.csv",
+    "shifts_xy.parquet",
     "shifts_xy_clean.csv",
+    "shifts_xy_clean.parquet",
     "slice_config.csv",
+    "slice_config.parquet",
     "slices/slice_z01_interpolated.ome.zarr",
     "diagnostics/slice_z01_interpolated_diagnostics.json",
     "diagnostics/slice_z01_manifest.csv",
@@ -205,7 +208,7 @@ def test_chained_mode_from_published_grids(stubs: Stubs) -> None:
         "generate_pipeline_report (report)",
     }
     assert read_trace(output) == dict.fromkeys(expected, "COMPLETED")
-    fused_only = {"accuracy.json", "shifts_xy.csv"}
+    fused_only = {"accuracy.json", "shifts_xy.csv", "shifts_xy.parquet"}
     same = {
         name.replace("raw_tiles", "sub-1")
         for name in PUBLISHED - fused_only
