@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from .conftest import SCRIPTS
+from ..conftest import SCRIPTS
 
 PRODUCT = """
 import hashlib, sys

@@ -19,7 +19,7 @@ from linumpy.core.errors import (
 )
 from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, FAILED, HOST_MEMORY, exit_status
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class OutOfMemoryError(MemoryError):

@@ -11,7 +11,7 @@ import pytest
 
 from linumpy.core import extras
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 # What a page, message, workflow or build step may name besides the project itself and files.

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from .conftest import SCRIPTS
+from ..conftest import SCRIPTS
 
 # Not fsspec: zarr imports it wherever it is installed.
 FOR_BRAINS = ("skimage", "ome_zarr", "dask", "aiohttp", "s3fs")

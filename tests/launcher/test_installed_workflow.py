@@ -8,7 +8,7 @@ from linumpy.core.errors import LinumpyError
 from linumpy.launcher import nextflow
 from linumpy.launcher.installed_workflow import name_workflow, workflow_script
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MAIN = str(ROOT / "main.nf")
 SESSION = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f"
 
