@@ -9,18 +9,8 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.core.log import progress
-from linumpy.mosaic.grid_options import (
-    NATIVE_RESOLUTION,
-    GridOptions,
-    add_grid_options,
-    grid_options,
-)
-from linumpy.mosaic.psoct_options import (
-    STAGE_TO_ARRAY,
-    PsoctOptions,
-    add_psoct_options,
-    psoct_options,
-)
+from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, add_grid_options, grid_options
+from linumpy.mosaic.raw_formats import RAW_FORMATS, add_format_flags, chosen_format
 
 DESCRIPTION = """Turn the raw tiles of one slice into a mosaic grid (OME-Zarr).
 
@@ -46,9 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="isotropic voxel of the grid; -1 keeps the voxels of the microscope",
     )  # fmt: skip
     add_grid_options(parser)
-    # The stages of both microscopes run differently.
+    # The stages of microscopes run differently: the default is that of the format.
     parser.set_defaults(stage_to_array=None)
-    add_psoct_options(parser)
+    add_format_flags(parser)
     return parser
 
 
@@ -56,29 +46,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
     parser = build_parser()
     args = parse(parser, argv)
-    is_psoct = args.data_type == "PSOCT"
-    psoct = psoct_options(args)
-    if not is_psoct and psoct != PsoctOptions():
-        parser.error("flags of a PS-OCT come with --data_type PSOCT alone")
+    data_type, own = chosen_format(parser, args)
     if args.stage_to_array is None:
-        args.stage_to_array = STAGE_TO_ARRAY if is_psoct else GridOptions.stage_to_array
+        args.stage_to_array = RAW_FORMATS[data_type].stage_to_array
+
     from linumpy.core.device import resolve
+    from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
 
-    shared = {
-        "device": resolve(args.use_gpu, args.gpu_memory),
-        "overwrite": args.overwrite,
-        "progress": progress,
-    }
-    place = (args.from_root_directory, args.slice, args.output)
-    options = grid_options(args, args.resolution)
-    if is_psoct:
-        from linumpy.mosaic.create_mosaic_grid_psoct import create_mosaic_grid_psoct
-
-        create_mosaic_grid_psoct(*place, options, psoct, **shared)
-    else:
-        from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
-
-        create_mosaic_grid_3d(*place, options, **shared)
+    create_mosaic_grid_3d(
+        args.from_root_directory,
+        args.slice,
+        args.output,
+        grid_options(args, args.resolution),
+        own,
+        data_type=data_type,
+        device=resolve(args.use_gpu, args.gpu_memory),
+        overwrite=args.overwrite,
+        progress=progress,
+    )
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ from linumpy.io.grid import Grid, open_grid
 from linumpy.io.raw import RawTile, discover_tiles, tiles_of_slice
 from linumpy.io.raw_files import image_files
 from linumpy.io.sample_checks import GARBLED
-from linumpy.mosaic.create_mosaic_grid_3d import PreparedTile, RawTiles, open_raw_tiles
 from linumpy.mosaic.grid_options import GridOptions
+from linumpy.mosaic.raw_tiles import RawTiles, open_raw_tiles
 from linumpy.mosaic.shifts import grids_by_id
+from linumpy.mosaic.slice_tiles import PreparedTile
 from linumpy.store.atomic import write_json
 
 RECORD = "tile_cleaning.json"

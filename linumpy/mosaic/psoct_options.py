@@ -1,4 +1,4 @@
-"""Which of a PS-OCT's data are read: what the script asks that takes ``.oct`` files."""
+"""Options of the PS-OCT format: camera, angle, depths, and their flags."""
 
 from __future__ import annotations
 
@@ -49,13 +49,9 @@ class PsoctOptions:
 
 
 def add_psoct_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--data_type`` and the flags of `PsoctOptions`."""
+    """Add the flags of `PsoctOptions`."""
     default = PsoctOptions()
     group = parser.add_argument_group("PS-OCT")
-    group.add_argument(
-        "--data_type", choices=("OCT", "PSOCT"), default="OCT",
-        help="OCT: folders of tiles; PSOCT: .oct files with a .scan file",
-    )  # fmt: skip
     group.add_argument(
         "--polarization", type=int, default=default.polarization,
         help="1 for the first camera, 2 for the second",

@@ -11,14 +11,10 @@ import numpy as np
 
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger
-from linumpy.io.grid import NOMINAL_OVERLAP_FRACTION, GridTile
+from linumpy.io.grid import GridTile
 from linumpy.io.psoct import MEMBERS, OctHeader, read_oct_header, read_scan_positions
-from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY, PsoctOptions
-
-Key = tuple[int, int]
-
-_SAME_LINE = 0.25
+from linumpy.mosaic.tile_places import Key, places_from_positions
 
 
 @dataclass(frozen=True)
@@ -69,25 +65,19 @@ def read_psoct_slice(
     headers = [read_oct_header(path) for path in chosen]
     _check(headers, options)
     first = headers[0]
-    axes = parse_stage_to_array(stage_to_array)
-    centre = np.stack([sign * position[:, axis] for axis, sign in axes], axis=1) * 1e3
     _, pixel_x, pixel_y = first.voxel_um
-    fov = np.array([first.shape_px[1] * pixel_x, first.shape_px[2] * pixel_y])
-    index, step = _grid_index(centre, fov)
-    _refuse_same_place(chosen, index)
-    by_place = {(int(i), int(j)): n for n, (i, j) in enumerate(index)}
-    places = tuple(
-        _place(key, by_place.get(key), centre, index, step, axes)
-        for key in np.ndindex(*(index.max(axis=0) + 1))
+    fov_um = np.array([first.shape_px[1] * pixel_x, first.shape_px[2] * pixel_y])
+    places = places_from_positions(
+        chosen, position, fov_um, stage_to_array, " (or --n_angles, when angles take turns)"
     )
-    holes = len(places) - len(by_place)
+    holes = len(places.tiles) - len(places.numbers)
     if holes:
         logger.warning("%s: places of the tile grid without a file: %d", root, holes)
     return PsoctSlice(
         root=root,
-        headers={key: headers[by_place[key]] for key in sorted(by_place)},
-        places=places,
-        overlap_fraction=_overlap(step, fov),
+        headers={key: headers[number] for key, number in places.numbers.items()},
+        places=places.tiles,
+        overlap_fraction=places.overlap_fraction,
     )
 
 
@@ -154,59 +144,3 @@ def _check(headers: Sequence[OctHeader], options: PsoctOptions) -> None:
             "%s: the last %d of %d x-planes fill no B-scan of %d and are left out",
             first.path.parent, left, first.size[0], first.n_averages,
         )  # fmt: skip
-
-
-def _grid_index(centre: np.ndarray, fov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each tile's place in the grid, and the step along both axes (um; 0 for one row)."""
-    index, steps = np.zeros(centre.shape, int), np.zeros(2)
-    for axis in (0, 1):
-        order = np.argsort(centre[:, axis], kind="stable")
-        ends = np.flatnonzero(np.diff(centre[order, axis]) > _SAME_LINE * fov[axis]) + 1
-        lines = np.split(order, ends)
-        if len(lines) == 1:
-            continue
-        gaps = np.diff([centre[line, axis].mean() for line in lines])
-        steps[axis] = np.median(gaps)
-        # A line of which no tile was imaged leaves a gap of two steps.
-        numbers = np.cumsum([0, *np.rint(gaps / steps[axis]).clip(1)]).astype(int)
-        for number, line in zip(numbers, lines, strict=True):
-            index[line, axis] = number
-    return index, steps
-
-
-def _refuse_same_place(files: Sequence[Path], index: np.ndarray) -> None:
-    seen: dict[tuple[int, ...], Path] = {}
-    for path, place in zip(files, index.tolist(), strict=True):
-        other = seen.setdefault(tuple(place), path)
-        if other is not path:
-            raise InputError(
-                f"{other} and {path}: two tiles at one position of the .scan file; expected tiles "
-                "a step apart (or --n_angles, when angles take turns)"
-            )
-
-
-def _place(
-    key: Key,
-    number: int | None,
-    centre: np.ndarray,
-    index: np.ndarray,
-    step: np.ndarray,
-    axes: Sequence[tuple[int, int]],
-) -> GridTile:
-    if number is not None:
-        position = centre[number]
-        flags: tuple[str, ...] = ()
-    else:
-        position = np.median(centre - index * step, axis=0) + np.asarray(key) * step
-        flags = ("nominal_position",)
-    stage_mm = [0.0, 0.0]
-    for (axis, sign), value in zip(axes, position, strict=True):
-        stage_mm[axis] = sign * float(value) / 1e3
-    return GridTile(*key, stage_mm[0], stage_mm[1], None, number is not None, flags)
-
-
-def _overlap(step: np.ndarray, fov: np.ndarray) -> float:
-    shares = [1 - s / f for s, f in zip(step, fov, strict=True) if s > 0]
-    if not shares:
-        return NOMINAL_OVERLAP_FRACTION
-    return round(float(np.clip(np.mean(shares), 0, 1 - 1e-6)), 6)

@@ -9,8 +9,9 @@ from pathlib import Path
 from linumpy.core.errors import InputError
 from linumpy.io.raw import discover_tiles, ids_text
 from linumpy.io.tables import SliceConfig, read_shifts, read_slice_config
-from linumpy.mosaic.create_mosaic_grid_3d import GridOptions, galvo_shift_of_slice
+from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.raw_slice import read_raw_slice
+from linumpy.mosaic.raw_tiles import galvo_shift_of_slice
 from linumpy.mosaic.shifts import holds_grids, read_grid_infos
 
 CALIBRATION = "calibration_slice"

@@ -16,8 +16,8 @@ from linumpy.core.device import to_host
 from linumpy.core.errors import InputError
 from linumpy.io.psoct import HEADER, MEMBERS
 from linumpy.io.stage_axes import parse_stage_to_array
-from linumpy.mosaic.create_mosaic_grid_3d import open_raw_tiles
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY
+from linumpy.mosaic.raw_tiles import open_raw_tiles
 from linumpy.store.atomic import atomic_path
 
 RETARDATION_DEG = 40.0

@@ -1,7 +1,7 @@
 """Raw tiles as a source of the slice engine: what a mosaic grid would hold, without the grid.
 
 A slice that comes out of here is the same to the bit as one made through a grid on disk, as both
-read, cut, mask and flag their tiles by the same code (`linumpy.mosaic.create_mosaic_grid_3d`).
+read, cut, mask and flag their tiles by the same code (`linumpy.mosaic.raw_tiles`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from linumpy.io.omezarr import Shape, Triple
 from linumpy.io.raw import RawTile, discover_tiles, tiles_of_slice
 from linumpy.io.raw_files import image_files
 from linumpy.io.tables import read_slice_config, selected_ids
-from linumpy.mosaic.create_mosaic_grid_3d import RawTiles, TileNotes, open_raw_tiles
 from linumpy.mosaic.grid_options import GridOptions, grid_options
 from linumpy.mosaic.raw_slice import axial_resolution_um, read_raw_slice
+from linumpy.mosaic.raw_tiles import RawTiles, open_raw_tiles
+from linumpy.mosaic.slice_tiles import TileNotes
 from linumpy.slices.engine import Source
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.tile import Key, Tile

@@ -38,7 +38,8 @@ HEAVY = (
     *("numpy", "scipy.ndimage", "scipy.fft", "scipy.optimize", "scipy.sparse.linalg", "PIL.Image"),
     *("zarr", "zarrs", "zarr.codecs", "linumpy.store.guarded_pipeline", "linumpy.cli"),
     *("linumpy.slices.reconstruct_slice", "linumpy.brain.output", "linumpy.slices.aip_output"),
-    *("linumpy.mosaic.create_mosaic_grid_3d", "linumpy.io.previews", "linumpy.slices.learn_models"),
+    *("linumpy.mosaic.create_mosaic_grid_3d", "linumpy.mosaic.raw_tiles", "linumpy.io.previews"),
+    "linumpy.slices.learn_models",
 )
 
 

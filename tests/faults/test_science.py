@@ -20,7 +20,8 @@ from linumpy.io.grid import open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.usable import LARGEST, all_usable, mask_unusable, refuse_unusable
-from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d, prepare_tile
+from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
+from linumpy.mosaic.slice_tiles import prepare_tile
 from linumpy.quality.assess_folder import assess_folder
 from linumpy.slices import single_stages as single
 from linumpy.slices.grid_io import GridSource, SliceSource

@@ -230,7 +230,7 @@ def test_neighbours_of_dark_tiles_tell_of_a_drift() -> None:
 
 @pytest.mark.slow
 def test_every_tile_of_a_drifting_phantom_is_cut_where_its_band_lies(tmp_path: Path) -> None:
-    from linumpy.mosaic.create_mosaic_grid_3d import open_raw_tiles
+    from linumpy.mosaic.raw_tiles import open_raw_tiles
 
     params = preset("tiny", n_slices=1, galvo_drift_per_tile_px=1.5, dark_tile_fraction=0.15, nz=70)
     folder = simulate(tmp_path / "phantom", params, seed=8)

@@ -5,7 +5,7 @@ import pytest
 
 from linumpy.core.device import to_host
 from linumpy.io.sample_checks import check_samples
-from linumpy.mosaic.create_mosaic_grid_3d import prepare_tile
+from linumpy.mosaic.slice_tiles import prepare_tile
 
 SHAPE = (40, 30, 24)
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from linumpy.core.errors import InputError
-from linumpy.mosaic.create_mosaic_grid_3d import GridOptions, create_mosaic_grid_3d
+from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
+from linumpy.mosaic.grid_options import GridOptions
 
 
 class Acquisition:

@@ -147,7 +147,7 @@ def test_sizes_are_checked_before_any_sample_is_read(
     acquisition: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen to fail without the error of `raw.image_files`."""
-    import linumpy.mosaic.create_mosaic_grid_3d as module
+    import linumpy.mosaic.raw_tiles as module
 
     for name in ("read_tile", "read_aip"):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("samples were read"))
@@ -230,7 +230,7 @@ def test_an_error_in_the_middle_leaves_nothing(
     acquisition: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen to fail where `atomic_path` leaves what it began."""
-    import linumpy.mosaic.create_mosaic_grid_3d as module
+    import linumpy.mosaic.raw_tiles as module
 
     def fail_late(tile: Any, info: Any) -> np.ndarray:
         if tile.name == "tile_x04_y10_z00" and acquisition.grids.exists():

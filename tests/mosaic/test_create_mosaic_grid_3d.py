@@ -12,11 +12,9 @@ import pytest
 
 from linumpy.geometry.resample import resample_mosaic_grid
 from linumpy.io.grid import open_grid
-from linumpy.mosaic.create_mosaic_grid_3d import (
-    GridOptions,
-    create_mosaic_grid_3d,
-    prepare_tile,
-)
+from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
+from linumpy.mosaic.grid_options import GridOptions
+from linumpy.mosaic.slice_tiles import prepare_tile
 from linumpy.phantom.params import preset
 from linumpy.phantom.simulate import simulate
 

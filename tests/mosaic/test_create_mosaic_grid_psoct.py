@@ -1,12 +1,14 @@
 """Mosaic grids of ``.oct`` files, voxel by voxel against what was written."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from linumpy.core.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, resampling_matrices
 from linumpy.io.grid import open_grid
-from linumpy.mosaic.create_mosaic_grid_psoct import create_mosaic_grid_psoct
+from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.psoct_options import STAGE_TO_ARRAY, PsoctOptions
 from linumpy.mosaic.psoct_slice import find_oct_files
@@ -15,6 +17,8 @@ from linumpy.phantom.psoct import export_psoct, mixing_deg, write_oct
 RANGE_MM = (0.6, 0.4, 0.05)
 STEP_MM = (0.48, 0.3)
 OPTIONS = PsoctOptions(depth_px=(0, 5))
+
+create_mosaic_grid_psoct = partial(create_mosaic_grid_3d, data_type="PSOCT")
 
 
 def write_slice(folder, rng, shape=(2, 3), n_angles=1, skip=(), order=None, tile=(5, 6, 4)):
@@ -62,7 +66,7 @@ def test_the_phantom_comes_back_voxel_by_voxel(tiny, tiny_grids, tmp_path, devic
 def test_rows_run_against_y_and_columns_along_x(tmp_path, rng, device):
     written = write_slice(tmp_path / "files", rng, order=[4, 1, 5, 0, 3, 2])
     info = create_mosaic_grid_psoct(
-        tmp_path / "files", 7, tmp_path / "g.ome.zarr", psoct=OPTIONS, device=device
+        tmp_path / "files", 7, tmp_path / "g.ome.zarr", own=OPTIONS, device=device
     )
     grid = open_grid(tmp_path / "g.ome.zarr")
     assert grid.info == info and info.slice_id == 7
@@ -97,7 +101,7 @@ def test_files_take_turns_with_angles(tmp_path, rng, angle):
         "tile_10.oct",
     ]
     options = PsoctOptions(2, angle, 3, (1, 4))
-    create_mosaic_grid_psoct(tmp_path / "files", 0, tmp_path / "g.ome.zarr", psoct=options)
+    create_mosaic_grid_psoct(tmp_path / "files", 0, tmp_path / "g.ome.zarr", own=options)
     grid = open_grid(tmp_path / "g.ome.zarr")
     for (row, column, k), data in written.items():
         if k == angle:
@@ -138,7 +142,7 @@ def test_stages_refuse_complex_grids(tmp_path, rng):
         tmp_path / "files",
         0,
         tmp_path / "g.ome.zarr",
-        psoct=PsoctOptions(depth_px=(0, 5), return_complex=True),
+        own=PsoctOptions(depth_px=(0, 5), return_complex=True),
     )
     with pytest.raises(InputError, match=r"g.ome.zarr: holds complex samples.*--return_complex"):
         GridSource.open(tmp_path / "g.ome.zarr")
@@ -146,7 +150,7 @@ def test_stages_refuse_complex_grids(tmp_path, rng):
 
 def test_places_without_a_file_are_masked(tmp_path, rng):
     write_slice(tmp_path / "files", rng, shape=(3, 3), skip=[(1, 0), (1, 1), (1, 2), (0, 2)])
-    info = create_mosaic_grid_psoct(tmp_path / "files", 0, tmp_path / "g.ome.zarr", psoct=OPTIONS)
+    info = create_mosaic_grid_psoct(tmp_path / "files", 0, tmp_path / "g.ome.zarr", own=OPTIONS)
     # Of row 1 nothing was imaged: with a single gap of two steps there is no telling.
     assert info.grid_shape == (2, 3)
     absent = [t for t in info.tiles if not t.present]
@@ -166,7 +170,7 @@ def test_samples_that_are_not_finite_are_masked(tmp_path, rng, return_complex, d
     write_oct(folder / "a.oct", [data], RANGE_MM)
     (folder / "a.scan").write_text("Positions\n0,0")
     psoct = PsoctOptions(depth_px=(0, 5), return_complex=return_complex)
-    info = create_mosaic_grid_psoct(folder, 0, tmp_path / "g.ome.zarr", psoct=psoct, device=device)
+    info = create_mosaic_grid_psoct(folder, 0, tmp_path / "g.ome.zarr", own=psoct, device=device)
     grid = open_grid(tmp_path / "g.ome.zarr")
     valid = grid.read_valid(0, 0)
     assert valid[2, 3, 1] == 0 and valid.sum() == valid.size - 1
@@ -182,7 +186,7 @@ def make_bad(tmp_path, rng, **options):
 def refused(folder, match, psoct=OPTIONS, **options):
     output = folder.parent / "out.ome.zarr"
     with pytest.raises(InputError, match=match) as error:
-        create_mosaic_grid_psoct(folder, 0, output, psoct=psoct, **options)
+        create_mosaic_grid_psoct(folder, 0, output, own=psoct, **options)
     assert "\n" not in str(error.value)
     assert not output.exists()
 
@@ -203,7 +207,7 @@ def test_bad_folders(tmp_path, rng):
 
 def test_a_camera_that_is_not_there(tmp_path, rng):
     """Seen to fail without the errors of `psoct_slice._check` and
-    `create_mosaic_grid_psoct.finish`.
+    `slice_tiles.finish`.
     """
     folder = tmp_path / "files"
     folder.mkdir()

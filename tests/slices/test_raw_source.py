@@ -12,6 +12,7 @@ from linumpy.io.grid import open_grid
 from linumpy.io.omezarr import open_image
 from linumpy.io.raw import discover_tiles
 from linumpy.mosaic import create_mosaic_grid_3d as maker
+from linumpy.mosaic import raw_tiles
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.learn_models import AcquisitionModels, learn_models
@@ -180,13 +181,13 @@ def test_slices_are_those_of_the_grid_to_the_bit(tiny, models, tmp_path, device,
 @pytest.fixture
 def counted(monkeypatch):
     """Count reads of whole tiles but those in search of the fly-back."""
-    read, names = maker.read_tile, []
+    read, names = raw_tiles.read_tile, []
 
     def read_tile(tile, info):
         names.append(tile.name)
         return read(tile, info)
 
-    monkeypatch.setattr(maker, "read_tile", read_tile)
+    monkeypatch.setattr(raw_tiles, "read_tile", read_tile)
     return names
 
 
