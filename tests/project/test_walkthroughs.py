@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .walkthroughs import Scratch, add_codec, add_tile_stage, named_files
+from .walkthroughs import Scratch, add_codec, add_raw_format, add_tile_stage, named_files
 
 pytestmark = pytest.mark.slow
 
@@ -44,3 +44,12 @@ def test_codec_is_added_by_the_walkthrough(scratch: Scratch) -> None:
         *("tests/io/test_bz2_chunks.py", "tests/io/test_codecs.py"),
         "tests/gpu/test_frames.py::test_arbitrary_bytes_are_survived",
     )
+
+
+def test_raw_format_is_added_by_the_walkthrough(scratch: Scratch) -> None:
+    add_raw_format(scratch)
+    changed = scratch.changed()
+    assert changed == named_files("Adding a raw format", new="npy")
+    assert len(changed) <= 5
+    scratch.run("-m", "ruff", "check", "--no-cache", "linumpy", "tests/mosaic")
+    scratch.pytest("tests/mosaic/test_npy_tiles.py", "tests/mosaic/test_raw_formats.py")

@@ -223,3 +223,20 @@ def add_codec(scratch: Scratch) -> None:
         "| bzip2 | CPU | CPU | CPU | by the CPU's cores |\n",
     )
     scratch.insert("CHANGELOG.md", "- **Rooms**", "- **bzip2** chunks are read and written.\n")
+
+
+def add_raw_format(scratch: Scratch) -> None:
+    """Add slices of NumPy files."""
+    scratch.add_files("raw_format")
+    scratch.insert(
+        "linumpy/mosaic/raw_formats.py",
+        '    )\n}\n"""All raw formats',
+        '        RawFormat("NPY", "NumPy files", "linumpy.mosaic.npy_tiles:open_npy_tiles"),\n',
+    )
+    scratch.insert(
+        "docs/formats.md",
+        "## mosaic_grid_3d_z07.ome.zarr\n",
+        "## NumPy files\n\n`--data_type NPY` reads the files that `tiles.csv` names, a line a "
+        "tile: name, x and y of its middle\nin mm.\n\n",
+    )
+    scratch.insert("CHANGELOG.md", "- **Rooms**", "- **NumPy files** as a raw format.\n")
