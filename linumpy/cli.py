@@ -19,7 +19,8 @@ from linumpy.core.leases.lease import DEFAULT_WAIT_S, Ask
 from linumpy.core.log import configure_logging, logger
 from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave
 from linumpy.migration import suggestion, translate
-from linumpy.store.remote import as_path, is_remote, refuse_remote_arguments
+from linumpy.store.addresses import is_remote
+from linumpy.store.remote import as_path, refuse_remote_arguments
 
 # Before NumPy is loaded: products of matrices are rounded differently with another number of
 # threads, and the threads that work on tiles take all cores as it is.

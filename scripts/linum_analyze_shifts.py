@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Analyse the table."""
     args = parse(build_parser(), argv)
 
-    from linumpy.mosaic.analyze_shifts import analyze_shifts_file
+    from linumpy.mosaic.shift_files import analyze_shifts_file
 
     params = build(ShiftAnalysisParams, read_params(args))
     analyze_shifts_file(args.shifts, args.output, params, overwrite=args.overwrite)

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if (args.slice_config_in is None) != (args.slice_config_out is None):
         parser.error("--slice_config_in and --slice_config_out go together")
 
-    from linumpy.mosaic.detect_rehoming import clean_shifts_file
+    from linumpy.mosaic.shift_files import clean_shifts_file
     from linumpy.store.atomic import refuse_existing
 
     refuse_existing(args.output, args.overwrite)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 from linumpy.params import add_assume_unit, add_choice, chosen
-from linumpy.store.remote import as_path, is_remote
+from linumpy.store.addresses import is_remote
+from linumpy.store.remote import as_path
 
 
 def build_parser() -> argparse.ArgumentParser:

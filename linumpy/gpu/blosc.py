@@ -29,23 +29,23 @@ def blosc_codec(layout: ChunkLayout) -> str:
     return str(getattr(name, "value", name))
 
 
-def refuse_other_blosc(layout: ChunkLayout) -> None:
-    """Raise unless nvCOMP knows the codec inside.
-
-    Raises
-    ------
-    UnsupportedLayout
-        Names the codec.
-    """
-    if blosc_codec(layout) not in CODECS:
-        raise UnsupportedLayout(f"blosc with {blosc_codec(layout)}")
-
-
 class Blosc:
     """Containers of one array."""
 
     def __init__(self, batch: StoredBatch) -> None:
         self._batch = batch
+
+    @staticmethod
+    def check(layout: ChunkLayout) -> None:
+        """Raise unless nvCOMP knows the codec inside.
+
+        Raises
+        ------
+        UnsupportedLayout
+            Names the codec.
+        """
+        if blosc_codec(layout) not in CODECS:
+            raise UnsupportedLayout(f"blosc with {blosc_codec(layout)}")
 
     def start(self) -> np.ndarray:
         """Read the headers, find the streams, decode and unshuffle them."""

@@ -75,6 +75,10 @@ class DeviceFormat(Protocol):
 
     def __init__(self, batch: StoredBatch) -> None: ...
 
+    @staticmethod
+    def check(layout: ChunkLayout) -> None:
+        """Raise `UnsupportedLayout` for chunks of the codec that the device does not decode."""
+
     def start(self) -> np.ndarray:
         """Start judging and decoding; return where each chunk will be, int64 addresses."""
         ...
@@ -99,16 +103,13 @@ def device_format(layout: ChunkLayout) -> type[DeviceFormat]:
         raise UnsupportedLayout(f"{layout.compression} is not decoded on the device")
     module, _, name = codec.device.partition(":")
     kind: type[DeviceFormat] = getattr(import_module(module), name)
-    if layout.compression == "blosc":
-        from linumpy.gpu.blosc import refuse_other_blosc
-
-        refuse_other_blosc(layout)
+    kind.check(layout)
     if layout.chunk_nbytes > nvcomp.MAX_CHUNK_NBYTES:
         raise UnsupportedLayout(f"chunks of {layout.chunk_nbytes} bytes")
     return kind
 
 
-class Raw:
+class Raw(DeviceFormat):
     """Chunks that are stored as they are."""
 
     def __init__(self, batch: StoredBatch) -> None:
@@ -166,7 +167,7 @@ class Aligned:
 EMPTY_ZSTD = bytes.fromhex("28b52ffd 20 00 010000")
 
 
-class Zstd:
+class Zstd(DeviceFormat):
     """Frames of RFC 8878, decoded by nvCOMP."""
 
     def __init__(self, batch: StoredBatch) -> None:
@@ -224,7 +225,7 @@ _WRAPPINGS = {
 }
 
 
-class Wrapped:
+class Wrapped(DeviceFormat):
     """LZ4 blocks behind their size, gzip members and zlib streams, decoded by nvCOMP."""
 
     def __init__(self, batch: StoredBatch) -> None:

@@ -22,8 +22,8 @@ from linumpy.gpu.objects import stored_object
 from linumpy.gpu.requests import box_of, kept_axes
 from linumpy.gpu.session import Session, session
 from linumpy.gpu.zarr_io import array_layout, read_zarr_to_gpu, selection_items
+from linumpy.store.addresses import is_remote
 from linumpy.store.chunk_layout import UnsupportedLayout
-from linumpy.store.remote import is_remote
 
 Window = tuple[slice, ...]
 

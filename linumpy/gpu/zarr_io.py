@@ -19,8 +19,9 @@ from linumpy.core.exit_status import is_lost
 from linumpy.gpu.decode import BATCH_NBYTES, ReadRecord
 from linumpy.gpu.session import Session, session
 from linumpy.store import codecs
+from linumpy.store.addresses import is_remote
 from linumpy.store.chunk_layout import HOST_CODECS, ChunkLayout, UnsupportedLayout, layout_of
-from linumpy.store.remote import is_remote, storage
+from linumpy.store.remote import storage
 
 CODECS = {
     codec.zarr_class[0]: f"linumpy.gpu.codecs.{codec.zarr_class[1]}"

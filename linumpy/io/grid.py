@@ -231,10 +231,6 @@ class GridWriter:
         if self._image.valid is not None:
             write_windows(self._image.valid, windows, masks_on_gpu(tiles, masks))
 
-    def update_tile(self, ix: int, iy: int, *, flags: tuple[str, ...]) -> None:
-        """Replace the flags of a tile in the metadata that is written at the end."""
-        self.update_flags({(ix, iy): flags})
-
     def update_flags(self, flags: Mapping[tuple[int, int], tuple[str, ...]]) -> None:
         """Replace the flags of tiles in the metadata that is written at the end, all at once."""
         tiles = tuple(

@@ -354,11 +354,6 @@ class SliceConfig:
         """Whether the slice goes into the brain."""
         return self.use is not False
 
-    @property
-    def force_skip(self) -> bool:
-        """Whether stacking must ignore the slice's transform."""
-        return self.use is False or self.auto_excluded is True
-
 
 _CONFIG_COLUMNS = {
     f.name: str(f.type) for f in dataclasses.fields(SliceConfig) if f.name != "extra"

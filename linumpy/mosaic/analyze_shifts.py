@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,25 +125,3 @@ def drift_mm(shifts: Sequence[XYShift]) -> np.ndarray:
     """
     steps = np.array([[s.x_shift_mm, s.y_shift_mm] for s in shifts]).reshape(-1, 2)
     return np.vstack([np.zeros(2), -np.cumsum(steps, axis=0)])
-
-
-def analyze_shifts_file(
-    shifts_path: Path, folder: Path, params: ShiftAnalysisParams, *, overwrite: bool = False
-) -> ShiftAnalysis:
-    """Write ``analyze_shifts.json``, ``shifts_xy_filtered.csv`` and ``shifts_drift.png``.
-
-    Raises
-    ------
-    OutputExistsError
-        When the filtered table exists and `overwrite` is false.
-    """
-    from linumpy.io.models import save_model
-    from linumpy.io.tables import read_shifts, write_shifts
-    from linumpy.mosaic.shift_plots import plot_analysis
-
-    shifts = read_shifts(shifts_path)
-    analysis, filtered = analyze_shifts(shifts, params)
-    write_shifts(folder / "shifts_xy_filtered.csv", filtered, corrections=True, overwrite=overwrite)
-    save_model(folder, "analyze_shifts", analysis)
-    plot_analysis(shifts, filtered, analysis, folder / "shifts_drift.png")
-    return analysis

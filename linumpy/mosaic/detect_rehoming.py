@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -220,53 +219,3 @@ def stamp_rehoming(
                 rehoming_reliable=shift.reliable,
             )
     return stamped
-
-
-def clean_shifts_file(
-    shifts_path: Path,
-    output: Path,
-    params: RehomingParams,
-    *,
-    config_in: Path | None = None,
-    config_out: Path | None = None,
-    diagnostics: Path | None = None,
-    overwrite: bool = False,
-) -> RehomingReport:
-    """Clean a table of shifts: between files.
-
-    Parameters
-    ----------
-    shifts_path, output
-        ``shifts_xy.csv`` to read and ``shifts_xy_clean.csv`` to write.
-    config_in, config_out
-        ``slice_config.csv`` to read and to write stamped.
-    diagnostics
-        Folder for ``rehoming_report.json`` and ``rehoming_plot.png``.
-    """
-    from linumpy.core.log import logger
-    from linumpy.io.models import save_model
-    from linumpy.io.tables import read_shifts, read_slice_config, write_shifts, write_slice_config
-
-    shifts = read_shifts(shifts_path)
-    rows = None if config_in is None else read_slice_config(config_in)
-    cleaned, events = detect_rehoming(shifts, params)
-    report = make_report(cleaned, events, params)
-    for event in events:
-        logger.warning(
-            "slice z%02d: stage step of (%.3f, %.3f) mm, %s",
-            event.slice_id,
-            *event.step_mm,
-            f"{event.kind}, taken as ({event.corrected_mm[0]:.3f}, {event.corrected_mm[1]:.3f}) mm"
-            if event.mended
-            else "large and lasting: kept, not reliable",
-        )
-    if diagnostics is not None:
-        from linumpy.mosaic.shift_plots import plot_rehoming
-
-        save_model(diagnostics, "rehoming_report", report)
-        plot_rehoming(shifts, cleaned, events, diagnostics / "rehoming_plot.png")
-    if config_out is not None and rows is not None:
-        stamped = stamp_rehoming(rows, cleaned, events)
-        write_slice_config(config_out, stamped, overwrite=overwrite)
-    write_shifts(output, cleaned, corrections=True, overwrite=overwrite)
-    return report

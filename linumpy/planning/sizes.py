@@ -89,11 +89,6 @@ class Sizes:
         return SAMPLE_BYTES * math.prod(self.brain_shape)
 
     @property
-    def stored_bytes(self) -> int:
-        """Bytes of everything on disk."""
-        return sum(self.output_stored.values()) + sum(self.work_stored.values())
-
-    @property
     def slices_bytes(self) -> int:
         """Bytes of all slice volumes."""
         return sum(size.volume_bytes for size in self.slices)

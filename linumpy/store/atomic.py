@@ -19,8 +19,8 @@ from typing import Any
 from linumpy.core.errors import InputError, LinumpyError, OutputExistsError
 from linumpy.core.exit_status import is_of_disk
 from linumpy.core.timeline import span
+from linumpy.store.addresses import refuse_remote
 from linumpy.store.aside import Aside, clean
-from linumpy.store.remote import refuse_remote
 
 _FSYNC_THREADS = 16
 # As Zarr's LocalStore names a file that it is about to rename.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from zarr.abc.store import Store
@@ -31,14 +31,17 @@ and whether the chunk is wanted completely."""
 class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
     """Zarrs' pipeline behind `linumpy.store.chunk_guard`, for arrays in local folders.
 
-    Where the store has a manifest, the file of each chunk is held against it first.
+    Where the store has a manifest, the file of each chunk is compared with it first.
 
     Where zarrs or the guard do not know a codec, zarr's own codecs do the work; so do they for
-    other stores, but for object stores: `linumpy.store.remote_pipeline` brings their chunks here.
+    other stores, but for object stores, which have a pipeline of their own.
     Zarrs does not compare the crc32c of a chunk that is wanted in part, nor of any in a shard that
     is: the guard does. Arrays in Fortran order or of foreign byte order, which zarrs refuses, are
     decoded aside and copied.
     """
+
+    for_object_stores: ClassVar[type[GuardedZarrsCodecPipeline] | None] = None
+    """Pipeline of arrays in object stores; `linumpy.store.host_zarr` names it."""
 
     _listed = True
 
@@ -53,9 +56,9 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
                 "most one compressor, and no shards within shards or within other codecs"
             )
         if isinstance(store, RemoteStore):
-            from linumpy.store.remote_pipeline import RemoteCodecPipeline
-
-            return RemoteCodecPipeline.from_array_metadata_and_store(array_metadata, store)
+            if cls.for_object_stores is None:
+                raise NotImplementedError("object stores are read in `host_context` alone")
+            return cls.for_object_stores.from_array_metadata_and_store(array_metadata, store)
         if not isinstance(store, LocalStore):
             raise NotImplementedError("only local folders can be checked before they are decoded")
         return super().from_array_metadata_and_store(array_metadata, store)

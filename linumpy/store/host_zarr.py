@@ -24,8 +24,10 @@ def host_context() -> Iterator[None]:
     from zarr.registry import register_pipeline
 
     from linumpy.store.guarded_pipeline import GuardedZarrsCodecPipeline
+    from linumpy.store.remote_pipeline import RemoteCodecPipeline
     from linumpy.store.zarr_settings import zarr_settings
 
+    GuardedZarrsCodecPipeline.for_object_stores = RemoteCodecPipeline
     register_pipeline(GuardedZarrsCodecPipeline)
     settings = {
         "codec_pipeline.path": f"{GuardedZarrsCodecPipeline.__module__}."

@@ -8,16 +8,14 @@ and refuses whatever would need a file system. Nothing heavy is imported here: w
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Generator, Iterable
 from pathlib import Path, PosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from linumpy.core.errors import InputError
+from linumpy.store.addresses import is_remote, spelled
 
-# One slash is enough: `Path` makes one of two.
-_REMOTE = re.compile(r"(s3|https?):/+(?=[^/])")
 _ZARR_NAMES = ("zarr.json", ".zgroup", ".zarray")
 
 
@@ -25,7 +23,7 @@ class RemotePath(PosixPath):
     """A path whose text is a URL, and whose content is fetched."""
 
     def __str__(self) -> str:
-        return _REMOTE.sub(r"\1://", super().__str__(), count=1)
+        return spelled(super().__str__())
 
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"
@@ -74,11 +72,6 @@ class RemotePath(PosixPath):
             yield self / name
 
 
-def is_remote(path: Path | str) -> bool:
-    """Whether a path is a URL of an object store or a web server, however it came to be spelled."""
-    return _REMOTE.match(str(path)) is not None
-
-
 def as_path(path: Path | str) -> Path:
     """Return a path as it goes through the program: a `RemotePath` where it is remote.
 
@@ -98,19 +91,6 @@ def as_path(path: Path | str) -> Path:
     if parts.query or parts.fragment:
         raise InputError(f"{remote}: expected a URL without ? and #, to which names can be added")
     return remote
-
-
-def refuse_remote(path: Path | str) -> None:
-    """Refuse a remote output.
-
-    Raises
-    ------
-    InputError
-        When the path is remote. An output appears by rename after its bytes are on the disk, so
-        that nothing half-written looks finished; object stores can do neither.
-    """
-    if is_remote(path):
-        raise InputError(f"{RemotePath(path)}: outputs must be local; write it here and copy it")
 
 
 def refuse_remote_arguments(args: argparse.Namespace) -> None:

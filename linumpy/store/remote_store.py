@@ -30,7 +30,6 @@ from zarr.storage import ObjectStore
 from linumpy.core.errors import InputError
 from linumpy.core.extras import extra_advice
 from linumpy.store.manifest import Manifest
-from linumpy.store.remote import RemotePath
 from linumpy.store.zarr_adapter import sync
 
 SILENCE_VARIABLE = "LINUMPY_REMOTE_TIMEOUT"
@@ -239,7 +238,7 @@ class RemoteStore(ObjectStore[Any]):
         return sync(collect())
 
 
-def open_store(path: RemotePath | Path) -> RemoteStore:
+def open_store(path: Path) -> RemoteStore:
     """Open what lies below a remote path.
 
     Raises
@@ -363,7 +362,7 @@ def _reason(error: Exception, attempts: int = 1) -> str:
 _copies: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def fetch_file(path: RemotePath) -> Path:
+def fetch_file(path: Path) -> Path:
     """Copy a remote file to a folder that goes when the process ends.
 
     Raises

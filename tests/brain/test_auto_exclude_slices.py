@@ -165,7 +165,7 @@ def test_every_exclusion_carries_its_reason():
     model = auto_exclude_slices(range(N), pairs_of(bad=(4,)), PARAMS)
     stamped = stamp_exclusions(rows, model)
     out = stamped[4]
-    assert (out.use, out.auto_excluded, out.force_skip, out.notes) == (False, True, True, "n")
+    assert (out.use, out.auto_excluded, out.notes) == (False, True, "n")
     assert out.exclude_reason == out.auto_exclude_reason == NO_MATCH
     assert stamped[0].auto_excluded is None and stamped[0].use is False
     assert stamped[5].auto_excluded is False and stamped[5].used

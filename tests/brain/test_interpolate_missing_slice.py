@@ -14,6 +14,7 @@ from linumpy.brain.gaps.files import (
     interpolate_gap,
     read_manifest,
 )
+from linumpy.brain.gaps.interpolate_missing_slice import COVERED, WIDE_GAP
 from linumpy.brain.gaps.match import (
     LOW_OVERLAP,
     MIRRORED,
@@ -23,7 +24,6 @@ from linumpy.brain.gaps.match import (
     PlaneStack,
     match_slices,
 )
-from linumpy.brain.interpolate_missing_slice import COVERED, WIDE_GAP
 from linumpy.brain.register_slices import SliceRegistration
 from linumpy.core.errors import InputError
 from linumpy.geometry.zmorph import affine_power, planar, turn_about

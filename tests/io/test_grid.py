@@ -37,7 +37,7 @@ def written(tmp_path, rng):
             valid = (rng.random(data.shape) > 0.1).astype(np.uint8)
             tiles[tile.ix, tile.iy] = data, valid
             writer.write_tile(tile.ix, tile.iy, data, valid)
-        writer.update_tile(1, 2, flags=("dark",))
+        writer.update_flags({(1, 2): ("dark",)})
     return path, tiles
 
 

@@ -14,9 +14,10 @@ from linumpy.core.errors import InputError
 from linumpy.io.grid import GridInfo, GridTile, create_grid, open_grid
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
+from linumpy.store.addresses import is_remote
 from linumpy.store.atomic import atomic_path
 from linumpy.store.manifest import adopt
-from linumpy.store.remote import RemotePath, as_path, is_remote, local_file, storage
+from linumpy.store.remote import RemotePath, as_path, local_file, storage
 from tests.faults.stores import make_store, noise, swap
 
 from .object_server import serve_folder
@@ -52,7 +53,7 @@ def write_grid(path, rng, flags=()):
     with create_grid(path, info, overwrite=False) as writer:
         for tile in tiles:
             writer.write_tile(tile.ix, tile.iy, rng.normal(size=(12, 40, 50)).astype("f4"))
-        writer.update_tile(1, 2, flags=flags)
+        writer.update_flags({(1, 2): flags})
     return path
 
 

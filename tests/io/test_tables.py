@@ -256,7 +256,7 @@ def test_what_counts_as_true(text: str, tmp_path: Path) -> None:
     path = tmp_path / "slice_config.csv"
     path.write_text(f"slice_id,use,auto_excluded\n0,{text},{text}\n")
     (row,) = read_slice_config(path)
-    assert row.use is True and row.used and row.force_skip
+    assert row.use is True and row.used and row.auto_excluded is True
 
 
 @pytest.mark.parametrize("text", ["false", "False", "0", "no", "n", "F"])
@@ -264,7 +264,7 @@ def test_what_counts_as_false(text: str, tmp_path: Path) -> None:
     path = tmp_path / "slice_config.csv"
     path.write_text(f"slice_id,use,auto_excluded\n0,{text},{text}\n")
     (row,) = read_slice_config(path)
-    assert row.use is False and not row.used and row.force_skip and row.auto_excluded is False
+    assert row.use is False and not row.used and row.auto_excluded is False
 
 
 def test_an_empty_use_means_used(tmp_path: Path) -> None:
@@ -272,7 +272,6 @@ def test_an_empty_use_means_used(tmp_path: Path) -> None:
     path.write_text("use,slice_id\n,2\nfalse,0\ntrue,1\n")
     rows = read_slice_config(path)
     assert [row.used for row in rows] == [False, True, True]
-    assert [row.force_skip for row in rows] == [True, False, False]
     assert selected_ids(rows, [3, 2, 1, 0]) == (1, 2, 3)
 
 

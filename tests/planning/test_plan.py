@@ -316,20 +316,23 @@ def test_what_will_not_fit_is_a_problem(headers):
     assert need <= int(re.search(r"(\d+)\.GB", lines[0])[1]) << 30 < need + (1 << 30)
 
 
+def stored_bytes(sizes):
+    return sum(sizes.output_stored.values()) + sum(sizes.work_stored.values())
+
+
 def test_disks_are_counted_once_and_refused_when_short(headers, tmp_path):
     root = headers({k: (3, 3) for k in range(4)})
     params = given(output=str(tmp_path / "out"))
     sizes = plan_sizes(survey(root, params), params)
     (disk,) = plan_disks(sizes, tmp_path / "out", tmp_path / "work" / "deep")
-    whole = sum(sizes.output_stored.values()) + sum(sizes.work_stored.values())
-    assert disk.wanted_bytes == whole == sizes.stored_bytes
+    assert disk.wanted_bytes == stored_bytes(sizes)
     assert disk.suffices
     assert disk.free_bytes == pytest.approx(os.statvfs(tmp_path).f_bavail
                                             * os.statvfs(tmp_path).f_frsize, rel=0.05)  # fmt: skip
     linked = plan_sizes(survey(root, params), given(publish_mode="link"))
     assert sum(linked.output_stored.values()) < 5e6 < sum(linked.work_stored.values())
     without = plan_sizes(survey(root, params), given(keep_mosaic_grids=False))
-    saved = sizes.stored_bytes - without.stored_bytes
+    saved = stored_bytes(sizes) - stored_bytes(without)
     assert saved == pytest.approx(2 * 0.9 * survey(root, params).grid_bytes, rel=1e-6)
 
 

@@ -19,8 +19,8 @@ from linumpy.stage_params.gaps import InterpolateParams
 from linumpy.store.untrusted import TABLE_NBYTES, quoted, read_bounded
 
 if TYPE_CHECKING:
+    from linumpy.brain.gaps.interpolate_missing_slice import InterpolationReport
     from linumpy.brain.gaps.match import PlaneStack
-    from linumpy.brain.interpolate_missing_slice import InterpolationReport
 
 MANIFEST_COLUMNS = (
     "slice_id",
@@ -98,7 +98,7 @@ def interpolate_gap(
     diagnostics, preview, manifest
         JSON of the report, PNG, and one-line CSV to write; None for none.
     """
-    from linumpy.brain.interpolate_missing_slice import WIDE_GAP, interpolate_missing_slice
+    from linumpy.brain.gaps.interpolate_missing_slice import WIDE_GAP, interpolate_missing_slice
     from linumpy.brain.output import load_slices
     from linumpy.brain.register_slices import SliceRegistration
     from linumpy.io.models import load_model, model_place, save_model
