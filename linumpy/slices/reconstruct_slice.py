@@ -158,7 +158,7 @@ def reconstruct_slice(
         save_model(output_models, register.name, register.model)
         for stage in blocks:
             # The response belongs to the acquisition; the agarose is part of the normalisation.
-            if not isinstance(stage, CompensatePsf | FindAgarose):
+            if stage.learns and not isinstance(stage, CompensatePsf | FindAgarose):
                 save_model(output_models, stage.name, stage.model)
     return SlicePictures(aip.model.image, agarose.depth_mean)
 

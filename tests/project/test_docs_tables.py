@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from linumpy.stage_params.declared import STAGES
+from linumpy.stage_params.slices import LEARNED
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "nextflow_schema.json").read_text(encoding="utf-8"))
@@ -42,7 +43,9 @@ def test_usage_names_every_script_once() -> None:
         for name in re.findall(r"`(\w+)`", cell)
     ]  # fmt: skip
     scripts = {path.stem.removeprefix("linum_") for path in (ROOT / "scripts").glob("linum_*.py")}
-    assert sorted(named) == sorted(scripts)
+    # A new learned tile stage need not be named there: CONTRIBUTING.md counts its files.
+    assert scripts - {stage.name for stage in LEARNED} <= set(named) <= scripts
+    assert len(named) == len(set(named))
 
 
 def test_switches_have_the_defaults_of_the_schema() -> None:
