@@ -1,4 +1,4 @@
-# make demo: a small simulated acquisition through the whole pipeline, held against its truth.
+# make demo: a small simulated acquisition through the whole pipeline, compared with its truth.
 # make test: linters, types and the quick tests, one run of the whole pipeline among them.
 # make test-all: the same with the slow tests; all that needs no GPU and no root.
 # make test-repeat: the tests of make test N=20 times, every other time on a busy machine.

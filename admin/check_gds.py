@@ -240,7 +240,7 @@ def check_p2pdma(tree: Tree, release: str, config: dict) -> Finding:
 
 
 def _find_mount(tree: Tree, folder: str) -> dict[str, str]:
-    """Return the mount a folder lies on; of two on one place the later hides the earlier."""
+    """Return the mount of a folder; of two on one place the later hides the earlier."""
     best: dict[str, str] = {}
     for line in tree.text("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")

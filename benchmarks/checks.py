@@ -38,7 +38,7 @@ SCRIPTS = ROOT / "scripts"
 def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
     """Return medians and ratios of what was measured in turns, with and without checks.
 
-    Each run is held against its neighbour, so that what slows the machine for a while slows both.
+    Each run is compared with its neighbour, so that what slows the machine for a while slows both.
     """
     ratios = [on / off for on, off in zip(seconds["on"], seconds["off"], strict=True)]
     return {
@@ -81,7 +81,7 @@ class Benchmark:
         args = self.args
         started = time.perf_counter()
         self.record["date"] = datetime.now(UTC).isoformat(timespec="seconds")
-        # Of paths the names: the folders belong to whoever ran it.
+        # Of paths the names: the folders are private.
         words = [Path(word).name for word in sys.argv[1:]]
         self.record["command"] = ["benchmarks/checks.py", *words]
         self.record |= apart(describe, self.work, self.on_gpu)

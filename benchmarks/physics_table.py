@@ -65,14 +65,14 @@ STEPS = {
     "attenuation_grey_percent": ({"compensate_attenuation"}, 10),
     "attenuation_white_percent": ({"compensate_attenuation"}, 10),
 }
-"""Which steps are to say so, one of them at least, when a figure is beyond a bound."""
+"""Which steps must flag it, at least one of them, when a figure is beyond a bound."""
 
 
 def _silent(result: Result) -> float | None:
     """Return how many steps are beyond their bound and raised no flag."""
     if "flags" not in result:
         return None
-    # Acquisitions this small have fewer tiles than are wished for, whatever their physics.
+    # Acquisitions this small have fewer tiles than are wanted, whatever their physics.
     said = {flag.split(".")[0] for flag in result["flags"] if not flag.endswith(".n_tiles")}
     silent = set()
     for name, (steps, bound) in STEPS.items():

@@ -99,7 +99,7 @@ class Benchmark:
         return found[: self.most]
 
     def say(self, what: str) -> None:
-        """Tell whoever waits what is being done."""
+        """Print what is being done."""
         print(f"... {what}", file=sys.stderr, flush=True)
 
     def run(self) -> None:
@@ -107,7 +107,7 @@ class Benchmark:
         args = self.args
         started = time.perf_counter()
         self.record["date"] = datetime.now(UTC).isoformat(timespec="seconds")
-        # Of paths the names: the folders belong to whoever ran it.
+        # Of paths the names: the folders are private.
         words = [Path(word).name for word in sys.argv[1:]]
         self.record["command"] = ["benchmarks/several_gpus.py", *words]
         n_tiles = apart(count_tiles, args.size)

@@ -107,7 +107,7 @@ class Benchmark:
         self.plain_start_up_s: dict[str, float] = {}
 
     def say(self, what: str) -> None:
-        """Tell whoever waits what is being done."""
+        """Print what is being done."""
         print(f"... {what}", file=sys.stderr, flush=True)
 
     def make_place(self, name: str, size_gib: float, count: int, *, others: bool) -> Place:
@@ -315,7 +315,7 @@ class Benchmark:
         remove(place.folder)
         return {
             "date": started.isoformat(timespec="seconds"),
-            # Of paths the names: the folders belong to whoever ran it.
+            # Of paths the names: the folders are private.
             "command": ["benchmarks/stages.py", *(Path(word).name for word in sys.argv[1:])],
             "machine": limits["machine"],
             "versions": limits["versions"],

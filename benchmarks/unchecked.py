@@ -22,7 +22,7 @@ def no_manifest(*_: Any, **__: Any) -> bool:
 
 
 def switch_off() -> None:
-    """Take the checks out, before whoever calls them is imported."""
+    """Take the checks out, before their callers are imported."""
     # Zarr's configuration, read when it is imported: the host's decoder compares no CRC-32C.
     os.environ["ZARR_CODEC_PIPELINE__VALIDATE_CHECKSUMS"] = "False"
     from linumpy.store import chunk_guard, manifest

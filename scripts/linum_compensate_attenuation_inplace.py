@@ -14,7 +14,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
         "Make up for the light that a cropped slice lost on its way through tissue.\n\n"
-        "Run after the axial response was taken off. The input stays as it is.",
+        "Run after the axial response was corrected. The input stays as it is.",
         "cropped slice volume (*.ome.zarr)",
         "corrected volume to write",
         AttenuationParams,

@@ -14,7 +14,7 @@ def build_parser() -> argparse.ArgumentParser:
     return make_stage_parser(
         "Map the attenuation coefficient of a cropped slice.\n\n"
         "In 1/mm, along depth as fine as the slice, across in bins of about 40 um.",
-        "cropped slice volume, axial response taken off (*.ome.zarr)",
+        "cropped slice volume, axial response corrected (*.ome.zarr)",
         "volume of coefficients to write",
         AttenuationParams,
     )

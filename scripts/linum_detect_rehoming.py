@@ -11,7 +11,7 @@ from linumpy.stage_params.gaps import RehomingParams
 
 DESCRIPTION = """Mend glitches of the stage in the table of shifts between slices.
 
-Steps of whole tiles are taken off, slices that lie off neighbours which agree are put between
+Steps of whole tiles are subtracted, slices that lie off neighbours which agree are put between
 them; large steps that last are kept and marked as not reliable."""
 
 

@@ -38,7 +38,7 @@ class Canvas:
     shape
         Pixels.
     origin_px
-        Where the low corner of each slice's pixel (0, 0) lies on it, by slice id.
+        Its position of the low corner of each slice's pixel (0, 0), by slice id.
     turns
         How pixels of the canvas lie in slices that are turned or deformed, by slice id.
     fields
@@ -208,7 +208,7 @@ def place_block(
     shape
         Lateral pixels of the slice.
     origin_px
-        Where the slice's pixel (0, 0) lies on the canvas.
+        Position of the slice's pixel (0, 0) on the canvas.
     window
         The block's pixels on the canvas.
     turn
@@ -359,7 +359,7 @@ def align_mosaics_3d_from_shifts(
     shape
         Lateral pixels of the slice.
     origin_px
-        Where the slice's pixel (0, 0) lies on the canvas.
+        Position of the slice's pixel (0, 0) on the canvas.
     planes
         Planes of the slice wanted.
     window

@@ -4,7 +4,7 @@ Coordinates. The brain's world is that of its OME-Zarr: (z, axis 1, axis 2) in u
 is that of its file with the signs of RAS, in um, here always in the order (superior, anterior,
 right). The aligned brain `<subject>_ras.ome.zarr` has array axes (z, y, x) that grow to superior,
 anterior and right; its translation is such that its coordinates are the atlas'. So its NIfTI
-export, whose axes are (x, y, z), is RAS, and lies on the atlas in any viewer.
+export, whose axes are (x, y, z), is RAS, and overlays the atlas in any viewer.
 
 The way there:
 

@@ -219,7 +219,7 @@ class _Pairs:
 def stamp_exclusions(rows: Sequence[SliceConfig], model: ExclusionModel) -> tuple[SliceConfig, ...]:
     """Take slices out of use in the table, with the reason; others are marked as not excluded.
 
-    An excluded slice is not stacked at the place where the motors put it: whoever matches no
+    An excluded slice is not stacked at the place where the motors put it: one that matches no
     other has nothing to add but a wrong layer. It leaves a gap, to be interpolated like that of
     a slice that was never imaged.
     """

@@ -1,4 +1,4 @@
-"""Rigid part and smooth rest of how a slice lies on another, from local windows.
+"""Rigid part and smooth rest of the map between two slices, from local windows.
 
 Slices are deformed smoothly: one correlation of the whole plane follows the part that has most
 contrast, and the rest of the plane then matches nothing. Windows measured by themselves see the
@@ -46,7 +46,7 @@ _NOISE_PX = 0.1
 
 @dataclass(frozen=True)
 class LocalFit:
-    """How a moving stack lies on a fixed one.
+    """Map of a moving stack to a fixed one.
 
     Attributes
     ----------

@@ -319,7 +319,7 @@ def align_slice(
 def _quality_on_canvas(
     volume: SliceVolume, attributes: Mapping[str, Any], canvas: Canvas
 ) -> dict[str, Any]:
-    """Return the attribute that holds a slice's quality once it lies on the canvas."""
+    """Return the attribute that holds a slice's quality on the canvas."""
     record = placed_map(
         attributes,
         volume.shape,

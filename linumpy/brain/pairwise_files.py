@@ -19,7 +19,7 @@ OFFSETS_NAME = "offsets.txt"
 
 @dataclass(frozen=True)
 class PairwiseRegistration:
-    """How one slice lies on another.
+    """Registration of one slice with another.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How one slice lies on another that shares tissue with it: rotation, translation, depth.
+"""Registration of two slices that share tissue: rotation, translation, depth.
 
 Consecutive slices image some of the same tissue: what is deep in one lies at the top of the
 next. A pair is searched over the whole plane by FFT, if need be at several angles, then fitted by
@@ -67,7 +67,7 @@ def register_pair(
     *,
     expected_um: Sequence[float] | None = None,
 ) -> PairShift:
-    """Measure how one slice lies on another.
+    """Register one slice with another.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ _AGREEMENT_PX = 1.5
 
 @dataclass(frozen=True)
 class RigidFit:
-    """How a moving stack lies on a fixed one.
+    """Rigid map of a moving stack to a fixed one.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
 """Focal curvature: the surface of equal path length is not flat, so a flat face looks curved.
 
-The surface is learned from the interfaces of many tiles of an acquisition and taken off by
+The surface is learned from the interfaces of many tiles of an acquisition and corrected by
 moving every A-line along depth.
 """
 

@@ -95,7 +95,7 @@ def detect_galvo_shift(aip: Array, n_extra: int) -> GalvoShift:
 def band_confidence(aip: Array, start: int, n_extra: int) -> float:
     """Say how much A-lines ``start … start + n_extra − 1`` look like a fly-back band.
 
-    In up to 20 B-scans the band's mean is held against the means beside it. The share of B-scans
+    In up to 20 B-scans the band's mean is compared with the means beside it. The share of B-scans
     where it is darker, the share where it is clearly darker and the mean contrast make up the
     confidence; a band that is darker in fewer than half of them gets little.
 

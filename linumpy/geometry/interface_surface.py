@@ -249,7 +249,7 @@ def _robust_trend(depth: np.ndarray) -> tuple[np.ndarray, float]:
 def smooth_filled(values: np.ndarray, used: np.ndarray, sigma: float) -> np.ndarray:
     """Smooth a map over its used cells; where there are few, over wider neighbourhoods.
 
-    What smoothing takes off is smoothed and given back a few times, which leaves less of a
+    What smoothing removes is smoothed and added back a few times, which leaves less of a
     slope's or a bump's height behind, at the borders too.
 
     Parameters

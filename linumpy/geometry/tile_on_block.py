@@ -1,4 +1,4 @@
-"""How a tile lies on a block of the canvas."""
+"""Overlap of a tile with a block of the canvas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from linumpy.core.device import Array
 
 @dataclass(frozen=True)
 class TileOnBlock:
-    """Where a tile lies on a block of the canvas.
+    """Overlap of a tile with a block of the canvas.
 
     Attributes
     ----------

@@ -164,7 +164,7 @@ def sample_mask(mask: Array, samples: Samples) -> Array:
 def warp_planes(
     planes: Array, turn: Turn, shape: tuple[int, int], field: ShiftField | None = None
 ) -> Array:
-    """Return flattened planes sampled at the pixels of others; 0 stands for what is not known.
+    """Return flattened planes sampled at other planes' pixels; 0 where no data are known.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ class _Exporter:
         Parameters
         ----------
         requested_schema
-            A wish, not followed: nothing is converted.
+            Ignored: nothing is converted.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class _Exporter:
         Parameters
         ----------
         requested_schema
-            A wish, not followed: nothing is converted.
+            Ignored: nothing is converted.
         kwargs
             Extensions of the protocol; none is known, so that only None is accepted.
 

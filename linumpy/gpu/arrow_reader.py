@@ -58,7 +58,7 @@ def from_arrow(source: Any, *, borrow: bool = False) -> Array | dict[str, Array]
     borrow
         False: the array's struct is taken over, its capsule is used up, and the producer's memory
         is released when the last view dies. True: the struct stays in the capsule, which the
-        views keep alive; should somebody else consume that capsule, the views must not be used
+        views keep alive; should another consumer take that capsule, the views must not be used
         any more. Not for streams, which can be read once.
 
     Returns

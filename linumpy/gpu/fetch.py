@@ -1,7 +1,7 @@
 """Byte ranges of stored objects, read into device memory by many threads at once.
 
 kvikio reads local files where it is installed: straight to the device with GPUDirect Storage, else
-through its own pinned buffers. Without it, and for stores that are no files, threads of ours read
+through its own pinned buffers. Without it, and for stores that are no files, Python threads read
 into pinned buffers.
 """
 

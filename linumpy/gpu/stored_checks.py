@@ -1,6 +1,6 @@
 """Check stored chunks before a device, or Zarr itself, decodes them.
 
-A file of a store with a manifest is held against it when it is first read. That takes a few short
+A file of a store with a manifest is compared with it when it is first read. That takes a few short
 reads, made in threads of their own while the device reads and decodes: a chunk's own CRC-32C is
 compared before it is decoded anyway. Chunks without one may only go to the device's decoder after
 their file was found to be the one in the manifest.

@@ -180,7 +180,7 @@ def cut_at_noise(power: Array, tissue: Array, noise: Array, snr_threshold_db: fl
     Parameters
     ----------
     power, tissue
-        As in `depth_resolved`; the noise is taken off already.
+        As in `depth_resolved`; the noise is subtracted already.
     noise
         Power of the noise in each plane.
     """

@@ -1,7 +1,7 @@
 """Axial response: out of focus the microscope gathers less light, at every depth alike.
 
-Once the focal surface is taken off, the confocal factor h of the power P = |A|² depends on the
-plane alone. It is learned once an acquisition, from lateral cells of its tiles, and taken off by
+Once the focal surface is corrected, the confocal factor h of the power P = |A|² depends on the
+plane alone. It is learned once an acquisition, from lateral cells of its tiles, and corrected by
 one gain a plane: amplitudes are divided by √h.
 
 What the profile of one medium shows is h·exp(−2µz). An exponential can be moved from h to all

@@ -5,7 +5,7 @@ below. A-lines of agarose all show the same, so that their mean is a profile wit
 Where there is too little of it, the logarithms of tissue are averaged instead: its texture then
 cancels as far as anatomy allows.
 
-Amplitudes are averaged first, then squared, and the squared mean amplitude of water is taken off.
+Amplitudes are averaged first, then squared, and the squared mean amplitude of water is subtracted.
 As signal and noise are both circular Gaussian, mean amplitudes add up in squares exactly as powers
 do, however much the voxels were averaged before; means of squares do not.
 """

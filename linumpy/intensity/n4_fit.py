@@ -34,7 +34,7 @@ class N4Options:
     n_bins
         Bins of the histogram.
     fwhm
-        Full width at half maximum of the blur that is taken off, in log units.
+        Full width at half maximum of the blur that is deconvolved, in log units.
     noise
         Noise term of the Wiener filter.
     tolerance

@@ -146,7 +146,7 @@ def placed_map(
     canvas
         Pixels of the canvas.
     origin_px
-        Where the slice's pixel (0, 0) lies on the canvas.
+        Position of the slice's pixel (0, 0) on the canvas.
     turn
         How the canvas lies in the slice, when that is turned.
     """

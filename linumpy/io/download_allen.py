@@ -2,7 +2,7 @@
 
 The published file says nothing true of its axes: they point to posterior, inferior and right (PIR),
 in micrometres, from the corner in front, above, on the left. What is written here is a NIfTI that
-says so: in it superior = −depth, anterior = −(way to the back), right = way to the right, so that
+defines it: superior = −depth, anterior = −(way to the back), right = way to the right, so that
 the atlas' own coordinates are the world's but for signs.
 
 Q. Wang et al., Cell 181, 936 (2020).

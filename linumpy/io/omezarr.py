@@ -304,7 +304,7 @@ def open_image(
 ) -> Image:
     """Open an OME-Zarr 0.4 or 0.5 image with the axes z, y, x, after checking its files.
 
-    They are held against its manifest, where it has one, as
+    They are compared with its manifest, where it has one, as
     `linumpy.store.manifest.check_files` does; what is in a chunk, when that is first read.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Bad samples of a raw tile, told by what no microscope writes: absurd sizes, zeros, no order."""
+"""Bad samples of a raw tile: absurd sizes, zeros, no order, as no microscope writes."""
 
 from __future__ import annotations
 

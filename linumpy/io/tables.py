@@ -304,7 +304,7 @@ def offsets_from_shifts(
 def position_corrections_um(shifts: Iterable[XYShift]) -> dict[int, tuple[float, float]]:
     """Return what a cleaned table adds to the stage positions (x, y) of each slice, um.
 
-    A shift is fixed minus moving: what is added to a step is taken off the position of the
+    A shift is fixed minus moving: what is added to a step is subtracted from the position of the
     moving slice and of all after it.
     """
     x_um = y_um = 0.0
@@ -329,7 +329,7 @@ class SliceConfig:
     use
         Whether the slice goes into the brain; not said means yes.
     extra
-        Columns of others, kept as text.
+        Columns of other programs, kept as text.
     """
 
     slice_id: int

@@ -64,7 +64,7 @@ def mask_unusable(data: Array, valid: Array | None, where: str) -> tuple[Array, 
 
 
 def refuse_unusable(data: Array, valid: Array | None, where: str) -> Array:
-    """Return voxels of a volume of ours, with what is masked cleared.
+    """Return voxels of a volume that linumpy wrote, masked ones cleared.
 
     Raises
     ------

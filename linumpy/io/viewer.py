@@ -192,7 +192,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def _allowed_path(self) -> Path | None:
         """Return the file that is asked for; None unless it lies in the volume."""
-        # A page that was given our address under another name is none of ours.
+        # A page that reached this server under another name is rejected.
         if (urlsplit(f"//{self.headers.get('Host', '')}").hostname or "") not in _LOCAL:
             return None
         parts = [p for p in unquote(urlsplit(self.path).path).split("/") if p]

@@ -31,7 +31,7 @@ class RehomingEvent:
     slice_id
         The slice from which on, or at which alone, the stage reports something odd.
     kind
-        ``tile_step``: whole tiles miscounted, taken off. ``spike``: the slice lies off its
+        ``tile_step``: whole tiles miscounted, subtracted. ``spike``: the slice lies off its
         neighbours, which agree; it was put between them. ``large_step``: a step that stays; kept.
     step_mm, corrected_mm
         Step to the slice along stage x and y, as reported and after cleaning.

@@ -183,7 +183,7 @@ def face_tilt_um(params: PhantomParams, seed: int, slice_id: int) -> tuple[float
 
 
 def face_map_um(params: PhantomParams, seed: int, slice_id: int) -> np.ndarray:
-    """Return how much deeper than its mean a face lies on `face_grid`: unevenness and tilt.
+    """Return how much deeper than its mean a face is at `face_grid`: unevenness and tilt.
 
     Returns
     -------

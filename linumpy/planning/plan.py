@@ -79,7 +79,7 @@ class Plan:
     problems
         What will fail or be refused.
     notes
-        What somebody should know.
+        Warnings.
     """
 
     survey: Survey
@@ -114,7 +114,7 @@ def make_plan(
     given
         Pipeline parameters by their names.
     resources
-        What the run may use; its GPUs count where ``use_gpu`` says so.
+        What the run may use; its GPUs count where ``use_gpu`` is set.
     work_folder
         Nextflow's.
     slurm

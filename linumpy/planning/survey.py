@@ -154,7 +154,7 @@ class Survey:
         return max(self.slices, key=lambda scan: scan.grid_bytes)
 
     def notes(self) -> list[str]:
-        """Return what about slices and tiles somebody should know."""
+        """Return warnings about slices and tiles."""
         found = []
         if self.missing_ids:
             found.append(f"slices {ids_text(self.missing_ids)} are missing between the others")

@@ -83,7 +83,7 @@ def shifts_table(shifts: Iterable[XYShift]) -> ArrowBatch:
 def slice_config_table(rows: Iterable[SliceConfig]) -> ArrowBatch:
     """Return the rows of ``slice_config.csv``; empty cells are missing values.
 
-    Columns of others follow as text.
+    Columns of other programs follow as text.
     """
     rows = list(rows)
     kinds = {name: kind for name, kind in _kinds(SliceConfig).items() if name != "extra"}

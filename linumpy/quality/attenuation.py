@@ -24,7 +24,7 @@ def attenuation_figures(run: Run, truth: Truth) -> dict[str, Figure]:
     """Return ``attenuation_grey_percent`` and ``attenuation_white_percent``.
 
     Over all slices, and in each A-line over the upper two thirds of the kept depth, the median of
-    the run's µ is held against the median of the true µ of the same voxels. Voxels at borders of
+    the run's µ is compared with the median of the true µ of the same voxels. Voxels at borders of
     classes and in tiles without light are left out; what is left may still mix classes, and the
     true µ is that of the mixture.
     """

@@ -1,7 +1,7 @@
 """Stage positions against registered ones: how far off tiles are at their seams, both ways.
 
 Registration measured for every pair how tiles lie against each other. What the stage says of the
-pair, and what was solved for it, are held against that: nothing is stitched again.
+pair, and what was solved for it, are compared with that: nothing is stitched again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a run decided about slices against the truth: glitches of the stage, bad and missing slices.
 
-Where a stage lost its zero without reporting it, no table tells: such slices are held against the
+Where a stage lost its zero without reporting it, no table tells: such slices are compared with the
 truth by their positions alone.
 """
 

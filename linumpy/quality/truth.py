@@ -1,4 +1,4 @@
-"""The phantom's truth as it lies on disk: ``truth.json``, ``fields.npz`` and two volumes."""
+"""The phantom's truth on disk: ``truth.json``, ``fields.npz`` and two volumes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Source:
         raise NotImplementedError
 
     def home(self, key: Key) -> Device | None:
-        """Return the device that a tile lies on; None when it is on none."""
+        """Return the device that holds a tile; None for a tile on the host."""
         return None
 
     def read_many(self, keys: Sequence[Key], device: Device) -> list[Tile]:

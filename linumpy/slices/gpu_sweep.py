@@ -28,7 +28,7 @@ takes several times a group's bytes."""
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a tile; the tile itself only if somebody wants it."""
+    """What became of a tile; the tile itself only where it is wanted."""
 
     key: Key
     tile: Tile | None
@@ -107,7 +107,7 @@ def _on_one(
 def _on_several(
     source: Source, process: Process, gather: Take, emit: Take, device: Device
 ) -> Generator[Key, None, None]:
-    """Divide the tiles; what lies on a GPU already stays there.
+    """Divide the tiles; tiles that are on a GPU already stay there.
 
     What was measured goes to the first GPU. All that happens to it there, and taking and giving
     back its memory, is on one stream, that on which this GPU's own tiles are measured.

@@ -194,12 +194,12 @@ def refocus_slice(
     overwrite: bool,
     device: Device,
 ) -> None:
-    """Take the axial response off a stitched slice or a grid.
+    """Correct the axial response of a stitched slice or a grid.
 
     Parameters
     ----------
     volume, output
-        Slice volume, or mosaic grid whose focal curvature was taken off.
+        Slice volume, or mosaic grid whose focal curvature is corrected.
     method
         ``model`` or ``model_free``; a learned response must be of this kind.
     models

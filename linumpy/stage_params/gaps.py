@@ -42,7 +42,7 @@ class RehomingParams:
     tile_fov_mm: float = param(
         0.0,
         "tile_fov_mm",
-        "side of a tile, mm: whole tiles that the stage miscounted are taken off; 0 for none",
+        "side of a tile, mm: whole tiles that the stage miscounted are subtracted; 0 for none",
         minimum=0,
     )
     tile_fov_tolerance: float = param(

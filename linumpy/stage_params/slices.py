@@ -28,7 +28,7 @@ class ResampleParams:
 class FocalParams:
     """Parameters of the focal curvature."""
 
-    enabled: bool = param(True, "fix_curvature_enabled", "take the focal curvature off")
+    enabled: bool = param(True, "fix_curvature_enabled", "correct the focal curvature")
     sigma_xy_px: int = param(
         3, "fix_curvature_sigma_xy", "lateral box of the interface finder, pixels", minimum=1
     )

@@ -120,7 +120,7 @@ class Aside:
 def clean(path: Path) -> None:
     """Remove what killed runs left of an output, and bring back what they were about to replace.
 
-    What another run is writing, and what cannot be told, is left, and the log says so.
+    What another run is writing, and what cannot be identified, is left and logged.
     """
     pattern = re.compile(re.escape(f".{path.name}.") + r"(partial|replaced)-[0-9a-f]{12}")
     try:
@@ -191,7 +191,7 @@ def _unlocked(lock: Path) -> Path:
 
 
 def _empty(folder: Path, keep: Path | None = None) -> None:
-    """Remove all that is in a folder but one file; says so where something cannot be removed."""
+    """Remove all that is in a folder but one file; log what cannot be removed."""
     try:
         places = list(folder.iterdir())
     except OSError:

@@ -172,7 +172,7 @@ class _Output:
         if not os.path.lexists(path):
             new.rename(path)
         elif _is_folder(path) or _is_folder(new):
-            # There is none for a moment; whoever comes after a kill brings the old one back.
+            # There is none for a moment; after a kill the next writer brings the old one back.
             path.rename(old)
             new.rename(path)
         else:

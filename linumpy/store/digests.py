@@ -1,9 +1,9 @@
 """Checksums of the files of a Zarr store, by as few bytes as tell all of them apart.
 
-A shard whose inner chunks each end in their own crc32c is told by those and by its index: a few
+A shard whose inner chunks each end in their own crc32c is identified by those and by its index: few
 short reads. The payload is behind the inner checksums, which the decoder compares. So is that of a
 chunk which is a file of its own and ends in its crc32c: the crc32c of all its bytes would be the
-same for all such files of one length. Any other file is told by the crc32c of all its bytes.
+same for all such files of one length. Any other file is identified by the crc32c of all its bytes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ logger = logging.getLogger("linumpy")
 
 
 def take_manifest(store: RemoteStore) -> None:
-    """Read a store's manifest, so that whatever is fetched from now on is held against it.
+    """Read a store's manifest, to verify whatever is fetched from then on.
 
     Sizes of all files, checksums of metadata and of chunk files that are fetched whole; of others
     the inner chunks' own. What nobody asks for is not looked at, as many servers cannot list.

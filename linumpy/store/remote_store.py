@@ -77,7 +77,7 @@ class RemoteStore(ObjectStore[Any]):
         Keys that must be there: one that is missing is an error and not fill value.
     manifest
         What the store says of its files, once `linumpy.store.remote_manifest` has read it; they are
-        held against it as they come.
+        compared with it as they come.
     """
 
     def __init__(self, url: str, store: Any) -> None:

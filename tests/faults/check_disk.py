@@ -73,7 +73,7 @@ def is_whole(name, out):
 
 
 def one_line(done, said):
-    """Whether a script ended with an error of one line that says so."""
+    """Whether a script ended with an error of one line that names the disk."""
     errors = [line for line in done.stderr.splitlines() if ": error: " in line]
     return (
         done.returncode == 1

@@ -13,7 +13,7 @@ import pytest
 
 
 def need_root() -> None:
-    """Skip the test for whoever may not mount."""
+    """Skip the test for users that may not mount."""
     if os.geteuid() != 0:
         pytest.skip("this is not root")
 

@@ -1,4 +1,4 @@
-"""Launches of Nextflow that are watched, killed and held against each other."""
+"""Launches of Nextflow that are watched, killed and compared with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged OME-Zarr: whatever befell a file, the step that reads it says so and names it."""
+"""Damaged OME-Zarr: the step that reads a damaged file ends and names it."""
 
 import json
 import random

@@ -43,7 +43,7 @@ def test_tiles_of_a_block_are_those_that_touch_it(n, seed, side, block):
 
 
 def compared(monkeypatch, n):
-    """How many pairs of tiles are held against each other for a grid of `n`, and found."""
+    """How many pairs of tiles are compared for a grid of `n`, and found."""
     info = load.grid_of(n)
     counted = []
     real = neighbours._neighbours

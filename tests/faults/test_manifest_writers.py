@@ -24,7 +24,7 @@ from .stores import flip_bit, make_store, swap
 
 @pytest.fixture
 def brain(tmp_path):
-    """With a level, a mask and a label more, which somebody adds on purpose."""
+    """With a level, a mask and a label added on purpose."""
     path = tmp_path / "in/brain.ome.zarr"
     shape = (8, 16, 16)
     spec = ImageSpec(shape, (10.0,) * 3, (0.0,) * 3, (4, 4, 4), (8, 8, 8))
@@ -87,7 +87,7 @@ def test_what_is_copied_unread_is_compared_first(tmp_path):
 
 
 def test_no_other_module_makes_stores():
-    """What makes a group must write a manifest; whoever adds one belongs in the list above."""
+    """What makes a group must write a manifest, and belongs in the list above."""
     folder = Path(linumpy.__file__).parent
     makers = {
         path.relative_to(folder).as_posix()

@@ -1,4 +1,4 @@
-"""No shard is written by two writers, nor twice: writes of real runs are held against shards."""
+"""No shard is written by two writers, nor twice: writes of real runs are compared with shards."""
 
 import importlib.util
 import itertools

@@ -1,4 +1,4 @@
-"""zarr's own tests of stores, on the one store of ours: read only, on an object store in memory."""
+"""Zarr's own tests of stores, on `RemoteStore`: read only, on an object store in memory."""
 
 import asyncio
 import functools

@@ -123,7 +123,7 @@ def test_no_text_of_a_run_becomes_markup(hostile_page, pristine_run, monkeypatch
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium on this machine")
 def test_a_browser_runs_nothing_of_it(hostile_page, tmp_path):
-    """Seen to fail with ``autoescape=False``: the page's title says so."""
+    """Seen to fail with ``autoescape=False``: the page's title shows it."""
     page = tmp_path / "report.html"
     page.write_text(hostile_page, encoding="utf-8")
     done = subprocess.run(

@@ -182,7 +182,7 @@ def test_a_double_that_float32_cannot_hold_is_masked(tmp_path, caplog):
     assert "1 voxels that are not finite" in caplog.text
 
 
-# Volumes of ours that hold what linumpy never writes
+# Volumes in linumpy's format that hold what linumpy never writes
 
 
 @pytest.fixture(scope="module")

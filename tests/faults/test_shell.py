@@ -227,7 +227,7 @@ def test_launch_with_hostile_folder_is_refused_at_once(refused: tuple[Launch, Pa
 
 
 def test_script_takes_hostile_names_as_data(tmp_path: Path) -> None:
-    """Straight from the command line; no protection of ours to take out, as no shell is near."""
+    """Straight from the command line; no protection to take out, as no shell is near."""
     raw = tmp_path / "$(touch PWNED)\n; touch PWNED '\""
     make_raw(raw, [0, 1])
     script = REPOSITORY / "scripts" / "linum_generate_slice_config.py"

@@ -268,6 +268,6 @@ def test_a_glitch_that_the_table_was_cleaned_of_is_taken_off_the_pictures(tmp_pa
         shifts=shifts,
     )
     valid = np.asarray(open_image(tmp_path / "brain.ome.zarr").valid)
-    # What is added to a step is taken off the moving slice's position.
+    # What is added to a step is subtracted from the moving slice's position.
     assert valid.shape == (2, 64 + 10, 64 + 5)
     assert valid[1, :64, 5:].all() and valid[0, 10:, :64].all()

@@ -24,7 +24,7 @@ from .contract_ways import (
     ways_here,
 )
 
-# zarrs says so where a fill value is none that it knows; Zarr then serves
+# zarrs rejects a fill value that it does not know; Zarr then serves
 pytestmark = pytest.mark.filterwarnings("ignore:Array is unsupported by Zarrs")
 
 SETTINGS = dict(
@@ -52,7 +52,7 @@ def draw_array(data, way, stores, shapes=zst.array_shapes):
     """Let Zarr's strategy create and fill an array in one way; returns it and its values."""
     values = data.draw(numeric_arrays(shapes), label="values")
     with WAYS[way](), warnings.catch_warnings():
-        # assigns NumPy values, which on the device is the slow path, and says so
+        # assigns NumPy values, which on the device is the slow path, with a warning
         warnings.simplefilter("ignore")
         strategy = zst.arrays(
             stores=stores,

@@ -146,7 +146,7 @@ def test_configurations_go_through_documents_and_pickles(name, configuration):
 @pytest.mark.parametrize(("name", "configuration", "error"), BAD)
 def test_what_does_not_fit_is_refused_as_by_zarrs_own(name, configuration, error):
     if name not in CODECS:
-        pytest.skip("no such codec of ours")
+        pytest.skip("linumpy has no such codec")
     values = np.arange(5)
     for kind in (ours(name), zarrs_own(name)):
         with pytest.raises(error):

@@ -123,7 +123,7 @@ def wanted(operations, tmp_path_factory):
 
 
 def workers():
-    """Threads of ours that are alive."""
+    """Live threads of linumpy."""
     names = ("linumpy-", "store", "fetch", "decode", "encode")
     return [t.name for t in threading.enumerate() if t.name.startswith(names)]
 

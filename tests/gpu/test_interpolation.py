@@ -1,4 +1,4 @@
-"""Interpolation and the cut face on the device, held against SciPy and scikit-image."""
+"""Interpolation and the cut face on the device, compared with SciPy and scikit-image."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Selections taken apart into copies from chunks: replayed with NumPy, held against Zarr."""
+"""Selections taken apart into copies from chunks: replayed with NumPy, compared with Zarr."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Kernels of the stages on tiles, held against the same functions on the host."""
+"""Kernels of the stages on tiles, compared with the same functions on the host."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The kernels of stitching and registration, held against the same functions on the host."""
+"""The kernels of stitching and registration, compared with the same functions on the host."""
 
 import numpy as np
 import pytest

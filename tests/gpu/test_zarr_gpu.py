@@ -1,4 +1,4 @@
-"""Zarr on the device, held against Zarr on the host: bits must be the same."""
+"""Zarr on the device, compared with Zarr on the host: bits must be the same."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""The info.txt parser: what it takes, what it refuses and how it says so."""
+"""The info.txt parser: what it takes, what it refuses, and its messages."""
 
 from __future__ import annotations
 

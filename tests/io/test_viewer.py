@@ -156,7 +156,7 @@ def test_only_known_viewers_may_read(ask):
     assert local.headers["Access-Control-Allow-Origin"] == "http://localhost:3000"
     for other in ("https://example.org", "https://localhost.example.org", "null"):
         assert ask(address, Origin=other).headers["Access-Control-Allow-Origin"] is None
-    # A name of our address that somebody else chose.
+    # A name of this address that another server chose.
     assert ask(address, Host="example.org:8000").status == 404
 
 

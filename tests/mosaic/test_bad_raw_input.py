@@ -1,4 +1,4 @@
-"""Raw acquisitions that are not as they should be: an error that says so, and no output."""
+"""Malformed raw acquisitions: an error that names the file, and no output."""
 
 from __future__ import annotations
 

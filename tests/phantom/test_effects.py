@@ -1,4 +1,4 @@
-"""Effects that presets have not: each does what it says, and is told by the truth."""
+"""Effects that presets lack: each does what it says, and the truth records it."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_gpus_and_leases_are_for_tasks_that_can_use_them(launch: Launch, engine:
         for disk in ("/srv/disk1", "/srv/disk2"):
             assert has(arguments, mount, f"{disk}:{disk}:ro")
         if engine == "podman":
-            # Root of a container that somebody else started is that somebody.
+            # Root of a container that another user started is that user.
             assert has(arguments, "--user", "0:0")
         environment = ran.environment[name]
         assert environment["LINUMPY_LEASE_DIR"] == leases

@@ -154,7 +154,7 @@ def test_the_record_names_the_sources(failed: Failed) -> None:
     git = ["git", "-C", str(REPOSITORY)]
     done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
     record = json.loads(next((failed.output / "pipeline_info").glob("run_*.json")).read_text())
-    # Without a repository there is no revision; with one, somebody may commit meanwhile.
+    # Without a repository there is no revision; with one, a commit may come meanwhile.
     known = subprocess.run(
         [*git, "cat-file", "-e", str(record["revision"]["commit"])], capture_output=True
     )

@@ -233,7 +233,7 @@ def plan_of(root, resources=MACHINE, **params):
 
 @pytest.mark.parametrize("flow", [{}, {"mode": "2.5d"}])
 def test_every_process_of_a_default_run_has_a_time_on_both_devices(headers, flow):
-    """What is new, or off by default, may have none: the plan says so."""
+    """What is new, or off by default, may have none: the plan tells."""
     root = headers({0: (2, 2), 2: (2, 2)})
     for device in (False, True):
         plan = plan_of(root, use_gpu=device, **flow)

@@ -153,7 +153,7 @@ def test_a_slope_along_depth_is_told(exact, synthetic):
         image = open_image(path)
         data = np.asarray(image.array)
         slope = np.linspace(1.075, 0.925, N_PLANES, dtype="f4")[:, None, None]
-        # What was taken off every plane is part of what is seen.
+        # What was subtracted from every plane is part of what is seen.
         tilted = ((data * 100 + 20) * slope - 20) / 100
         corner = np.array(image.translation_um) - synthetic.VOXEL_UM / 2
         synthetic.write_volume(path, tilted, synthetic.VOXEL_UM, tuple(corner),

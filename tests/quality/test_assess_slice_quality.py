@@ -1,4 +1,4 @@
-"""Scores of slices: bad ones rank below good ones, whoever their neighbours are."""
+"""Scores of slices: bad ones rank below good ones, next to any neighbours."""
 
 import json
 from dataclasses import replace

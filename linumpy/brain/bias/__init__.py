@@ -1,1 +1,1 @@
-"""The bias field of a brain: learned, and taken off."""
+"""Bias field of a brain: estimation and correction."""

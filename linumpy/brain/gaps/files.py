@@ -241,7 +241,7 @@ def finalise_interpolation(
 ) -> None:
     """Merge manifests into a table: ``slice_config.csv``; without any it is the same table.
 
-    A row that leaves its slice out without a reason gets one: it was somebody's decision.
+    A row that leaves its slice out without a reason gets one: it was decided by hand.
 
     Parameters
     ----------

@@ -127,7 +127,7 @@ class Book:
 
     @contextmanager
     def locked(self, deadline: float) -> Iterator[None]:
-        """Keep all others out; whoever is inside leaves within milliseconds."""
+        """Keep all other processes out; one that is inside leaves within milliseconds."""
         while True:
             descriptor = self.open(_LOCK)
             try:
@@ -257,7 +257,7 @@ def _open_folder(path: Path, *, trusted: bool) -> int:
     Raises
     ------
     InputError
-        When it is no folder, when it is not local, or when somebody else could have put it there;
+        When it is no folder, when it is not local, or when another user could have put it there;
         a folder that the user named is `trusted`.
     """
     try:

@@ -228,7 +228,7 @@ _outcome: Held | LinumpyError | None = None
 
 
 def want(ask: Ask) -> None:
-    """Say what this process wants of the GPUs, before whoever first asks for them."""
+    """Set what this process wants of the GPUs, before they are first asked for."""
     global _wanted
     _wanted = ask
 

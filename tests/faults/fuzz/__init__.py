@@ -1,1 +1,1 @@
-"""Fuzzers of what reads files of others; ``python -m tests.faults.fuzz TARGET`` runs one."""
+"""Fuzzers of what reads third-party files; ``python -m tests.faults.fuzz TARGET`` runs one."""
