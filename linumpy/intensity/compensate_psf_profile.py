@@ -177,10 +177,13 @@ def _faces(lines: np.ndarray) -> np.ndarray:
 
 
 def _noise_power(lines: np.ndarray, face: np.ndarray) -> float:
-    """Return the squared mean amplitude of the water above the faces; 0 where there is none."""
+    """Return the squared mean amplitude of the water above the faces; 0 where there is none.
+
+    A bubble or a face that was found too deep is bright, so the middle of the cells counts.
+    """
     planes = np.arange(lines.shape[1])
     water = np.isfinite(lines) & (planes < (face - _WATER_MARGIN_PX)[:, None])
-    return float(np.mean(lines[water], dtype=float) ** 2) if water.sum() >= _MIN_CELLS else 0.0
+    return float(np.median(lines[water]) ** 2) if water.sum() >= _MIN_CELLS else 0.0
 
 
 def _agarose(level: np.ndarray, noise_power: float) -> np.ndarray | None:

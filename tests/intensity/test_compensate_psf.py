@@ -211,6 +211,20 @@ def test_tiles_without_light_do_not_count(rng):
     assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.12
 
 
+def test_a_bubble_is_no_noise(rng):
+    """It is a mirror in the water, and hides what lies below."""
+    clean, tiles = simulated(rng), simulated(rng)
+    for tile in tiles[:3]:
+        tile[:5, 32:] = 60.0
+        tile[5:, 32:] *= 0.1
+    model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
+    assert model.noise_amplitude == pytest.approx(NOISE * np.sqrt(np.pi / 4), rel=0.02)
+    assert model.noise_amplitude == pytest.approx(
+        compensate_psf_from_model(cells_of(clean), VOXEL_UM).noise_amplitude, rel=0.01
+    )
+    assert error_percent(model, true_response(260.0, 400.0)) < 1.5
+
+
 def test_deep_out_of_focus_the_gain_is_bounded(rng):
     model = compensate_psf_from_model(cells_of(simulated(rng, 150, 90)), VOXEL_UM)
     assert model.response.min() == np.float32(MIN_RESPONSE)
