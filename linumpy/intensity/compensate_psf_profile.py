@@ -23,6 +23,7 @@ from linumpy.intensity.compensate_psf_faces import attenuation_from_faces
 from linumpy.intensity.quantiles import otsu_threshold
 
 _FACE_SIGMA = 1.5
+_FACE_CELLS = 5
 _WATER_MARGIN_PX = 4
 _FACE_MARGIN_PX = 3
 _MIN_PLANES = 8
@@ -32,7 +33,13 @@ _MIN_CONTRAST = 2.0
 """Tissue is at least so many times brighter than agarose, in amplitude."""
 
 _MIN_SIGNAL = 0.5
-"""Planes count while the medium's power is above this share of the noise's."""
+"""An A-line shows something by itself from this share of the noise's power on, over its depth."""
+
+_LIT = 4.0
+"""Tissue whose power is so many times the noise's says that its tile has light."""
+
+_MAX_ERROR = 1 / 3
+"""Planes count while their power is known to this share: three standard errors above nothing."""
 
 _MIN_SEEN = 0.2
 """Share of the A-lines that must show a plane, of how many show the plane that most do."""
@@ -96,8 +103,8 @@ def measure_profile(
         When too few A-lines show a face with something below it.
     """
     lines, tile = _a_lines(cells)
-    face = _faces(lines)
-    noise_power = _noise_power(lines, face)
+    face = np.concatenate([_faces(c) for c in cells])
+    noise_power, noise_error = _noise_power(lines, face, tile)
     # What lies below each A-line's own face; where cuts are tilted they begin at different planes.
     below = np.arange(lines.shape[1]) >= (face + _FACE_MARGIN_PX)[:, None]
     lines = np.where(below, lines, np.nan).astype(float)
@@ -107,7 +114,7 @@ def measure_profile(
     lines, tile, face = lines[whole], tile[whole], face[whole]
     place = np.concatenate([np.arange(c[0].size) for c in cells])[whole]
     level = np.sqrt(np.maximum(np.nanmean(np.square(lines), axis=1) - noise_power, 0))
-    chosen = _agarose(level, noise_power)
+    chosen = _agarose(level, noise_power, tile)
     medium = "agarose"
     if chosen is not None:
         chosen = _alike(lines, chosen, noise_power)
@@ -128,7 +135,10 @@ def measure_profile(
         # Logarithms, so that bright tissue does not decide alone.
         lines = np.log(np.maximum(np.square(lines) - noise_power, 0.1 * noise_power + 1e-12))
     start, log_power = _chained(lines, noise_power, medium == "tissue")
-    log_power = log_power[: _leading(np.exp(log_power) > _MIN_SIGNAL * noise_power)]
+    error = _errors(lines, tile, start, log_power, noise_power, medium == "tissue")
+    error = np.hypot(error, noise_error / np.exp(log_power))
+    told = _leading(error < _MAX_ERROR)
+    log_power, error = log_power[:told], error[:told]
     if len(log_power) < _MIN_PLANES:
         raise _nothing_found(f"its profile is above noise in {len(log_power)} planes")
     return AxialProfile(
@@ -137,7 +147,7 @@ def measure_profile(
         start=start,
         stop=start + len(log_power),
         log_power=log_power,
-        error=_errors(lines, tile, start, log_power, noise_power, medium == "tissue"),
+        error=error,
         noise_power=noise_power,
         n_cells=len(lines),
         n_tiles=len(np.unique(tile)),
@@ -166,37 +176,56 @@ def _a_lines(cells: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return lines, tile
 
 
-def _faces(lines: np.ndarray) -> np.ndarray:
-    """Return the plane where each A-line's water ends, sought in the upper half."""
-    searched = lines[:, : max(3, (lines.shape[1] + 1) // 2)].T[:, :, None]
+def _faces(cells: np.ndarray) -> np.ndarray:
+    """Return the plane where the water of each of a tile's cells ends, sought in the upper half.
+
+    A face is smooth, so that neighbours help where agarose hardly rises above the noise.
+    """
+    searched = cells[: max(3, (len(cells) + 1) // 2)]
     known = np.isfinite(searched)
     found = find_tissue_interface(
-        np.where(known, searched, np.float32(0)), 1, _FACE_SIGMA, valid=known, axis=0
+        np.where(known, searched, np.float32(0)), _FACE_CELLS, _FACE_SIGMA, valid=known, axis=0
     )
-    return found[:, 0]
+    return found.ravel()
 
 
-def _noise_power(lines: np.ndarray, face: np.ndarray) -> float:
-    """Return the squared mean amplitude of the water above the faces; 0 where there is none.
+def _noise_power(lines: np.ndarray, face: np.ndarray, tile: np.ndarray) -> tuple[float, float]:
+    """Return the squared mean amplitude of the water above the faces, and its standard error.
 
-    A bubble or a face that was found too deep is bright, so the middle of the cells counts.
+    A bubble or a face that was found too deep is bright, so the middle of the cells counts. Both
+    are 0 where there is no water.
     """
     planes = np.arange(lines.shape[1])
     water = np.isfinite(lines) & (planes < (face - _WATER_MARGIN_PX)[:, None])
-    return float(np.median(lines[water]) ** 2) if water.sum() >= _MIN_CELLS else 0.0
+    if water.sum() < _MIN_CELLS:
+        return 0.0, 0.0
+    medians = [
+        float(np.median(lines[own][water[own]]))
+        for n in np.unique(tile)
+        if (water[own := tile == n]).sum() >= _MIN_CELLS
+    ]
+    noise = float(np.median(lines[water]))
+    spread = _spread(np.array(medians) - noise) if len(medians) > 1 else 0.0
+    return noise**2, 2 * noise * spread / float(np.sqrt(max(len(medians), 1)))
 
 
-def _agarose(level: np.ndarray, noise_power: float) -> np.ndarray | None:
+def _agarose(level: np.ndarray, noise_power: float, tile: np.ndarray) -> np.ndarray | None:
     """Tell the A-lines of agarose by their mean amplitude; None when there are not two media."""
-    # What shows nothing but noise is no medium: tiles without light, agarose too weak to serve.
     seen = (level > 0) & (level**2 > _MIN_SIGNAL * noise_power)
     if seen.sum() < _MIN_CELLS:
         return None
     logarithm = np.log(np.where(seen, level, 1))
-    if np.ptp(logarithm[seen]) == 0:
-        return seen
-    dark = seen & (logarithm < otsu_threshold(logarithm[seen]))
+    dark = np.zeros_like(seen)
+    if np.ptp(logarithm[seen]) > 0:
+        dark = seen & (logarithm < otsu_threshold(logarithm[seen]))
     bright = seen & ~dark
+    # What shows next to nothing is agarose where the tile has light, as its tissue tells.
+    lit = np.isin(tile, tile[bright & (level**2 > _LIT * noise_power)])
+    dim = lit & ~seen
+    if dim.sum() > max(dark.sum(), _MIN_CELLS):
+        return dim
+    if not dark.any():
+        return seen if np.ptp(logarithm[seen]) == 0 else None
     if not _MIN_SHARE < dark.sum() / seen.sum() < 1:
         return None
     # Agarose and tissue differ by more than either does by itself.
@@ -222,7 +251,7 @@ def _level_and_slope(lines: np.ndarray, noise_power: float) -> tuple[np.ndarray,
 
     Returns
     -------
-    Ratio of the two, and how it changes along depth by itself, over half the depth.
+    Ratio of the two, and how it changes along depth, over half the depth.
     """
     planes = np.linspace(-1, 1, lines.shape[1])
     start, logarithm = _chained(lines, noise_power, False)
@@ -238,15 +267,19 @@ def _level_and_slope(lines: np.ndarray, noise_power: float) -> tuple[np.ndarray,
     centre = weight @ planes[start:stop]
     away = weight * (planes[start:stop] - centre[:, None])
     square = (away * planes[start:stop]).sum(axis=1)
-    slope = (ratio * away).sum(axis=1) / np.maximum(square * np.abs(level), 1e-12)
+    slope = (ratio * away).sum(axis=1) / np.maximum(square, 1e-12)
     return level, slope
 
 
 def _typical(values: np.ndarray) -> np.ndarray:
     """Say which values lie within a few robust standard deviations of the median."""
     deviation = values - np.median(values)
-    spread = 1.4826 * np.median(np.abs(deviation))
-    return np.asarray(np.abs(deviation) <= _OUTLIER * max(spread, 1e-9))
+    return np.asarray(np.abs(deviation) <= _OUTLIER * max(_spread(deviation), 1e-9))
+
+
+def _spread(deviation: np.ndarray) -> float:
+    """Return a standard deviation that outliers do not move."""
+    return 1.4826 * float(np.median(np.abs(deviation)))
 
 
 def _chained(lines: np.ndarray, noise_power: float, logarithmic: bool) -> tuple[int, np.ndarray]:

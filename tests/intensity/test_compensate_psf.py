@@ -37,6 +37,7 @@ def simulated(
     light=1.0,
     top=120.0,
     rolloff_um=np.inf,
+    agarose_amplitude=40.0,
 ):
     """Return tiles of agarose with tissue at one side, from speckle and noise."""
     depth = (np.arange(N_PLANES) + 0.5) * VOXEL_UM[0]
@@ -48,7 +49,10 @@ def simulated(
         face = top + 10 * (tilt_px * (across[:, None] + n / n_tiles) + np.zeros((side, side)))
         below = np.maximum(depth[:, None, None] - face, 0)
         is_agarose = np.broadcast_to(across < agarose, (side, side))
-        mu, level = np.where(is_agarose, AGAROSE_MU, 1.8), np.where(is_agarose, 40.0, 260.0) * light
+        mu, level = (
+            np.where(is_agarose, AGAROSE_MU, 1.8),
+            np.where(is_agarose, agarose_amplitude, 260.0) * light,
+        )
         power = level**2 * h * np.exp(-2e-3 * mu * below) * (depth[:, None, None] > face)
         field = rng.normal(size=(2, *power.shape)) * np.sqrt(power)
         field += NOISE * rng.normal(size=field.shape)
@@ -223,6 +227,17 @@ def test_a_bubble_is_no_noise(rng):
         compensate_psf_from_model(cells_of(clean), VOXEL_UM).noise_amplitude, rel=0.01
     )
     assert error_percent(model, true_response(260.0, 400.0)) < 1.5
+
+
+@pytest.mark.parametrize("amplitude", [5.0, pytest.param(3.5, marks=pytest.mark.slow)])
+def test_agarose_below_the_noise_tells_the_response(rng, amplitude):
+    """A single A-line shows none of it; tiles whose tissue shows that they have light do."""
+    tiles = simulated(rng, n_tiles=16, tilt_px=9, agarose_amplitude=amplitude)
+    dark = simulated(rng, n_tiles=6, light=0.03)
+    model = compensate_psf_from_model(cells_of(tiles + dark), VOXEL_UM)
+    assert model.medium == "agarose" and model.n_tiles == 16
+    assert error_percent(model, true_response(260.0, 400.0)) < 5
+    assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.3
 
 
 def test_deep_out_of_focus_the_gain_is_bounded(rng):
