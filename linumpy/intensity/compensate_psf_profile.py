@@ -23,9 +23,12 @@ from linumpy.intensity.compensate_psf_faces import attenuation_from_faces
 from linumpy.intensity.quantiles import otsu_threshold
 
 _FACE_SIGMA = 1.5
-_FACE_CELLS = 5
+_FACE_CELLS = 3
 _WATER_MARGIN_PX = 4
 _FACE_MARGIN_PX = 3
+_UPPER_UM = 100.0
+"""Media are told apart below the face: white matter of 10 /mm has lost 86 % of its light there."""
+
 _MIN_PLANES = 8
 _MIN_CELLS = 20
 _MIN_SHARE = 0.005
@@ -103,7 +106,7 @@ def measure_profile(
         When too few A-lines show a face with something below it.
     """
     lines, tile = _a_lines(cells)
-    face = np.concatenate([_faces(c) for c in cells])
+    face, own_face = (np.concatenate([_faces(c, n) for c in cells]) for n in (_FACE_CELLS, 1))
     noise_power, noise_error = _noise_power(lines, face, tile)
     # What lies below each A-line's own face; where cuts are tilted they begin at different planes.
     below = np.arange(lines.shape[1]) >= (face + _FACE_MARGIN_PX)[:, None]
@@ -111,9 +114,12 @@ def measure_profile(
     whole = np.isfinite(lines).sum(axis=1) >= _MIN_PLANES
     if whole.sum() < _MIN_CELLS:
         raise _nothing_found(f"{whole.sum()} of {len(lines)} A-line cells show it below a face")
-    lines, tile, face = lines[whole], tile[whole], face[whole]
+    lines, tile, face, own_face = lines[whole], tile[whole], face[whole], own_face[whole]
     place = np.concatenate([np.arange(c[0].size) for c in cells])[whole]
-    level = np.sqrt(np.maximum(np.nanmean(np.square(lines), axis=1) - noise_power, 0))
+    # Deeper, steep tissue is as dark as agarose.
+    upper = np.cumsum(np.isfinite(lines), axis=1) <= max(_MIN_PLANES, round(_UPPER_UM / axial_um))
+    shown = np.where(upper, lines, np.nan)
+    level = np.sqrt(np.maximum(np.nanmean(np.square(shown), axis=1) - noise_power, 0))
     chosen = _agarose(level, noise_power, tile)
     medium = "agarose"
     if chosen is not None:
@@ -122,7 +128,8 @@ def measure_profile(
         medium, chosen = "tissue", level**2 > 4 * noise_power
     if chosen.sum() < _MIN_CELLS:
         raise _nothing_found(f"{chosen.sum()} A-line cells are brighter than noise")
-    lines, tile, face, place = lines[chosen], tile[chosen], face[chosen], place[chosen]
+    seen_power = float(np.median(level[chosen] ** 2))
+    lines, tile, place = lines[chosen], tile[chosen], place[chosen]
     mu, mu_error = 0.0, np.inf
     if medium == "agarose":
         level, _ = _level_and_slope(lines, noise_power)
@@ -130,14 +137,19 @@ def measure_profile(
             log_level = np.log(level)
         ids = np.zeros(len(cells), int) if slices is None else np.asarray(slices)
         number = np.unique(ids, return_inverse=True)[1][tile]
-        mu, mu_error = attenuation_from_faces(log_level, face * axial_um, place, number, tile)
+        # Neighbours share errors of a face, which single A-lines do not.
+        told_face = (own_face if seen_power > _MIN_SIGNAL * noise_power else face)[chosen]
+        mu, mu_error = attenuation_from_faces(log_level, told_face * axial_um, place, number, tile)
     else:
         # Logarithms, so that bright tissue does not decide alone.
         lines = np.log(np.maximum(np.square(lines) - noise_power, 0.1 * noise_power + 1e-12))
     start, log_power = _chained(lines, noise_power, medium == "tissue")
     error = _errors(lines, tile, start, log_power, noise_power, medium == "tissue")
     error = np.hypot(error, noise_error / np.exp(log_power))
-    told = _leading(error < _MAX_ERROR)
+    # The tissue of tiles differs, whatever the noise.
+    told = _leading(
+        error < _MAX_ERROR if medium == "agarose" else np.exp(log_power) > _MIN_SIGNAL * noise_power
+    )
     log_power, error = log_power[:told], error[:told]
     if len(log_power) < _MIN_PLANES:
         raise _nothing_found(f"its profile is above noise in {len(log_power)} planes")
@@ -176,15 +188,15 @@ def _a_lines(cells: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return lines, tile
 
 
-def _faces(cells: np.ndarray) -> np.ndarray:
+def _faces(cells: np.ndarray, around: int) -> np.ndarray:
     """Return the plane where the water of each of a tile's cells ends, sought in the upper half.
 
-    A face is smooth, so that neighbours help where agarose hardly rises above the noise.
+    A face is smooth: a mean over `around` cells a side helps where agarose hardly exceeds noise.
     """
     searched = cells[: max(3, (len(cells) + 1) // 2)]
     known = np.isfinite(searched)
     found = find_tissue_interface(
-        np.where(known, searched, np.float32(0)), _FACE_CELLS, _FACE_SIGMA, valid=known, axis=0
+        np.where(known, searched, np.float32(0)), around, _FACE_SIGMA, valid=known, axis=0
     )
     return found.ravel()
 

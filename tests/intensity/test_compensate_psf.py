@@ -38,6 +38,7 @@ def simulated(
     top=120.0,
     rolloff_um=np.inf,
     agarose_amplitude=40.0,
+    tissue_mu=1.8,
 ):
     """Return tiles of agarose with tissue at one side, from speckle and noise."""
     depth = (np.arange(N_PLANES) + 0.5) * VOXEL_UM[0]
@@ -50,7 +51,7 @@ def simulated(
         below = np.maximum(depth[:, None, None] - face, 0)
         is_agarose = np.broadcast_to(across < agarose, (side, side))
         mu, level = (
-            np.where(is_agarose, AGAROSE_MU, 1.8),
+            np.where(is_agarose, AGAROSE_MU, tissue_mu),
             np.where(is_agarose, agarose_amplitude, 260.0) * light,
         )
         power = level**2 * h * np.exp(-2e-3 * mu * below) * (depth[:, None, None] > face)
@@ -238,6 +239,14 @@ def test_agarose_below_the_noise_tells_the_response(rng, amplitude):
     assert model.medium == "agarose" and model.n_tiles == 16
     assert error_percent(model, true_response(260.0, 400.0)) < 5
     assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.3
+
+
+def test_steep_tissue_is_not_taken_for_agarose(rng):
+    """Over all of its depth it is hardly brighter."""
+    tiles = simulated(rng, tilt_px=9, agarose_amplitude=60.0, tissue_mu=9.0)
+    model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
+    assert model.medium == "agarose"
+    assert error_percent(model, true_response(260.0, 400.0)) < 1.5
 
 
 def test_deep_out_of_focus_the_gain_is_bounded(rng):
