@@ -16,7 +16,7 @@ from linumpy import __version__
 from linumpy.core.errors import InputError
 from linumpy.core.exit_status import DEVICE_LOST, exit_status, message
 from linumpy.core.leases.lease import DEFAULT_WAIT_S, Ask
-from linumpy.core.log import configure_logging, logger
+from linumpy.core.log import clear_progress, configure_logging, logger
 from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave
 from linumpy.migration import suggestion, translate
 from linumpy.store.addresses import is_remote
@@ -257,6 +257,7 @@ def run(main: Callable[[], None], *, take_signals: bool = True) -> None:
         status = exit_status(error)
         if status is None:
             raise
+        clear_progress()
         print(f"{name}: error: {message(error, status)}", file=sys.stderr)
         logger.debug("where it happened", exc_info=error)
         if status == DEVICE_LOST:
@@ -267,12 +268,14 @@ def run(main: Callable[[], None], *, take_signals: bool = True) -> None:
         _end_stopped(name, stopping.number)
     from linumpy.records.environment import note_environment
 
+    clear_progress()
     note_environment()
     leave()
 
 
 def _end_stopped(name: str, number: int) -> NoReturn:
     """End with the status that shells give to a signal."""
+    clear_progress()
     said = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
     print(f"{name}: {said}", file=sys.stderr)
     sys.exit(128 + number)

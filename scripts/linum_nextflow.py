@@ -38,12 +38,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
 
     from linumpy.launch.folder import check_launch_folder
+    from linumpy.launch.run_progress import RunProgress
     from linumpy.launcher.nextflow import launch_command, run_nextflow
 
     check_launch_folder(Path.cwd(), arguments, os.environ)
     command, environment = launch_command(arguments, os.environ)
     sys.stdout.flush()
-    sys.exit(run_nextflow(command, environment, arguments))
+    sys.exit(run_nextflow(command, environment, arguments, RunProgress))
 
 
 if __name__ == "__main__":

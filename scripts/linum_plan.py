@@ -2,17 +2,20 @@
 """Say what a run of the pipeline will take, before anything runs."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, parse_bytes, run
 from linumpy.params import read_params
+from linumpy.planning.flags import add_pipeline_flags, given_flags, pipeline_schema
 
 DESCRIPTION = """Say what a run of the pipeline will take, before anything runs.
 
-Reads the headers of an acquisition, no samples: what is there, what will be written against what
-the disks have free, memory a task, time by process and in all, and what to choose. Times come from
-measured ones (docs/scale.md); sizes on disk are those of data that hardly compress."""
+Reads the headers of an acquisition, no samples: what is wrong with it, all at once, as a launch of
+the pipeline would say; else what is there, what will be written against what the disks have free,
+memory a task, time by process and in all, and what to choose. Times come from measured ones
+(docs/scale.md); sizes on disk are those of data that hardly compress."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -47,6 +50,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="where Nextflow works",
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="JSON file to write")
+    parser.add_argument(
+        "--checked", action="store_true", help="leave out what a launch checks, as it has been done"
+    )
+    add_pipeline_flags(parser)
     return parser
 
 
@@ -54,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Plan."""
     args = parse(build_parser(), argv)
 
+    from linumpy.launch.parameters import defaults
+    from linumpy.launch.preflight import preflight
+    from linumpy.launch.problems import ProblemsError
     from linumpy.planning.machine import has_slurm, this_machine
     from linumpy.planning.plan import make_plan, with_given
     from linumpy.planning.table import plan_json, plan_text
@@ -63,9 +73,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         refuse_existing(args.json, args.overwrite)
     values = {"use_gpu": args.on_gpu, "gpu_count": args.gpu_count}
     given = {name: value for name, value in values.items() if value is not None}
+    params = {**read_params(argparse.Namespace(params=args.params)), **given_flags(args), **given}
+    if not args.checked:
+        schema = pipeline_schema()
+        # A plan for GPUs that are not here is fine.
+        places = {"input": str(args.source), "work_dir": str(args.work_dir), "use_gpu": False}
+        try:
+            asked = {**defaults(schema), **params, "input": str(args.source)}
+            preflight(asked, schema, places)
+        except ProblemsError as error:
+            print("linum_plan.py: error:", "\n".join(error.lines()), file=sys.stderr)
+            sys.exit(1)
     plan = make_plan(
         args.source,
-        {**read_params(argparse.Namespace(params=args.params)), **given},
+        params,
         with_given(this_machine(), args.cores, args.memory, args.gpu_memory),
         work_folder=args.work_dir,
         slurm=has_slurm(),

@@ -1,5 +1,7 @@
 import logging
 import os
+import pty
+import re
 import subprocess
 import sys
 
@@ -89,15 +91,41 @@ def test_long_steps_log_and_short_ones_stay_silent(monkeypatch, caplog):
     with caplog.at_level(logging.INFO, "linumpy"):
         assert list(log.progress("abcdef", 6, "letters")) == list("abcdef")
     assert [r.getMessage() for r in caplog.records] == [
-        "letters: 3 of 6 (12 s)",
-        "letters: 6 of 6 (24 s)",
+        "letters: 3 of 6, 12 s to go",
+        "letters: 6 of 6, 24 s",
     ]
 
 
-def test_a_terminal_gets_a_bar(monkeypatch, capsys):
+def test_a_terminal_gets_one_line_with_time_to_go_within_80_columns(monkeypatch, capsys):
+    """Seen to fail where a label is not cut."""
+    clock = iter(range(0, 10**6, 4000))
+    monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    list(log.progress(range(3), 3, "tiles"))
-    assert "3/3" in capsys.readouterr().err
+    list(log.progress(range(3), 3, "align the brain to an atlas of many names"))
+    *first, last = capsys.readouterr().err.partition("\n")[0].split("\r\033[K")[1:]
+    assert "█" in last and last.endswith(" 3 of 3, 5.6 h")
+    assert first[0].endswith(": ██████·············· 1 of 3, 2.2 h to go")
+    assert max(map(len, [*first, last])) < 80
+
+
+def test_a_terminal_sees_that_a_silent_step_is_at_work(tmp_path):
+    """Seen to fail without the thread."""
+    code = (
+        "import time; from linumpy import cli, log; log._SECONDS_BETWEEN_LINES = 0.5\n"
+        "def main():\n    log.configure_logging(False); time.sleep(2.5)\n"
+        "    raise cli.InputError('the last words')\ncli.run(main)"
+    )
+    controller, terminal = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", code], stderr=terminal) as child:
+        os.close(terminal)
+        told = b""
+        while b"words" not in told:
+            told += os.read(controller, 4096)
+    os.close(controller)
+    assert child.returncode == 1
+    shown = told.decode().split("\r\033[K")
+    assert re.fullmatch(r"at work, [12]\.\d s so far\r", shown[1])
+    assert shown[-1].strip() == "-c: error: the last words"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.geometry.network import robust_spread
-from linumpy.io.raw import LIKELY_CUT
+from linumpy.io.raw_interval import LIKELY_CUT
 
 _SAME_UM = 1.0
 _GAIN = 2.0

@@ -8,9 +8,8 @@ indices of the tile grid, Z is the id of the physical slice; any number of digit
 from __future__ import annotations
 
 import logging
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,14 @@ import numpy as np
 from linumpy.core.device import Array, namespace
 from linumpy.core.errors import InputError
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
-from linumpy.io.models import read_json
 from linumpy.io.raw_files import image_files
-from linumpy.io.raw_folders import SLICE_NAME, TILE_PREFIX, walk_raw_folders
+from linumpy.io.raw_folders import SLICE_NAME, TILE_PREFIX, ids_text, walk_raw_folders
 from linumpy.io.tables import LARGEST_ID
-from linumpy.store.untrusted import quoted
 
 logger = logging.getLogger("linumpy")
 
 LARGEST_INDEX = 9999
 """Largest index of a tile along an axis of its grid, which has a place for every index below."""
-
-LIKELY_CUT = (0.2, 4.0)
-"""Intervals that a cut may be thick: less is no cut, more is another zero or unit of the stage."""
 
 _TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
 
@@ -125,85 +119,6 @@ def tiles_of_slice(
             f"{root}: no tile of slice z{slice_id:02d}; slices there: {ids_text(slices)}"
         )
     return slices[slice_id]
-
-
-def ids_text(ids: Iterable[int]) -> str:
-    """Return ids as text with runs joined, such as ``0-3, 7``."""
-    runs: list[list[int]] = []
-    for number in sorted(set(ids)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)
-
-
-@dataclass(frozen=True)
-class SideData:
-    """What ``metadata.json`` (or ``state.json`` at the root) says about a slice.
-
-    Attributes
-    ----------
-    path
-        The file that was read, or where one was looked for; for messages.
-    """
-
-    path: Path
-    axial_resolution_um: float | None = None
-    slice_interval_um: float | None = None
-    overlap_fraction: float | None = None
-
-
-def read_side_data(tile: RawTile, root: Path | str) -> SideData:
-    """Read the side files of a tile's slice.
-
-    The nearest ``metadata.json`` between the tile's folder and the root counts; a key that it
-    lacks is looked up in ``state.json`` at the root.
-
-    Raises
-    ------
-    InputError
-        When a file is not a JSON object or a value is not a number in its range.
-    """
-    root = Path(root)
-    values: dict[str, tuple[Path, Any]] = {}
-    found = expected = tile.path.parent / "metadata.json"
-    for folder in tile.path.parents:
-        candidate = folder / "metadata.json"
-        if candidate.is_file():
-            found = candidate
-            values = {key: (candidate, value) for key, value in read_json(candidate).items()}
-            break
-        if folder == root:
-            break
-    state = root / "state.json"
-    if state.is_file():
-        values = {**{key: (state, value) for key, value in read_json(state).items()}, **values}
-    thickness_mm = _side_number(values, "slice_thickness", "mm", above=0)
-    return SideData(
-        path=found if found.is_file() else expected,
-        axial_resolution_um=_side_number(values, "axial_resolution_um", "um", above=0),
-        slice_interval_um=None if thickness_mm is None else thickness_mm * 1e3,
-        overlap_fraction=_side_number(values, "overlap_fraction", "", above=-1e-12, below=1),
-    )
-
-
-def _side_number(
-    values: Mapping[str, tuple[Path, Any]],
-    key: str,
-    unit: str,
-    *,
-    above: float,
-    below: float = math.inf,
-) -> float | None:
-    path, value = values.get(key, (None, None))
-    if value is None:
-        return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not above < value < below:
-        bounds = "from 0 to below 1" if below == 1 else f"above 0 {unit}"
-        raise InputError(f"{path}: {key} is {quoted(value)}, expected a number {bounds}".rstrip())
-    return float(value)
 
 
 def read_tile(tile: RawTile, info: TileInfo) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from linumpy.core.errors import InputError
@@ -94,3 +94,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
                 f"{entry.path}: a link to {target}, which cannot be reached ({error.strerror})"
             ) from error
     return False
+
+
+def ids_text(ids: Iterable[int]) -> str:
+    """Return ids as text with runs joined, such as ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(ids)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)

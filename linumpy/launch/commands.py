@@ -6,15 +6,22 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
-from linumpy.launch.discover import checked_file, checked_path, find_input, manual_transforms
+from linumpy.core.errors import InputError
+from linumpy.launch.discover import checked_file, checked_path, manual_transforms
 from linumpy.launch.keep import Keeper
 from linumpy.launch.names import is_address, local_path
 from linumpy.launch.parameters import help_text, problems, read_schema
+from linumpy.launch.places import runs_here
+from linumpy.launch.preflight import preflight
+from linumpy.launch.problems import Problem, ProblemsError
 from linumpy.launch.protocol import Answer, answer, tell
+from linumpy.launch.run_progress import note_plan
 from linumpy.launch.space import goes_straight, needed
 
 
@@ -27,40 +34,77 @@ def _find(asked: dict[str, Any]) -> Answer:
     schema, params = read_schema(asked["schema"]), asked["params"]
     if params["help"]:
         return {"text": help_text(schema)}
-    if wrong := problems(params, schema):
-        return {"error": "\n".join(wrong)}
+    wrong = [Problem(text) for text in problems(params, schema).values()]
     # Folders that a run itself lies in and works with.
     for what, path in asked["places"].items():
-        local_path(what, path)
-    if is_address(params["input"]) and "listing" not in asked:
+        try:
+            local_path(what, path)
+        except InputError as error:
+            raise ProblemsError([*wrong, Problem(str(error))]) from error
+    if is_address(params["input"] or "") and "listing" not in asked:
+        if wrong:
+            raise ProblemsError(wrong)
         return {"is_far": True}
-    found = find_input({**params, **asked})
+    found = preflight(params, schema, asked)
     found["straight"] = goes_straight(params, found)
     found["needs"] = needed(params, found)
-    return _planned(found, asked) if asked["preview"] else found
+    return _planned(found, asked)
 
 
 def _planned(found: Answer, asked: dict[str, Any]) -> Answer:
-    """Return what was found, with what a run will take, as ``linum_plan.py`` says it."""
-    params, script = asked["params"], shutil.which("linum_plan.py")
+    """Return what was found once the plan (``linum_plan.py``) fits the machine; shown in a preview.
+
+    Raises
+    ------
+    ProblemsError
+        When disks or memory do not suffice. A preview shows that instead, and a resumed run has
+        written part of it already.
+    """
+    is_preview = asked["preview"]
+    script = shutil.which("linum_plan.py")
+    is_far = is_address(asked["params"]["input"]) or is_address(asked["work_dir"])
+    if asked.get("stub") or (is_far and not is_preview):
+        return found
     if script is None:
         warning = (
             "no plan: linum_plan.py is not on PATH; it comes with linumpy, which must be installed "
             "where Nextflow is launched"
         )
-        return {**found, "warnings": [*found["warnings"], warning]}
+        return {**found, "warnings": [*found["warnings"], *[warning] * is_preview]}
+    with tempfile.TemporaryDirectory(prefix="linumpy-") as folder:
+        place = Path(folder, "plan.json")
+        done = _run_planner(script, asked, place)
+        if done.returncode:
+            said = done.stderr.strip()
+            if is_preview:
+                return {"error": said}
+            return {**found, "warnings": [*found["warnings"], f"no plan: {said}"]}
+        plan = json.loads(place.read_text(encoding="utf-8"))
+    if is_preview:
+        return {**found, "text": done.stderr + done.stdout}
+    lacking = [] if asked.get("resume") else plan["disk_problems"]
+    if asked["params"]["gpu_count"] != 0 and runs_here(asked.get("configs") or ()):
+        lacking = [*lacking, *plan["memory_problems"]]
+    if lacking:
+        raise ProblemsError([Problem(text) for text in lacking])
+    note_plan(plan, asked["params"]["output"])
+    return {**found, "needs": None}
+
+
+def _run_planner(
+    script: str, asked: dict[str, Any], place: Path
+) -> subprocess.CompletedProcess[str]:
+    params = asked["params"]
     device = [] if params["gpu_memory"] is None else ["--gpu_memory", params["gpu_memory"]]
-    done = subprocess.run(
-        [script, params["input"], "--params", "-", "--work_dir", asked["work_dir"], *device],
+    return subprocess.run(
+        [script, params["input"], "--params", "-", "--work_dir", asked["work_dir"], *device]
+        + ["--checked", "--json", str(place)],
         input=json.dumps(params),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
         check=False,
     )
-    if done.returncode:
-        return {"error": done.stderr.strip()}
-    return {**found, "text": done.stderr + done.stdout}
 
 
 def _path(asked: dict[str, Any]) -> Answer:

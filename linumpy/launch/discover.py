@@ -5,30 +5,37 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from linumpy.core.errors import InputError
-from linumpy.io.raw_folders import TILE_PREFIX, Identity, identity
+from linumpy.io.raw_folders import SLICE_NAME, TILE_PREFIX, Identity, identity
+from linumpy.launch.layout import TILE, index_of, layout_problems, layout_warnings
 from linumpy.launch.names import check_names, is_address, local_path
+from linumpy.launch.places import place_problems
+from linumpy.launch.problems import Problem, ProblemsError
+from linumpy.launch.stage import stage_problems
 from linumpy.launch.tables import check_config
-from linumpy.launch.tiles import BadTile, BadTilesError, find_bad_tiles, skipped
+from linumpy.launch.tiles import READERS, BadTile, Headers, bad_tiles_problem, read_tiles, skipped
 from linumpy.launch.tree import ListedTree, LocalTree, digest
+from linumpy.launch.units import resolution_problems, unit_problems
 
-_TILE = re.compile(r"tile_x[0-9]+_y[0-9]+_z([0-9]{1,9})(?![0-9])")
 _GRID = re.compile(r"mosaic_grid[A-Za-z0-9_]*?_z([0-9]{1,9})(?:_[A-Za-z0-9_]+)?\.ome\.zarr")
 _KINDS = ("mosaic-grids", "mosaics", "mosaic_grids", "input", "data", "raw")
 
 
 def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what there is to work on.
+    """Return what there is to work on, once nothing is wrong with it.
 
     Parameters
     ----------
     asked
         ``input``, ``output``, ``work_dir``, ``subject_name``, ``slices``, ``slice_config``,
-        ``shifts_xy``: texts or None; ``skip_bad_slices``, true or false; ``exclude_first_slices``.
+        ``shifts_xy``: texts or None; ``skip_bad_slices``, true or false; ``exclude_first_slices``;
+        parameters that headers may contradict: ``resolution``, ``axial_resolution``,
+        ``slicing_interval_mm``, ``stage_to_array``; what `place_problems` takes.
         ``listing`` where Nextflow listed an input elsewhere: rows of name, bytes and time, and
         ``texts`` of its tables by name.
 
@@ -43,39 +50,54 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When it holds no tiles and no grids, or both; when a table or a choice of slices does not
-        fit; when something in it cannot be read: all bad tiles are named at once.
+        When it holds no tiles and no grids, or both; when something in it cannot be listed.
+    ProblemsError
+        With all else that is wrong: bad or doubled tiles, tables or a choice of slices that do not
+        fit, lengths that cannot be, stage axes that headers contradict, places.
     """
     option = f"--input {asked['input']}"
     warnings: list[str] = []
     tree = _tree(option, asked)
     grids = _find_grids(tree)
-    tiles = _find_tiles(tree, asked, warnings)
+    tiles, odd_names = _find_tiles(tree, asked, warnings)
     if grids and tiles:
         raise InputError(
             f"{option}: holds both raw tiles ({_in(tree, _first(tiles))}) and mosaic grids "
             f"({_in(tree, _first(grids))}); name one of the two folders"
         )
-    if not grids and not tiles:
+    if not grids and not tiles and not odd_names:
         raise InputError(
             f"{option}: found neither folders tile_x00_y00_z00 nor mosaic_grid_3d_z00.ome.zarr "
             "in it"
         )
     root = _first(grids).parent if grids else tree.root
+    problems = [Problem(text) for text in place_problems(asked, root)]
+    if not grids:
+        problems += layout_problems(option, root, tiles, odd_names)
     slices = _grid_slices(tree, option, grids, root) if grids else _raw_slices(tree, tiles)
     ids = sorted(slices)
-    tables = {name: _table(name, asked, tree, root if grids else None) for name in _TABLES}
-    config = tables["slice_config"]
+    tables = {
+        name: _tried(problems, _table, name, asked, tree, root if grids else None)
+        for name in _TABLES
+    }
     unused = set(ids[: asked.get("exclude_first_slices") or 0])
-    if config is not None:
-        text = asked.get("slice_config_text")
-        text = tree.text(Path(config)) if text is None else text
-        unused = check_config(config, text, ids)
-    chosen = _chosen(ids, asked.get("slices"))
+    if tables["slice_config"] is not None:
+        unused = _tried(problems, _unused, tree, tables["slice_config"], asked, ids) or set()
+    chosen = _tried(problems, _chosen, ids, asked.get("slices")) or ids
     wanted = [number for number in chosen if number not in unused]
-    bad = {} if grids else find_bad_tiles(tree, tiles)
-    _skip_bad(option, {i: bad[i] for i in wanted if i in bad}, wanted, asked, warnings)
+    bad, headers = ({}, {}) if grids else read_tiles(tree, tiles)
+    _skip_bad(option, {i: bad[i] for i in wanted if i in bad}, wanted, asked, problems, warnings)
     chosen = [number for number in chosen if number not in bad]
+    wanted = [number for number in wanted if number not in bad]
+    if grids:
+        problems += map(Problem, resolution_problems(asked.get("resolution")))
+    elif wanted:
+        warnings += layout_warnings(wanted, {i: map(index_of, tiles[i]) for i in wanted}, ids)
+        problems += _header_problems(
+            {i: headers[i] for i in wanted if i in headers}, root, {**asked, "n_slices": len(ids)}
+        )
+    if problems:
+        raise ProblemsError(problems)
     return {
         "kind": "grids" if grids else "raw",
         "root": str(root),
@@ -91,28 +113,53 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _tried(problems: list[Problem], action: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what an action gives; None where it finds a problem, which joins the others."""
+    try:
+        return action(*arguments)
+    except InputError as error:
+        problems.append(Problem(str(error)))
+        return None
+
+
+def _unused(
+    tree: LocalTree | ListedTree, table: str, asked: Mapping[str, Any], ids: list[int]
+) -> set[int]:
+    """Return the slices that a table leaves out."""
+    text = asked.get("slice_config_text")
+    return check_config(table, tree.text(Path(table)) if text is None else text, ids)
+
+
+def _header_problems(headers: Headers, root: Path, asked: Mapping[str, Any]) -> list[Problem]:
+    """Return how the headers of wanted slices contradict each other, or parameters."""
+    if not headers:
+        return []
+    placed = {
+        number: {index_of(folder): (folder, info) for folder, info in tiles}
+        for number, tiles in headers.items()
+    }
+    found = unit_problems(headers, root, asked, asked["n_slices"])
+    return found + stage_problems(placed, asked.get("stage_to_array") or "+x,+y")
+
+
 def _skip_bad(
     option: str,
     bad: Mapping[int, list[BadTile]],
     wanted: list[int],
     asked: Mapping[str, Any],
+    problems: list[Problem],
     warnings: list[str],
 ) -> None:
-    """Warn of wanted slices with bad tiles where they may be skipped.
-
-    Raises
-    ------
-    BadTilesError
-        Where they may not be, or none is left.
-    """
+    """Warn of wanted slices with bad tiles where they may be skipped, else add the problem."""
     if not bad:
         return
     if not asked.get("skip_bad_slices"):
         advice = "copy these tiles anew, or leave their slices out with --skip_bad_slices"
-        raise BadTilesError(option, bad, advice)
-    if len(bad) == len(wanted):
-        raise BadTilesError(option, bad, "without them no slice would be left")
-    warnings += skipped(bad)
+        problems.append(bad_tiles_problem(option, bad, advice))
+    elif len(bad) == len(wanted):
+        problems.append(bad_tiles_problem(option, bad, "without them no slice would be left"))
+    else:
+        warnings += skipped(bad)
 
 
 _TABLES = ("shifts_xy", "slice_config")
@@ -151,13 +198,26 @@ def _find_grids(tree: LocalTree | ListedTree) -> dict[int, list[Path]]:
 
 def _find_tiles(
     tree: LocalTree | ListedTree, asked: Mapping[str, Any], warnings: list[str]
-) -> dict[int, list[Path]]:
-    """Return tile folders by slice id; this run's own folders are not entered."""
+) -> tuple[dict[int, list[Path]], list[Path]]:
+    """Return tile folders by slice id, and those whose names cannot be read.
+
+    This run's own folders are not entered. The folder of a slice that holds no tile, as of one that
+    is about to be imaged, is warned about.
+    """
     found: dict[int, list[Path]] = {}
+    odd_names: list[Path] = []
+    slice_folders: dict[int, Path] = {}
     for path in tree.raw_folders(warnings.append, _own_folders(asked)):
-        if path.name.startswith(TILE_PREFIX) and (match := _TILE.match(path.name)):
-            found.setdefault(int(match[1]), []).append(path)
-    return found
+        if not path.name.startswith(TILE_PREFIX):
+            if match := SLICE_NAME.fullmatch(path.name):
+                slice_folders.setdefault(int(match[1]), path)
+        elif match := TILE.fullmatch(path.name):
+            found.setdefault(int(match[3]), []).append(path)
+        else:
+            odd_names.append(path)
+    for number in sorted(slice_folders.keys() - found.keys() if found else ()):
+        warnings.append(f"{slice_folders[number]}: empty slice, holds no tile; left out")
+    return found, odd_names
 
 
 def _own_folders(asked: Mapping[str, Any]) -> list[Identity]:
@@ -184,14 +244,16 @@ def _raw_slices(
     tree: LocalTree | ListedTree, tiles: Mapping[int, list[Path]]
 ) -> dict[int, tuple[str, str, int]]:
     slices = {}
-    for number, folders in tiles.items():
-        # Metadata that counts lies in the folders above the tiles.
-        above = {folder for tile in folders for folder in _between(tree.root, tile.parent)}
-        side = [folder / name for folder in above for name in ("metadata.json", "state.json")]
-        files = [file for tile in folders for file in tree.files(tile)]
-        nbytes = sum(file[1] for file in files)
-        files += [tree.file(path) for path in side if tree.is_file(path)]
-        slices[number] = ("", digest(files), nbytes)
+    with ThreadPoolExecutor(READERS) as pool:
+        for number, folders in tiles.items():
+            # Metadata that counts lies in the folders above the tiles.
+            above = {folder for tile in folders for folder in _between(tree.root, tile.parent)}
+            side = [folder / name for folder in above for name in ("metadata.json", "state.json")]
+            listed = pool.map(lambda tile: list(tree.files(tile)), folders)
+            files = [file for found in listed for file in found]
+            nbytes = sum(file[1] for file in files)
+            files += [tree.file(path) for path in side if tree.is_file(path)]
+            slices[number] = ("", digest(files), nbytes)
     return slices
 
 

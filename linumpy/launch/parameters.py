@@ -35,8 +35,8 @@ def read_schema(path: str) -> Schema:
     return dict(json.loads(Path(path).read_text(encoding="utf-8")))
 
 
-def problems(given: Mapping[str, Any], schema: Schema) -> list[str]:
-    """Return everything wrong with parameters, one line each.
+def problems(given: Mapping[str, Any], schema: Schema) -> dict[str, str]:
+    """Return everything wrong with parameters, a line by name.
 
     Parameters
     ----------
@@ -49,19 +49,25 @@ def problems(given: Mapping[str, Any], schema: Schema) -> list[str]:
     known = {name: rule for group in groups for name, rule in group["properties"].items()}
     required = [name for group in groups for name in group.get("required", ())]
     former = read_table()["params"]
-    found = [f"--{shown(n)}: {_instead(n, known, former)}" for n in given if n not in known]
+    found = {n: f"--{shown(n)}: {_instead(n, known, former)}" for n in given if n not in known}
     for name in required:
         if given.get(name) is None:
             description = known[name]["description"]
             told = description[0].lower() + description[1:]
-            found.append(f"--{name}: missing; expected {told}")
+            found[name] = f"--{name}: missing; expected {told}"
     for name, rule in known.items():
         value = given.get(name)
         if value is not None and not _is_valid(value, rule):
             told = former.get(f"{name} {_text(value)}")
             expected = _expectation(rule) + (f"; {told}" if told else "")
-            found.append(f"--{name} {shown(_text(value))}: expected {expected}")
+            found[name] = f"--{name} {shown(_text(value))}: expected {expected}"
     return found
+
+
+def defaults(schema: Schema) -> dict[str, Any]:
+    """Return the default of each parameter, None where it has none."""
+    groups = schema["$defs"].values()
+    return {n: rule.get("default") for group in groups for n, rule in group["properties"].items()}
 
 
 def _is_valid(value: Any, rule: Mapping[str, Any]) -> bool:

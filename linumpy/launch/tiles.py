@@ -11,12 +11,13 @@ from pathlib import Path
 from linumpy.core.errors import InputError
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
 from linumpy.io.raw_files import Scan, image_files, is_image, scan_of, scan_text
+from linumpy.launch.problems import Problem
 from linumpy.launch.tree import ListedTree, LocalTree
 
 NAMED_AT_MOST = 20
 """Bad tiles that a message names; the rest are counted."""
 
-_READERS = 16
+READERS = 16
 """Headers that are read at once: on network disks each takes a millisecond or more."""
 
 
@@ -36,42 +37,57 @@ class BadTile:
     has_position: bool
 
 
-def find_bad_tiles(
+Headers = dict
+"""Tiles whose headers are right, with these: lists of ``(folder, TileInfo)`` by slice."""
+
+
+def read_tiles(
     tree: LocalTree | ListedTree, tiles: Mapping[int, Sequence[Path]]
-) -> dict[int, list[BadTile]]:
-    """Return the tiles that cannot be read, by slice; slices without any are left out.
+) -> tuple[dict[int, list[BadTile]], Headers]:
+    """Return the tiles that cannot be read, and the headers of the others, by slice.
 
     On this machine headers are parsed, and sizes compared with them. Elsewhere sizes of a slice's
-    tiles are compared with each other.
+    tiles are compared with each other, and no header is known.
 
     Parameters
     ----------
     tiles
         Folders of tiles by slice.
     """
-    if isinstance(tree, ListedTree):
-        found = {number: list(_odd_sizes(tree, tiles[number])) for number in sorted(tiles)}
-    else:
-        with ThreadPoolExecutor(_READERS) as pool:
-            found = {number: list(_of_slice(tiles[number], pool.map)) for number in sorted(tiles)}
-    return {number: bad for number, bad in found.items() if bad}
+    bad: dict[int, list[BadTile]] = {}
+    good: Headers = {}
+    with ThreadPoolExecutor(READERS) as pool:
+        for number in sorted(tiles):
+            if isinstance(tree, ListedTree):
+                found = list(_odd_sizes(tree, tiles[number]))
+            else:
+                found, good[number] = _of_slice(tiles[number], pool.map)
+            if found:
+                bad[number] = found
+    return bad, good
 
 
-def _of_slice(folders: Sequence[Path], each: Callable[..., Iterator]) -> Iterator[BadTile]:
+def _of_slice(
+    folders: Sequence[Path], each: Callable[..., Iterator]
+) -> tuple[list[BadTile], list[tuple[Path, TileInfo]]]:
     headers = list(each(_header, folders))
     usual, count = _most(scan_of(h) for h in headers if isinstance(h, TileInfo))
     sizes = each(_samples, folders, headers)
+    bad, good = [], []
     for folder, header, wrong in zip(folders, headers, sizes):  # noqa: B905 - new in Python 3.10
         if isinstance(header, str):
-            yield BadTile(header, has_position=False)
+            bad.append(BadTile(header, has_position=False))
         elif scan_of(header) != usual:
             text = (
                 f"{folder / INFO_NAME}: {scan_text(scan_of(header))}; expected {scan_text(usual)} "
                 f"as {count} of the {len(folders)} tiles of the slice have"
             )
-            yield BadTile(text, has_position=False)
+            bad.append(BadTile(text, has_position=False))
         elif wrong is not None:
-            yield BadTile(wrong, has_position=True)
+            bad.append(BadTile(wrong, has_position=True))
+        else:
+            good.append((folder, header))
+    return bad, good
 
 
 def _most(scans: Iterator[Scan]) -> tuple[Scan, int]:
@@ -115,16 +131,14 @@ def _odd_sizes(tree: ListedTree, folders: Sequence[Path]) -> Iterator[BadTile]:
             yield BadTile(text, has_position=True)
 
 
-class BadTilesError(InputError):
-    """Tiles that cannot be read; `details` names them, a line each."""
-
-    def __init__(self, option: str, bad: Mapping[int, Sequence[BadTile]], advice: str) -> None:
-        count = sum(map(len, bad.values()))
-        super().__init__(
-            f"{option}: {_numbered(count, 'tile')} in {_numbered(len(bad), 'slice')} "
-            f"({_names(bad)}) cannot be read, nothing was started; {advice}"
-        )
-        self.details = [str(InputError(text)) for text in listed(bad)]
+def bad_tiles_problem(option: str, bad: Mapping[int, Sequence[BadTile]], advice: str) -> Problem:
+    """Return the problem of tiles that cannot be read, which names them."""
+    count = sum(map(len, bad.values()))
+    text = (
+        f"{option}: {_numbered(count, 'tile')} in {_numbered(len(bad), 'slice')} "
+        f"({_names(bad)}) cannot be read; {advice}"
+    )
+    return Problem(text, tuple(listed(bad)))
 
 
 def listed(bad: Mapping[int, Sequence[BadTile]]) -> list[str]:

@@ -9,8 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from linumpy.core.errors import LinumpyError
 from linumpy.core.extras import extra_advice
@@ -42,6 +43,7 @@ _JAVA_OPTIONS = (
     "--add-opens=java.base/sun.nio.fs=ALL-UNNAMED",
 )
 _VERSION_TIMEOUT_S = 300
+_LOOK_S = 1.0
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -97,8 +99,21 @@ def launch_command(
     return command, child
 
 
+class Progress(Protocol):
+    """Shows how far a run is."""
+
+    def look(self) -> None:
+        """Show it, if it is time to."""
+
+    def end(self) -> None:
+        """Leave the terminal as it was."""
+
+
 def run_nextflow(
-    command: Sequence[str], environment: Mapping[str, str], arguments: Sequence[str]
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    arguments: Sequence[str],
+    make_progress: Callable[[Path], Progress | None] = lambda _folder: None,
 ) -> int:
     """Run Nextflow as a child, say last why it failed or what it found, and return its status.
 
@@ -111,6 +126,9 @@ def run_nextflow(
         As from `launch_command`.
     arguments
         Of ``nextflow``, as the user typed them.
+    make_progress
+        Makes what is asked to look at a run every second, from the folder that ``LINUMPY_FAILURE``
+        lies in.
 
     Returns
     -------
@@ -126,16 +144,26 @@ def run_nextflow(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    with tempfile.NamedTemporaryFile(prefix="linumpy-", suffix=".txt") as report:
+    with tempfile.TemporaryDirectory(prefix="linumpy-") as folder:
+        report = Path(folder, "end.txt")
+        report.touch()
+        progress = make_progress(Path(folder)) if "run" in arguments else None
         child = subprocess.Popen(
-            command, env={**environment, "LINUMPY_FAILURE": report.name}, preexec_fn=begin
+            command, env={**environment, "LINUMPY_FAILURE": str(report)}, preexec_fn=begin
         )
         while child.poll() is None:
-            came = signal.sigwaitinfo({*_PASSED_ON, signal.SIGCHLD})
+            came = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK_S)
+            if came is None:
+                if progress is not None:
+                    progress.look()
             # Positive codes are the kernel's, such as a terminal's, which signals the whole group.
-            if came.si_signo != signal.SIGCHLD and came.si_code <= 0:
+            elif came.si_signo != signal.SIGCHLD and came.si_code <= 0:
                 child.send_signal(came.si_signo)
-        told = report.read().decode(errors="replace")
+        if progress is not None:
+            progress.end()
+        told = report.read_text(encoding="utf-8", errors="replace")
+        if (refusal := Path(folder, "refusal.txt")).exists():
+            told = refusal.read_text(encoding="utf-8", errors="replace")
     status = child.returncode if child.returncode >= 0 else 128 - child.returncode
     said = None
     if "run" in arguments:

@@ -15,19 +15,16 @@ from linumpy.core.errors import InputError
 from linumpy.geometry.neighbours import close_pairs
 from linumpy.io.grid import NOMINAL_OVERLAP_FRACTION, GridTile
 from linumpy.io.info import INFO_NAME, TileInfo
-from linumpy.io.raw import LIKELY_CUT, RawTile, SideData, read_side_data, tiles_of_slice
+from linumpy.io.raw import RawTile, tiles_of_slice
 from linumpy.io.raw_files import scan_of, scan_text
+from linumpy.io.raw_interval import INTERVAL_TOLERANCE, interval_contradiction
+from linumpy.io.side_data import SideData, read_side_data
 from linumpy.io.stage_axes import parse_stage_to_array
 
 logger = logging.getLogger("linumpy")
 
 SAME_PLACE = 0.05
 """Share of the field of view under which two stage positions are one."""
-
-INTERVAL_TOLERANCE = 0.05
-
-_FEW_STEPS = 2
-"""Of the stage, one uneven cut of which moves the median as far as it likes."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def read_raw_slice(
                 f"{tile.path / INFO_NAME}: {scan_text(scan)}; expected {scan_text(usual)} as "
                 f"{count} of the {len(tiles)} tiles of slice z{slice_id:02d} have"
             )
-    return RawSlice(slice_id, Path(root), tiles, infos, read_side_data(tiles[0], root))
+    return RawSlice(slice_id, Path(root), tiles, infos, read_side_data(tiles[0].path, root))
 
 
 def tile_grid(raw: RawSlice, stage_to_array: str = "+x,+y") -> TileGrid:
@@ -269,15 +266,11 @@ def slice_interval_um(
         )
     if given_um is not None:
         _warn_other(raw, "--slicing_interval", "slice_thickness", given_um, written)
-    moved, sigma, n_steps = _stage_interval_um(slices)
-    if moved is None or abs(interval - moved) <= max(INTERVAL_TOLERANCE * moved, 3 * sigma):
+    found = interval_contradiction(interval, _heights(slices), len(slices))
+    if found is None:
         return interval
-    message = (
-        f"slice interval is {interval:g} um, but stage_z_pos_mm moves by {moved:g} um a slice "
-        f"(median of {len(slices)} slices)"
-    )
-    uneven = n_steps <= _FEW_STEPS and LIKELY_CUT[0] <= moved / interval <= LIKELY_CUT[1]
-    if given_um is None and not uneven:
+    message, is_sure = found
+    if given_um is None and is_sure:
         raise InputError(
             f"{raw.side.path}: {message}; expected agreement within "
             f"{100 * INTERVAL_TOLERANCE:g} %; give --slicing_interval UM to decide "
@@ -295,7 +288,7 @@ def _written_interval_um(raw: RawSlice, slices: Mapping[int, tuple[RawTile, ...]
     found = []
     for tiles in slices.values():
         try:
-            found.append(read_side_data(tiles[0], raw.root).slice_interval_um)
+            found.append(read_side_data(tiles[0].path, raw.root).slice_interval_um)
         except InputError:
             # Another slice's fault is reported when that slice is read.
             continue
@@ -303,15 +296,9 @@ def _written_interval_um(raw: RawSlice, slices: Mapping[int, tuple[RawTile, ...]
     return statistics.median_low([own if each is None else each for each in found] or [own])
 
 
-def _stage_interval_um(
-    slices: Mapping[int, tuple[RawTile, ...]],
-) -> tuple[float | None, float, int]:
-    """Return the median motion of the stage's z a slice, its error, and the number of steps.
-
-    The motion is None when it tells nothing. The standard error of a median is 1.2533 times that of
-    a mean.
-    """
-    heights: list[tuple[int, float]] = []
+def _heights(slices: Mapping[int, tuple[RawTile, ...]]) -> list[tuple[int, float]]:
+    """Return the stage's z in mm of the slices that tell it."""
+    heights = []
     for slice_id, tiles in slices.items():
         try:
             z_mm = tiles[0].read_info().stage_z_mm
@@ -320,17 +307,7 @@ def _stage_interval_um(
             continue
         if z_mm is not None:
             heights.append((slice_id, z_mm))
-    moves = np.array(
-        [
-            abs(z1 - z0) * 1e3 / (id1 - id0)
-            for (id0, z0), (id1, z1) in zip(heights, heights[1:], strict=False)
-        ]
-    )
-    median = float(np.median(moves)) if len(moves) else 0.0
-    if not median > 0:
-        return None, 0.0, 0
-    spread = 1.4826 * float(np.median(np.abs(moves - median)))
-    return median, 1.2533 * spread / float(np.sqrt(len(moves))), len(moves)
+    return heights
 
 
 def _warn_other(raw: RawSlice, option: str, key: str, given: float, written: float | None) -> None:

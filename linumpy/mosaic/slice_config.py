@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from linumpy.core.errors import InputError
-from linumpy.io.raw import discover_tiles, ids_text
+from linumpy.io.raw import discover_tiles
+from linumpy.io.raw_folders import ids_text
 from linumpy.io.tables import SliceConfig, read_shifts, read_slice_config
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.raw_slice import read_raw_slice

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.core.errors import InputError
+from linumpy.core.log import duration
 from linumpy.planning.machine import Resources
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.processes import (
@@ -76,8 +77,8 @@ class Plan:
     ----------
     chain_s
         Seconds of the longest chain of tasks; more cores or GPUs do not make it shorter.
-    problems
-        What will fail or be refused.
+    disk_problems, memory_problems
+        Why it will fail, or be refused at launch.
     notes
         Warnings.
     """
@@ -90,10 +91,16 @@ class Plan:
     processes: tuple[ProcessPlan, ...]
     scheduled: Schedule
     chain_s: float
-    problems: tuple[str, ...]
+    disk_problems: tuple[str, ...]
+    memory_problems: tuple[str, ...]
     notes: tuple[str, ...]
     suggestions: tuple[Suggestion, ...]
     times: StageTimes
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """All problems."""
+        return self.disk_problems + self.memory_problems
 
 
 def make_plan(
@@ -145,7 +152,8 @@ def make_plan(
         processes=processes,
         scheduled=scheduled,
         chain_s=chain_s(graph.tasks),
-        problems=tuple(_problems(disks, processes, resources)),
+        disk_problems=tuple(_disk_problems(disks)),
+        memory_problems=tuple(_memory_problems(processes, resources)),
         notes=tuple([*found.notes(), *_notes(graph, processes)]),
         suggestions=tuple(_suggestions(graph, disks, processes, scheduled, resources, slurm)),
         times=known,
@@ -227,15 +235,17 @@ def _process_plans(
     return tuple(plans)
 
 
-def _problems(
-    disks: Sequence[Disk], processes: Sequence[ProcessPlan], resources: Resources
-) -> list[str]:
-    found = [
+def _disk_problems(disks: Sequence[Disk]) -> list[str]:
+    return [
         f"{' and '.join(disk.folders)}: {gb(disk.wanted_bytes)} will be written, "
         f"{gb(disk.free_bytes)} are free"
         for disk in disks
         if not disk.suffices
     ]
+
+
+def _memory_problems(processes: Sequence[ProcessPlan], resources: Resources) -> list[str]:
+    found = []
     for process in processes:
         if process.host_bytes > resources.memory_bytes:
             found.append(
@@ -330,17 +340,6 @@ def _without_grids(
     if saved_s > 0:
         reason += f", {duration(saved_s)} less"
     return [Suggestion("--keep_mosaic_grids false", reason)]
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people say them."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    if seconds < 5970:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 def gb(count: float) -> str:

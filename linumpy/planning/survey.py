@@ -17,7 +17,9 @@ import numpy as np
 from linumpy.core.errors import InputError
 from linumpy.io.grid import GridInfo
 from linumpy.io.info import INFO_NAME
-from linumpy.io.raw import RawTile, discover_tiles, ids_text, read_side_data
+from linumpy.io.raw import RawTile, discover_tiles
+from linumpy.io.raw_folders import ids_text
+from linumpy.io.side_data import read_side_data
 from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.io.tables import read_slice_config, selected_ids
 from linumpy.mosaic.raw_slice import (
@@ -193,7 +195,7 @@ def _survey_raw(root: Path, params: PlanParams) -> Survey:
     found = discover_tiles(root)
     ids = _chosen(found, params, params.slice_config)
     first = found[ids[0]]
-    overlap = read_side_data(first[0], root).overlap_fraction
+    overlap = read_side_data(first[0].path, root).overlap_fraction
     if overlap is None:
         # Only neighbours tell how far the stage steps.
         overlap = tile_grid(read_raw_slice(found, ids[0], root)).overlap_fraction
@@ -215,7 +217,7 @@ def _header(tiles: Sequence[RawTile], root: Path) -> RawSlice:
     """Read one header and the side files of a slice."""
     first = tiles[0]
     return RawSlice(
-        first.slice_id, root, (first,), (first.read_info(),), read_side_data(first, root)
+        first.slice_id, root, (first,), (first.read_info(),), read_side_data(first.path, root)
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from linumpy import __version__
-from linumpy.io.raw import ids_text
-from linumpy.planning.plan import Plan, ProcessPlan, duration, gb
+from linumpy.core.log import duration
+from linumpy.io.raw_folders import ids_text
+from linumpy.planning.plan import Plan, ProcessPlan, gb
 
 
 def plan_text(plan: Plan) -> str:
@@ -156,7 +157,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "seconds": plan.scheduled.seconds,
         "chain_s": plan.chain_s,
         "gpu_share": plan.scheduled.gpu_share(plan.resources.gpus),
-        "problems": list(plan.problems),
+        "disk_problems": list(plan.disk_problems),
+        "memory_problems": list(plan.memory_problems),
         "notes": list(plan.notes),
         "suggestions": [asdict(suggestion) for suggestion in plan.suggestions],
         "stage_times": plan.times.records,

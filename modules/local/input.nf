@@ -14,6 +14,10 @@ def find_input(given, schema) {
         schema: projectDir.resolve('nextflow_schema.json').toString(),
         work_dir: workflow.workDir.toString(),
         preview: workflow.preview,
+        stub: workflow.stubRun,
+        resume: workflow.resume,
+        // Any of them but the pipeline's own may give tasks to other machines.
+        configs: workflow.configFiles.findAll { path -> !path.startsWith(projectDir) }*.toString(),
         places: [
             'the launch folder': workflow.launchDir.toString(),
             'the pipeline': projectDir.toString(),

@@ -18,13 +18,13 @@ from linumpy.io.info import TileInfo
 from linumpy.io.raw import (
     RawTile,
     discover_tiles,
-    ids_text,
     image_files,
     read_aip,
-    read_side_data,
     read_tile,
     tiles_of_slice,
 )
+from linumpy.io.raw_folders import ids_text
+from linumpy.io.side_data import read_side_data
 
 INFO = TileInfo(nz=3, nx=4, ny=5, n_extra=2, width_um=40, height_um=50)
 
@@ -336,7 +336,7 @@ def test_side_data_come_from_the_nearest_file_then_the_state(tmp_path: Path) -> 
         {"slice_thickness": 0.2, "axial_resolution_um": 3.5},
         {"axial_resolution_um": 9, "overlap_fraction": 0.25},
     )
-    side = read_side_data(tile, tmp_path)
+    side = read_side_data(tile.path, tmp_path)
     assert side.path == tmp_path / "slice_z00/metadata.json"
     assert side.axial_resolution_um == 3.5
     assert side.slice_interval_um == pytest.approx(200)
@@ -345,7 +345,7 @@ def test_side_data_come_from_the_nearest_file_then_the_state(tmp_path: Path) -> 
 
 def test_without_side_files_nothing_is_known(tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_text('{"axial_resolution_um": 1}')
-    side = read_side_data(side_tile(tmp_path / "raw", None), tmp_path / "raw")
+    side = read_side_data(side_tile(tmp_path / "raw", None).path, tmp_path / "raw")
     assert side.axial_resolution_um is side.slice_interval_um is side.overlap_fraction is None
 
 
@@ -362,10 +362,10 @@ def test_without_side_files_nothing_is_known(tmp_path: Path) -> None:
 def test_a_bad_side_value_names_file_and_key(
     key: str, value: object, expected: str, tmp_path: Path
 ) -> None:
-    """Seen to fail without the error of `raw._side_number`."""
+    """Seen to fail without the error of `side_data._side_number`."""
     tile = side_tile(tmp_path, {key: value})
     with pytest.raises(InputError) as caught:
-        read_side_data(tile, tmp_path)
+        read_side_data(tile.path, tmp_path)
     path = tmp_path / "slice_z00/metadata.json"
     assert str(caught.value) == f"{path}: {key} is {value!r}, expected a number {expected}"
 
@@ -375,4 +375,4 @@ def test_broken_side_file_is_named(tmp_path: Path) -> None:
     tile = side_tile(tmp_path, None)
     (tmp_path / "slice_z00/metadata.json").write_text("{")
     with pytest.raises(InputError, match="metadata.json: not JSON"):
-        read_side_data(tile, tmp_path)
+        read_side_data(tile.path, tmp_path)

@@ -11,7 +11,8 @@ import pytest
 
 from linumpy.core.errors import InputError
 from linumpy.launch.discover import find_input
-from linumpy.launch.tiles import NAMED_AT_MOST, BadTilesError
+from linumpy.launch.problems import ProblemsError
+from linumpy.launch.tiles import NAMED_AT_MOST
 from tests.launch.asking import find_request
 from tests.pipeline.conftest import REPOSITORY, make_raw
 
@@ -44,13 +45,13 @@ def find(raw: Path, **more: Any) -> dict[str, Any]:
 def test_all_bad_tiles_are_named_before_anything_runs(tmp_path: Path) -> None:
     """Seen to fail where the first wrong one is raised."""
     raw = spoilt(tmp_path / "raw")
-    with pytest.raises(BadTilesError) as refused:
+    with pytest.raises(ProblemsError) as refused:
         find(raw)
     assert str(refused.value) == (
-        f"--input {raw}: 5 tiles in 4 slices (z01, z02, z04, z05) cannot be read, nothing was "
-        "started; copy these tiles anew, or leave their slices out with --skip_bad_slices"
+        f"--input {raw}: 5 tiles in 4 slices (z01, z02, z04, z05) cannot be read; "
+        "copy these tiles anew, or leave their slices out with --skip_bad_slices"
     )
-    lines = refused.value.details
+    lines = [line.strip() for line in refused.value.lines()[1:]]
     assert [line.split(": ")[0] for line in lines] == [
         f"{tile(raw, 1)}/image_00000.bin",
         str(tile(raw, 1, 2)),
@@ -83,11 +84,12 @@ def test_a_list_of_many_bad_tiles_is_bounded(tmp_path: Path) -> None:
     for number in range(28):
         (tile(raw, number) / "image_00000.bin").write_bytes(b"")
     with pytest.raises(
-        BadTilesError, match=r"28 tiles in 28 slices \(z00, .*z19 and 8 more\)"
+        ProblemsError, match=r"28 tiles in 28 slices \(z00, .*z19 and 8 more\)"
     ) as e:
         find(raw)
-    assert len(e.value.details) == NAMED_AT_MOST + 1
-    assert e.value.details[-1] == "and 8 more tiles"
+    lines = e.value.lines()
+    assert len(lines) == NAMED_AT_MOST + 2
+    assert lines[-1].strip() == "and 8 more tiles"
 
 
 def test_no_slice_left_is_an_error(tmp_path: Path) -> None:
@@ -115,9 +117,9 @@ def test_elsewhere_sizes_are_compared_with_each_other(tmp_path: Path) -> None:
     rows = [[str(p.relative_to(raw)), p.stat().st_size, 1] for p in raw.rglob("*") if p.is_file()]
     next(row for row in rows if row[0].endswith("tile_x01_y00_z01/image_00000.bin"))[1] = 3
     asked = {"input": "s3://bucket/raw", "listing": rows, "root_names": ["raw"]}
-    with pytest.raises(BadTilesError) as refused:
+    with pytest.raises(ProblemsError) as refused:
         find_input(asked)
-    assert "3 bytes in image_*.bin, expected 8 as 2 of the 3" in refused.value.details[0]
+    assert "3 bytes in image_*.bin, expected 8 as 2 of the 3" in refused.value.lines()[1]
     assert find_input({**asked, "skip_bad_slices": True})["bad"] == [1]
 
 

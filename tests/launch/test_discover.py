@@ -149,16 +149,17 @@ def test_an_empty_slice_and_folders_of_the_disk_do_not_stop_a_launch(
     found = find(raw)
     assert found["slices"] == before
     assert found["warnings"] == [
-        f"{raw / 'private'}: cannot be listed (Permission denied); passed over"
+        f"{raw / 'private'}: cannot be listed (Permission denied); passed over",
+        f"{raw / 'slice_z01'}: empty slice, holds no tile; left out",
     ]
 
 
-def test_own_output_within_the_input_is_not_searched(tmp_path: Path) -> None:
+def test_own_work_within_the_input_is_not_searched(tmp_path: Path) -> None:
     raw = make_raw(tmp_path / "raw", [0])
-    make_raw(raw / "out", [5])
-    (tmp_path / "link").symlink_to(raw / "out")
-    assert find(raw, output=str(tmp_path / "link"))["ids"] == [0]
-    assert find(raw, output=str(raw / "gone"))["ids"] == [0, 5]
+    make_raw(raw / "work", [5])
+    (tmp_path / "link").symlink_to(raw / "work")
+    assert find(raw, work_dir=str(tmp_path / "link"))["ids"] == [0]
+    assert find(raw, work_dir=str(raw / "gone"))["ids"] == [0, 5]
 
 
 @pytest.mark.parametrize("nested", ["", "mosaic_grids"])
@@ -228,7 +229,11 @@ def test_errors_are_answers(tmp_path: Path) -> None:
     for command, asked, said in (
         ("find", find_request(input="gone"), "--input gone: no such folder; expected raw"),
         ("find", find_request({"the launch folder": "/a;b"}, input="."), "the launch folder /a;b"),
-        ("find", find_request({"the launch folder": "/a;b"}), "--input: missing; expected folder"),
+        (
+            "find",
+            find_request({"the launch folder": "/a;b"}),
+            "2 problems, nothing was started:\n  --input: missing; expected folder",
+        ),
         (
             "path",
             '{"option": "--truth", "text": "x", "folder": true}\n',

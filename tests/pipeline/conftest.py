@@ -100,10 +100,11 @@ def make_raw(root: Path, slices: Sequence[int], *, tiles: int = 2) -> Path:
             tile = folder / "tiles" / f"tile_x{x:02d}_y00_z{slice_id:02d}"
             tile.mkdir(parents=True)
             # Two A-lines of one sample: eight bytes.
-            header = "Scan info\nnx: 2\nny: 1\nwidth: 1\nheight: 1\ntop_z: 0\nbottom_z: 0\n"
+            header = "Scan info\nnx: 2\nny: 1\nwidth: 200\nheight: 100\ntop_z: 0\nbottom_z: 0\n"
             (tile / "info.txt").write_text(header, encoding="utf-8")
             (tile / "image_00000.bin").write_bytes(bytes(8))
-        (folder / "metadata.json").write_text("{}\n", encoding="utf-8")
+        metadata = '{"axial_resolution_um": 10, "slice_thickness": 0.2}\n'
+        (folder / "metadata.json").write_text(metadata, encoding="utf-8")
     return root
 
 

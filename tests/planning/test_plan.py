@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -406,7 +407,8 @@ def test_script_prints_a_table_and_writes_json(headers, tmp_path):
     params = {"output": "there", "use_gpu": True, "slices": "0-1"}
     out = tmp_path / "plan.json"
     options = ("--params", "-", "--gpu_count", 2, "--cores", 16, "--memory", "64GB", "--json", out)
-    options += ("--gpu_memory", "80GB")
+    # Headers alone, without samples.
+    options += ("--gpu_memory", "80GB", "--checked")
     done = run_script(root, *options, input=json.dumps(params), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 slices (z0-1), 12 tiles" in done.stdout
@@ -420,9 +422,24 @@ def test_script_prints_a_table_and_writes_json(headers, tmp_path):
     assert not (tmp_path / "there").exists()
 
 
-def test_script_says_one_line_on_bad_input(headers, tmp_path):
+def test_script_names_all_that_is_wrong_and_only_flags_that_it_has(headers, tmp_path):
     root = headers({0: (1, 2)}, ny="few")
     done = run_script(root)
-    assert done.returncode != 0
-    assert done.stderr.count("\n") == 1
-    assert re.match(r"linum_plan\.py: error: .*info\.txt: ny is 'few', expected", done.stderr)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    head, *tiles = done.stderr.splitlines()
+    assert head.startswith(f"linum_plan.py: error: --input {root}: 2 tiles in 1 slice (z00) cannot")
+    assert [re.search(r"tile_\w+/info\.txt: ny is 'few'", line) is not None for line in tiles] == [
+        True,
+        True,
+    ]
+    shutil.rmtree(root)
+    root = headers({1: (1, 2), 2: (1, 2)}, side={})
+    for tile in root.rglob("tile_*"):
+        with (tile / "image_00000.bin").open("wb") as file:
+            file.truncate(4 * 150 * 220 * 100)
+    done = run_script(root, "--resolution", "0.01", "--skip_bad_slices")
+    assert done.stderr.startswith("linum_plan.py: error: 3 problems, nothing was started:\n")
+    known = set(re.findall(r"--\w+", run_script("--help").stdout))
+    assert set(re.findall(r"--\w+", done.stderr)) - known == set()
+    assert {"--axial_resolution", "--slicing_interval_mm", "--resolution"} <= known

@@ -4,14 +4,14 @@ import json
 
 from linumpy.brain.bias.model import BiasModel
 from linumpy.io.models import load_model, read_json
-from linumpy.io.raw import RawTile, read_side_data
+from linumpy.io.side_data import read_side_data
 from linumpy.quality.run import Run
 from tests.faults.fuzz.common import Plain, folder, mutate_json, survive
 
 FOLDER = folder()
 MODELS = FOLDER / "models"
 (MODELS / "z01").mkdir(parents=True)
-TILE = RawTile(FOLDER / "tile_x00_y00_z01", 1, 0, 0)
+TILE = FOLDER / "tile_x00_y00_z01"
 
 
 def mutate(data: bytes, max_size: int, seed: int, plain: Plain) -> bytes:

@@ -1,0 +1,64 @@
+"""Distance of two cuts: what the stage says of it, and whether that contradicts the side files.
+
+Read at launch by any Python: nothing but the standard library is imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+LIKELY_CUT = (0.2, 4.0)
+"""Intervals that a cut may be thick: less is no cut, more is another zero or unit of the stage."""
+
+INTERVAL_TOLERANCE = 0.05
+
+_FEW_STEPS = 2
+"""Of the stage, one uneven cut of which moves the median as far as it likes."""
+
+
+def stage_interval_um(heights: Sequence[tuple[int, float]]) -> tuple[float | None, float, int]:
+    """Return the median motion of the stage's z a slice, its error, and the number of steps.
+
+    The motion is None when it tells nothing. The standard error of a median is 1.2533 times that of
+    a mean.
+
+    Parameters
+    ----------
+    heights
+        Ids of slices, rising, with the stage's z in mm.
+    """
+    pairs = zip(heights, heights[1:])  # noqa: B905 - new in Python 3.10
+    moves = [abs(z1 - z0) * 1e3 / (id1 - id0) for (id0, z0), (id1, z1) in pairs]
+    middle = median(moves) if moves else 0.0
+    if not middle > 0:
+        return None, 0.0, 0
+    spread = 1.4826 * median(abs(move - middle) for move in moves)
+    return middle, 1.2533 * spread / math.sqrt(len(moves)), len(moves)
+
+
+def interval_contradiction(
+    interval_um: float, heights: Sequence[tuple[int, float]], n_slices: int
+) -> tuple[str, bool] | None:
+    """Return how an interval contradicts the stage, and whether that is beyond doubt.
+
+    Of one or two steps nobody knows whether they are even, so that any thickness that a cut can
+    have leaves a doubt. None where they agree within 5 %, or as far as uneven steps explain.
+
+    Parameters
+    ----------
+    heights
+        As `stage_interval_um` takes them.
+    n_slices
+        Of the acquisition.
+    """
+    moved, sigma, n_steps = stage_interval_um(heights)
+    if moved is None or abs(interval_um - moved) <= max(INTERVAL_TOLERANCE * moved, 3 * sigma):
+        return None
+    is_uneven = n_steps <= _FEW_STEPS and LIKELY_CUT[0] <= moved / interval_um <= LIKELY_CUT[1]
+    text = (
+        f"slice interval is {interval_um:g} um, but stage_z_pos_mm moves by {moved:g} um a slice "
+        f"(median of {n_slices} slices)"
+    )
+    return text, not is_uneven
