@@ -37,14 +37,29 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(workflow_script())
         return
 
+    from linumpy.launch.arguments import asks_for_help, our_schema, refuse_one_dash
     from linumpy.launch.folder import check_launch_folder
+    from linumpy.launch.parameters import defaults, help_text, read_schema
     from linumpy.launch.run_progress import RunProgress
+    from linumpy.launch.sessions import resolve_resume
     from linumpy.launcher.nextflow import launch_command, run_nextflow
 
-    check_launch_folder(Path.cwd(), arguments, os.environ)
+    folder = Path.cwd()
+    typed = arguments
+    schema = our_schema(arguments, folder)
+    if schema is not None:
+        rules = read_schema(str(schema))
+        if asks_for_help(arguments):
+            print(help_text(rules).strip())
+            return
+        refuse_one_dash(arguments, defaults(rules))
+        arguments, notes = resolve_resume(arguments, folder, os.environ)
+        for note in notes:
+            print(f"linum_nextflow.py: {note}", file=sys.stderr)
+    check_launch_folder(folder, arguments, os.environ)
     command, environment = launch_command(arguments, os.environ)
     sys.stdout.flush()
-    sys.exit(run_nextflow(command, environment, arguments, RunProgress))
+    sys.exit(run_nextflow(command, environment, typed, RunProgress))
 
 
 if __name__ == "__main__":

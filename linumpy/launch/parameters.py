@@ -27,6 +27,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "string": (str,),
 }
+_OF_NEXTFLOW = ("resume", "profile", "preview", "stub-run", "params-file", "work-dir", "name")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -100,6 +101,8 @@ def _expectation(rule: Mapping[str, Any]) -> str:
 
 def _instead(name: str, known: Iterable[str], former: Mapping[str, str]) -> str:
     """Return what to type instead of a name that is not known."""
+    if name in _OF_NEXTFLOW:
+        return f"an option of Nextflow has one dash: -{name}"
     plain = name.replace("-", "_")
     told = former.get(plain, SAME)
     if told != SAME:

@@ -55,16 +55,16 @@ def name_workflow(arguments: Sequence[str]) -> list[str]:
     options stay. A folder of that name is reached as ``./linumpy``.
     """
     named = list(arguments)
-    command = _first_positional(named, 0)
+    command = first_positional(named, 0)
     if command is None or named[command] != "run":
         return named
-    script = _first_positional(named, command + 1)
+    script = first_positional(named, command + 1)
     if script is not None and named[script] == NAME:
         named[script] = str(workflow_script())
     return named
 
 
-def _first_positional(arguments: Sequence[str], start: int) -> int | None:
+def first_positional(arguments: Sequence[str], start: int) -> int | None:
     """Return the index of the first argument that is no option and no option's value."""
     index = start
     while index < len(arguments):
@@ -72,12 +72,12 @@ def _first_positional(arguments: Sequence[str], start: int) -> int | None:
         if not option.startswith("-") or option == "-":
             return index
         index += 1
-        if index < len(arguments) and _takes(option, arguments[index]):
+        if index < len(arguments) and takes_value(option, arguments[index]):
             index += 1
     return None
 
 
-def _takes(option: str, value: str) -> bool:
+def takes_value(option: str, value: str) -> bool:
     """Whether Nextflow reads a word as the value of the option before it."""
     if "=" in option or option in _FLAGS:
         return False
