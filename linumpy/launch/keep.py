@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from linumpy.core.errors import LinumpyError
 from linumpy.launch.claim import Claim
-from linumpy.launch.findings import findings
+from linumpy.launch.findings import findings, made
 from linumpy.launch.protocol import Answer, answer, tell
 from linumpy.launch.publish import Publisher
 from linumpy.launch.record import Record
@@ -62,6 +62,7 @@ class Keeper:
         return {"warnings": self._claim.warnings}
 
     def _begin(self, asked: dict[str, Any]) -> Answer:
+        self._subject, self._started = asked["record"]["subject"], time.monotonic()
         self._record = Record(self._claim.output, asked)
         self._publisher = Publisher(self._claim.output, Path(asked["links"]), asked["mode"])
         if asked["mend"]:
@@ -82,6 +83,10 @@ class Keeper:
         problems = self._publisher.finish(give_up=asked["give_up"])
         warnings = self._record.end(asked["record"], problems)
         is_whole = asked["record"]["status"] == "completed" and not problems
-        text, is_bad = findings(Path(asked["report"])) if is_whole else ("", False)
+        text, is_bad = "", False
+        if is_whole:
+            report = Path(asked["report"])
+            done = made(report.parent, self._subject, time.monotonic() - self._started)
+            text, is_bad = findings(report, done)
         told = {"found" if is_bad else "said": text}
         return {"problems": problems, "warnings": warnings, **told}

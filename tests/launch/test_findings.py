@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.launch.findings import findings
+from linumpy.launch.findings import findings, made
 
 HEAD = (
     '<meta name="linumpy-findings" content="2 problems, 1 warning">\n'
@@ -35,3 +35,10 @@ def test_problems_are_told_from_the_head_of_the_page(
     told.touch()
     assert findings(page) == ("", False)
     assert told.read_text() == text
+    for name in ("acq.ome.zarr", "acq_ras.ome.zarr", "acq.nii.gz", "acqua.ome.zarr", "acq.csv"):
+        (tmp_path / name).touch()
+    done = made(tmp_path, "acq", 75)
+    assert done == f"made {tmp_path}/acq.ome.zarr (also acq_ras.ome.zarr, acq.nii.gz) in 75 s"
+    assert made(tmp_path, "other", 75) == ""
+    findings(page, done)
+    assert told.read_text() == f"{done}\n{text}"

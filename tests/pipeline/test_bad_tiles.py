@@ -63,5 +63,6 @@ def test_bad_tiles_are_named_at_once_and_their_slices_skipped(
     # The last lines say how much there is to look at.
     summary = re.search(r'<meta name="linumpy-findings" content="(.*)">', page)
     assert summary is not None
-    last = launch.text.strip().splitlines()[-1]
-    assert last == f"linum_nextflow.py: {summary[1]}, see the report: {output}/report.html"
+    *_, before, last = launch.text.strip().splitlines()
+    assert before.startswith(f"linum_nextflow.py: made {output}/phantom.ome.zarr in ")
+    assert last == f"{summary[1]}, see the report: {output}/report.html"
