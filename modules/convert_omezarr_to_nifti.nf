@@ -14,9 +14,11 @@ process convert_omezarr_to_nifti {
     tuple val("${task.process}"), val("${subject}"), env('SECONDS'), emit: time
 
     script:
+    def known = params.ras_input_orientation
+    def orientation = known ? "--orientation ${known}" : ''
     """
     linum_convert_omezarr_to_nifti.py ${brain} ${subject}.nii.gz \\
-        -r ${params.nifti_resolution}
+        -r ${params.nifti_resolution} ${orientation}
     """
 
     stub:

@@ -387,7 +387,7 @@ def align_brain(
     if output_model is not None:
         save_model(*model_place(output_model), model)
     if output_transform is not None:
-        write_itk(output_transform, matrix, overwrite=overwrite)
+        write_itk(output_transform, matrix, model.orientation, overwrite=overwrite)
     attributes = _attributes(image, model, matrix, aligned=not store_transform_only)
     if store_transform_only:
         from linumpy.brain.atlas.apply import store_transform

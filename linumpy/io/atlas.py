@@ -25,9 +25,10 @@ from linumpy.geometry.orientation import (
     reorient,
     reorient_affine,
 )
+from linumpy.io.anatomy import stated_orientation
 from linumpy.io.convert_nifti_file import check_nifti_size
 from linumpy.io.nifti import write_picture
-from linumpy.store.remote import as_path, local_file, storage
+from linumpy.store.remote import as_path, local_file
 from linumpy.store.untrusted import quoted
 
 UNITS_UM = {
@@ -47,10 +48,6 @@ _NRRD_SPACES = {
 _SHEAR = 1e-3
 _GZIP_RATIO = 1032
 _ALIGNED = 2
-_ANATOMICAL = {
-    "right-to-left": "L", "left-to-right": "R", "anterior-to-posterior": "P",
-    "posterior-to-anterior": "A", "inferior-to-superior": "S", "superior-to-inferior": "I",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -342,8 +339,6 @@ def _numbers(path: Path, name: str, text: str) -> list[float]:
 
 
 def _read_omezarr(path: Path, code: str, unit: str) -> tuple[Any, np.ndarray]:
-    import zarr
-
     from linumpy.io.axes import MICROMETRES_PER_UNIT
     from linumpy.io.omezarr import open_image
 
@@ -351,23 +346,11 @@ def _read_omezarr(path: Path, code: str, unit: str) -> tuple[Any, np.ndarray]:
     names = {um: name for name, um in reversed(MICROMETRES_PER_UNIT.items())}
     unit = names[UNITS_UM[unit.lower()]] if unit else ""
     image = open_image(path, assume_unit=unit, choice={})
-    attributes: dict[str, Any] = dict(zarr.open_group(storage(path), mode="r").attrs)
     if code:
         return image.array, _by_letters(code, image.voxel_um)
-    code = image.attributes.get("orientation") or _anatomical(attributes)
+    code = stated_orientation(image)
     if not code:
         raise _needs_letters(path, "its metadata name no anatomical orientation")
-    code = parse_orientation(str(code), f"{path}: orientation")
     matrix = _by_letters(code, image.voxel_um)
     matrix[:3, 3] = direction_matrix(code) @ np.asarray(image.translation_um)
     return image.array, matrix
-
-
-def _anatomical(attributes: dict[str, Any]) -> str:
-    """Return the code of axes that carry an anatomical orientation; empty without."""
-    axes = attributes.get("ome", attributes)["multiscales"][0].get("axes", [])
-    values = [
-        axis.get("orientation", {}).get("value", "") if isinstance(axis, dict) else ""
-        for axis in axes
-    ]
-    return "".join(_ANATOMICAL.get(value, "") for value in values)

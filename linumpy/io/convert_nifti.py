@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from linumpy.core.device import to_host
 from linumpy.core.errors import InputError
+from linumpy.geometry.orientation import ATLAS_CODE
 from linumpy.io.convert import Box, Volume, native, whole_numbers, write_volume
 from linumpy.io.convert_nifti_file import (
     SLAB_BYTES,
+    form_code,
     nifti_name,
     obliqueness_deg,
     open_nifti,
@@ -42,7 +45,8 @@ def convert_nifti_to_zarr(
     """Convert a NIfTI volume to OME-Zarr 0.5.
 
     Axes are put in order first, so that axis 2 runs to the right, axis 1 to anterior and depth to
-    superior: what `linumpy.io.nifti` exported comes back as it was. The rotation of a tilted volume
+    superior, which ``attributes.linumpy.orientation`` states where the file does: what
+    `linumpy.io.nifti` exported comes back as it was. The rotation of a tilted volume
     cannot be told in NGFF 0.5; its affine goes to ``attributes.linumpy.nifti_affine_mm``.
 
     Parameters
@@ -77,7 +81,9 @@ def convert_nifti_to_zarr(
         view, affine = reoriented(nifti)
         voxel = 1000 * np.linalg.norm(affine[:3, :3], axis=0)[::-1]
         corner = 1000 * affine[:3, 3][::-1] - voxel / 2
-        attributes = {}
+        attributes: dict[str, Any] = {}
+        if form_code(nifti.header):
+            attributes["orientation"] = ATLAS_CODE
         if obliqueness_deg(affine) > _OBLIQUE_DEG:
             logger.warning(
                 "%s: tilted by %.1f degrees, which NGFF 0.5 cannot tell; voxels are kept as stored",
@@ -121,13 +127,18 @@ def reorient_nifti_to_ras(
     Raises
     ------
     InputError, OutputExistsError
-        As `convert_nifti_to_zarr`.
+        As `convert_nifti_to_zarr`; also when the codes of sform and qform are 0.
     """
     import nibabel
 
     output = nifti_name(refuse_existing(output, overwrite))
     output.parent.mkdir(parents=True, exist_ok=True)
     with open_nifti(path, output.parent, assume_unit=assume_unit) as nifti:
+        if not form_code(nifti.header):
+            raise InputError(
+                f"{path}: the codes of its sform and qform are 0, so that its orientation is not "
+                "known; export it with linum_convert_omezarr_to_nifti.py --orientation"
+            )
         view, affine = reoriented(nifti)
         write_nifti(
             output,
@@ -135,6 +146,7 @@ def reorient_nifti_to_ras(
             native(nifti.data.dtype),
             affine,
             lambda planes: view[:, :, planes],
+            form=form_code(nifti.header),
             like=nifti,
             overwrite=overwrite,
         )
@@ -201,7 +213,8 @@ def resample_nifti(
             return whole_numbers(moved, nifti.dtype) if nifti.dtype.kind in "ui" else moved
 
         write_nifti(
-            output, shape[::-1], nifti.dtype, affine, read, overwrite=overwrite,
+            output, shape[::-1], nifti.dtype, affine, read,
+            form=form_code(nifti.header), overwrite=overwrite,
             read_planes=1 if matrices[0] is None else max(1, round(scale[2])),
         )  # fmt: skip
     return shape[::-1]  # type: ignore[return-value]
@@ -216,7 +229,8 @@ def convert_nifti_to_nrrd(
 ) -> None:
     """Convert a NIfTI volume to NRRD: the same voxels, at the same places.
 
-    The space is left-posterior-superior in millimetres, which is what ITK and 3D Slicer use.
+    The space is left-posterior-superior in millimetres, which is what ITK and 3D Slicer use. Where
+    the orientation is not known (codes 0), it is a space of 3 axes without a name.
 
     Parameters
     ----------
@@ -235,12 +249,13 @@ def convert_nifti_to_nrrd(
         raise InputError(f"{output}: expected a name that ends in .nrrd")
     output.parent.mkdir(parents=True, exist_ok=True)
     with open_nifti(path, output.parent, assume_unit=assume_unit) as nifti:
-        lps = np.diag([-1.0, -1, 1]) @ nifti.affine_mm[:3]
+        known = form_code(nifti.header) > 0
+        lps = np.diag([-1.0, -1, 1] if known else [1.0, 1, 1]) @ nifti.affine_mm[:3]
         dtype = nifti.dtype.newbyteorder("<")
         fields = {
             "type": _NRRD_TYPES[dtype.kind, dtype.itemsize],
             "dimension": "3",
-            "space": "left-posterior-superior",
+            **({"space": "left-posterior-superior"} if known else {"space dimension": "3"}),
             "sizes": " ".join(str(n) for n in nifti.data.shape),
             "space directions": " ".join(_vector(lps[:, axis]) for axis in range(3)),
             "kinds": "domain domain domain",

@@ -141,10 +141,15 @@ def open_nifti(
         raise InputError(f"{path}: its header names no unit; name it with --assume_unit")
     if units not in _UNITS:
         logger.info("%s: names no unit; taken to be %s, by --assume_unit", path, unit)
-    affine = np.diag([1.0, 1, 1, 1000]) @ image.affine * unit_um(unit, str(path)) / 1000
+    found = np.asarray(image.affine)
+    known = form_code(header) > 0
+    if not known and np.linalg.det(header.get_sform()[:3, :3]) != 0:
+        # Code 0 with a matrix: the volume's own frame, as linumpy exports it. nibabel would flip i.
+        found = header.get_sform()
+    affine = np.diag([1.0, 1, 1, 1000]) @ found * unit_um(unit, str(path)) / 1000
     affine[3] = [0, 0, 0, 1]
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) == 0:
-        raise InputError(f"{path}: its affine {image.affine.tolist()} maps to no volume")
+        raise InputError(f"{path}: its affine {found.tolist()} maps to no volume")
     needed = offset + stored.itemsize * math.prod(shape)
     check_nifti_size(path, needed)
     with ExitStack() as stack:
@@ -158,6 +163,11 @@ def open_nifti(
             )
         data = np.memmap(plain, stored, "r", offset, shape, "F")
         yield Nifti(path, data, float(slope), float(intercept), affine, header)
+
+
+def form_code(header: Any) -> int:
+    """Return what a header's affine leads to, as NIfTI numbers it; 0 when that is not known."""
+    return int(header["sform_code"]) or int(header["qform_code"])
 
 
 def check_nifti_size(path: Path, needed: int) -> None:
@@ -233,6 +243,7 @@ def write_nifti(
     affine_mm: np.ndarray,
     read: Callable[[slice], np.ndarray],
     *,
+    form: int,
     like: Nifti | None = None,
     overwrite: bool = False,
     read_planes: int = 1,
@@ -249,8 +260,10 @@ def write_nifti(
         From indices to millimetres.
     read
         Returns planes along k, shape (i, j, planes), as they are to be stored.
+    form
+        Code of sform and qform (`form_code`).
     like
-        Scaling and codes of the header are taken from it.
+        Scaling is taken from its header.
     read_planes
         How many planes are read for one that is written.
     """
@@ -263,9 +276,8 @@ def write_nifti(
     header.set_data_dtype(dtype)
     header.set_data_shape(shape)
     header.set_xyzt_units("mm")
-    code = 1 if like is None else (int(like.header["sform_code"]) or int(like.header["qform_code"]))
-    header.set_sform(affine_mm, code=code or 1)
-    header.set_qform(affine_mm, code=code or 1, strip_shears=True)
+    header.set_sform(affine_mm, code=form)
+    header.set_qform(affine_mm, code=form, strip_shears=True)
     header["magic"] = header.single_magic
     header["vox_offset"] = header.single_vox_offset
     header["scl_slope"], header["scl_inter"] = (

@@ -1,9 +1,10 @@
 """Export of OME-Zarr volumes to NIfTI.
 
 NIfTI's first axis is our axis 2 (NGFF ``x``), its second our axis 1 (NGFF ``y``), its third depth
-(NGFF ``z``), so that a viewer's world coordinates are the volume's own, in millimetres: the affine
-holds the voxel size on its diagonal and the centre of voxel 0 in its last column. World axes are
-those of the stage, not anatomical ones; the sform and qform codes say "scanner".
+(NGFF ``z``). Where the anatomical orientation is known, the affine leads to right, anterior,
+superior, in millimetres. Otherwise its world is the volume's own (voxel size on the diagonal,
+centre of voxel 0 in the last column), and the codes of sform and qform are 0: unknown, so that no
+viewer writes letters that may be wrong.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.core.errors import InputError
+from linumpy.geometry.orientation import ATLAS_CODE, direction_matrix, parse_orientation
+from linumpy.io.anatomy import stated_orientation
 from linumpy.store.atomic import atomic_path, refuse_existing
 
 if TYPE_CHECKING:
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
     from linumpy.io.omezarr import Image
 
 SAME_VOXEL = 0.01
-_SCANNER = 1
+UNKNOWN, SCANNER, ALIGNED = 0, 1, 2
+"""Codes of sform and qform: none of the body, anatomical, those of an atlas."""
+
 _NIFTI1_MAX_SIDE = 32767
 _INPUT_BYTES = 256 * 2**20
 
@@ -35,8 +40,9 @@ def convert_omezarr_to_nifti(
     *,
     assume_unit: str | None = None,
     choice: Choice | None = None,
+    orientation: str = "",
     overwrite: bool = False,
-) -> tuple[float, float, float]:
+) -> tuple[tuple[float, float, float], str]:
     """Export a volume at a voxel size.
 
     A pyramid level whose voxels are within 1 % of that size on every axis is written as it is;
@@ -54,18 +60,21 @@ def convert_omezarr_to_nifti(
         Unit to take where the metadata has none.
     choice
         Time and channel, as `linumpy.io.omezarr.open_image` takes them.
+    orientation
+        Where z, axis 1 and axis 2 point in the body, such as ``PRS``; what the volume's metadata
+        state when empty.
     overwrite
         Whether an existing file may be replaced.
 
     Returns
     -------
-    Voxel size written, um (z, axis 1, axis 2).
+    Voxel size written, um (z, axis 1, axis 2), and the orientation, empty when it is not known.
 
     Raises
     ------
     InputError
-        When the volume cannot be read, is coarser than asked for, or the name has no NIfTI
-        ending.
+        When the volume cannot be read, is coarser than asked for, the name has no NIfTI ending, or
+        the orientation is none, or another than the volume's own.
     OutputExistsError
         When `output` exists and `overwrite` is false.
     """
@@ -74,10 +83,19 @@ def convert_omezarr_to_nifti(
     output = refuse_existing(output, overwrite)
     if not output.name.endswith((".nii", ".nii.gz")):
         raise InputError(f"{output}: expected a name that ends in .nii or .nii.gz")
+    given = parse_orientation(orientation, "--orientation") if orientation.strip() else ""
     image = open_image(image_path, assume_unit=assume_unit, choice=choice or {})
+    stated = stated_orientation(image)
+    if given and stated and given != stated:
+        raise InputError(
+            f"--orientation {given}: {image_path} itself states {stated}; leave the flag out"
+        )
     data, voxel_um, corner_um = read_at(image, resolution_um)
-    _write(output, data, voxel_um, corner_um, overwrite)
-    return voxel_um
+    code = given or stated
+    aligned = image.attributes.get("kind") == "aligned_brain"
+    form = (ALIGNED if aligned else SCANNER) if code else UNKNOWN
+    _write(output, data, affine_mm(voxel_um, corner_um, code), form, overwrite)
+    return voxel_um, code
 
 
 def read_at(
@@ -152,12 +170,20 @@ def _resample(array: Any, scale_um: tuple[float, ...], resolution_um: float) -> 
 
 
 def affine_mm(
-    voxel_um: tuple[float, float, float], corner_um: tuple[float, float, float]
+    voxel_um: tuple[float, float, float],
+    corner_um: tuple[float, float, float],
+    orientation: str = "",
 ) -> np.ndarray:
-    """Return the 4 × 4 matrix from NIfTI indices (axis 2, axis 1, z) to millimetres."""
+    """Return the 4 × 4 matrix from NIfTI indices (axis 2, axis 1, z) to millimetres.
+
+    World axes are right, anterior, superior where the orientation of (z, axis 1, axis 2) is given,
+    else (axis 2, axis 1, z).
+    """
+    directions = direction_matrix(orientation or ATLAS_CODE)[:, ::-1]
     voxel = np.asarray(voxel_um[::-1]) / 1000
-    affine = np.diag([*voxel, 1.0])
-    affine[:3, 3] = np.asarray(corner_um[::-1]) / 1000 + voxel / 2
+    affine = np.eye(4)
+    affine[:3, :3] = directions * voxel
+    affine[:3, 3] = directions @ (np.asarray(corner_um[::-1]) / 1000 + voxel / 2)
     return affine
 
 
@@ -172,20 +198,14 @@ def write_picture(picture: Any, output: Path, *, overwrite: bool) -> None:
             picture.to_stream(file)
 
 
-def _write(
-    output: Path,
-    data: np.ndarray,
-    voxel_um: tuple[float, float, float],
-    corner_um: tuple[float, float, float],
-    overwrite: bool,
-) -> None:
+def _write(output: Path, data: np.ndarray, affine: np.ndarray, form: int, overwrite: bool) -> None:
     import nibabel
 
     kind: Any = nibabel.Nifti2Image if max(data.shape) > _NIFTI1_MAX_SIDE else nibabel.Nifti1Image
-    affine = affine_mm(voxel_um, corner_um)
-    picture = kind(np.transpose(data, (2, 1, 0)), affine)
+    # Given the affine, nibabel would set a code when it is written.
+    picture = kind(np.transpose(data, (2, 1, 0)), None)
     picture.header.set_xyzt_units("mm")
     picture.header["descrip"] = b"linumpy: i = axis 2 (x), j = axis 1 (y), k = depth (z)"
-    picture.set_sform(affine, code=_SCANNER)
-    picture.set_qform(affine, code=_SCANNER)
+    picture.header.set_sform(affine, code=form)
+    picture.header.set_qform(affine, code=form)
     write_picture(picture, output, overwrite=overwrite)

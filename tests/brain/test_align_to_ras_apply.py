@@ -26,6 +26,7 @@ from linumpy.io.nifti import convert_omezarr_to_nifti
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
 
 VOXEL = (12.0, 10.0, 10.0)
+ALIGNED = {"kind": "aligned_brain", "orientation": "SAR"}
 SHAPE = (24, 280, 40)
 
 
@@ -137,7 +138,7 @@ def test_nifti_export_is_ras_in_the_atlas_coordinates(tmp_path):
     make_brain(tmp_path / "brain.ome.zarr", (20, 30, 40))
     image = open_image(tmp_path / "brain.ome.zarr")
     matrix = some_matrix("ILP", tilt=4.0, seed=3)
-    apply_to_volume(image, tmp_path / "r.ome.zarr", matrix, {}, resolutions_um=[50.0])
+    apply_to_volume(image, tmp_path / "r.ome.zarr", matrix, ALIGNED, resolutions_um=[50.0])
     convert_omezarr_to_nifti(tmp_path / "r.ome.zarr", tmp_path / "r.nii.gz")
     exported = nibabel.load(tmp_path / "r.nii.gz")
     assert nibabel.aff2axcodes(exported.affine) == ("R", "A", "S")
@@ -161,9 +162,11 @@ def test_itk_shows_the_same_brain(tmp_path):
     with create_image(path, spec, overwrite=False) as image:
         image.array[:] = data
     matrix = some_matrix("PRS", tilt=7.0, seed=4)
-    apply_to_volume(open_image(path), tmp_path / "r.ome.zarr", matrix, {}, resolutions_um=[50.0])
-    write_itk(tmp_path / "t.tfm", matrix)
-    convert_omezarr_to_nifti(path, tmp_path / "brain.nii")
+    apply_to_volume(
+        open_image(path), tmp_path / "r.ome.zarr", matrix, ALIGNED, resolutions_um=[50.0]
+    )
+    write_itk(tmp_path / "t.tfm", matrix, "PRS")
+    convert_omezarr_to_nifti(path, tmp_path / "brain.nii", orientation="PRS")
     convert_omezarr_to_nifti(tmp_path / "r.ome.zarr", tmp_path / "r.nii")
     transform = sitk.ReadTransform(str(tmp_path / "t.tfm"))
     moved = sitk.Resample(
@@ -181,8 +184,9 @@ def test_itk_shows_the_same_brain(tmp_path):
     brain_um = np.array([40.0, 1100.0, -1900.0])
     s, a, r = (matrix @ [*brain_um, 1])[:3] / 1000
     point = transform.TransformPoint((-r, -a, s))
+    # PRS: z runs to posterior, axis 1 to the right, axis 2 to superior.
     z, first, second = brain_um / 1000
-    np.testing.assert_allclose(point, (-second, -first, z), atol=1e-9)
+    np.testing.assert_allclose(point, (-first, z, second), atol=1e-9)
 
 
 def test_stored_transform_leaves_the_voxels(tmp_path):

@@ -14,7 +14,7 @@ from linumpy.io.convert_nifti import (
     resample_nifti,
 )
 from linumpy.io.nifti import convert_omezarr_to_nifti
-from linumpy.io.omezarr import open_image
+from linumpy.io.omezarr import ImageSpec, create_image, open_image
 
 # i runs to the left, j to superior, k to anterior; 0.03, 0.05 and 0.02 mm.
 TURNED = np.array([[-0.03, 0, 0, 4], [0, 0, 0.02, -3], [0, 0.05, 0, 2], [0, 0, 0, 1.0]])
@@ -249,6 +249,27 @@ def test_values_that_are_no_numbers_become_0(tmp_path):
     found = open_image(tmp_path / "a.ome.zarr").array[:]
     assert (found == 0).sum() == 2
     assert np.isfinite(found).all()
+
+
+def test_unknown_orientation_stays_unknown(data, tmp_path):
+    """Seen to fail with code 1 for every file that is written."""
+    spec = ImageSpec(data.shape, (20.0, 50.0, 30.0), (5.0, 6.0, 7.0), data.shape, data.shape)
+    with create_image(tmp_path / "v.ome.zarr", spec, overwrite=False) as image:
+        image.array[:] = data
+    convert_omezarr_to_nifti(tmp_path / "v.ome.zarr", tmp_path / "v.nii")
+    resample_nifti(tmp_path / "v.nii", tmp_path / "s.nii", (40.0, 50.0, 60.0))
+    header = nibabel.load(tmp_path / "s.nii").header
+    assert int(header["sform_code"]) == int(header["qform_code"]) == 0
+    with pytest.raises(InputError, match=r"v\.nii: .*orientation is not known.*--orientation"):
+        reorient_nifti_to_ras(tmp_path / "v.nii", tmp_path / "r.nii")
+    convert_nifti_to_nrrd(tmp_path / "v.nii", tmp_path / "v.nrrd")
+    head = (tmp_path / "v.nrrd").read_bytes().partition(b"\n\n")[0].decode()
+    assert "space dimension: 3" in head and "left-posterior" not in head
+    # It comes back as it was, and says nothing of the body.
+    convert_nifti_to_zarr(tmp_path / "v.nii", tmp_path / "b.ome.zarr")
+    back = open_image(tmp_path / "b.ome.zarr")
+    assert np.array_equal(back.array[:], data) and "orientation" not in back.attributes
+    assert np.allclose(back.translation_um, (5, 6, 7))
 
 
 @pytest.mark.slow

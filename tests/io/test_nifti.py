@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from linumpy.core.errors import InputError, OutputExistsError
+from linumpy.geometry.orientation import is_mirrored, orientations
 from linumpy.io.nifti import convert_omezarr_to_nifti
 from linumpy.io.omezarr import ImageSpec, create_image
 from linumpy.store.manifest import adopt
@@ -46,13 +47,14 @@ def value_at(z: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray
 
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray, object]:
+    """Return voxels, the sform and the header."""
     picture = nibabel.load(path)
-    return np.asarray(picture.dataobj), picture.affine, picture.header
+    return np.asarray(picture.dataobj), picture.header.get_sform(), picture.header
 
 
 @pytest.mark.parametrize("name", ["out.nii", "out.nii.gz"])
 def test_finest_level_keeps_values_and_places(volume: Path, tmp_path: Path, name: str) -> None:
-    assert convert_omezarr_to_nifti(volume, tmp_path / name) == VOXEL
+    assert convert_omezarr_to_nifti(volume, tmp_path / name) == (VOXEL, "")
     data, affine, header = read(tmp_path / name)
     assert data.dtype == np.float32
     assert header.get_xyzt_units()[0] == "mm"
@@ -63,7 +65,8 @@ def test_finest_level_keeps_values_and_places(volume: Path, tmp_path: Path, name
     expected = [value_at(*w[::-1, None])[0, 0, 0] for w in world]
     np.testing.assert_allclose(data[tuple(index.T)], expected, rtol=1e-6)
     np.testing.assert_allclose(world[0], [3005, -1995, 102.5])
-    assert int(header["sform_code"]) == int(header["qform_code"]) == 1
+    # Unknown: no viewer may write letters.
+    assert int(header["sform_code"]) == int(header["qform_code"]) == 0
     np.testing.assert_allclose(header.get_qform(), header.get_sform(), atol=1e-6)
 
 
@@ -77,7 +80,7 @@ def test_level_of_the_size_asked_for_is_written_as_it_is(volume: Path, tmp_path:
 
 
 def test_other_sizes_are_resampled_in_place(volume: Path, tmp_path: Path) -> None:
-    assert convert_omezarr_to_nifti(volume, tmp_path / "out.nii", 15.0) == (15.0,) * 3
+    assert convert_omezarr_to_nifti(volume, tmp_path / "out.nii", 15.0) == ((15.0,) * 3, "")
     data, affine, _ = read(tmp_path / "out.nii")
     assert data.shape == (20, 13, 4)
     expected = value_at(*(centres(n, 15.0, c) for n, c in zip((4, 13, 20), CORNER, strict=True)))
@@ -144,7 +147,12 @@ def test_unit_must_be_known(volume: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(read(tmp_path / "out.nii")[2].get_zooms(), (1e-5, 1e-5, 5e-6))
 
 
-def test_script(volume: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script(
+    volume: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     spec = importlib.util.spec_from_file_location("linum_convert_omezarr_to_nifti", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -153,7 +161,74 @@ def test_script(volume: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     arguments = [str(volume), str(tmp_path / "out.nii.gz"), "-r", "20"]
     script.main(arguments)
     assert "20 x 20 x 20 um" in capsys.readouterr().out
+    assert "orientation unknown: the codes of sform and qform are 0" in caplog.text
     assert read(tmp_path / "out.nii.gz")[0].shape == (15, 10, 3)
     with pytest.raises(OutputExistsError):
         script.main(arguments)
-    script.main([*arguments, "-f"])
+    script.main([*arguments, "-f", "--orientation", "prs"])
+    assert "z, axis 1, axis 2 point to PRS" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_orientation_leads_to_the_body_as_nibabel_reads_it(tmp_path: Path) -> None:
+    """Bright voxels at one end of each axis lie where the letters say, and are not mirrored.
+
+    Seen to fail with directions not reversed, and with the sign of one axis left out.
+    """
+    data = np.zeros((4, 6, 8), dtype="f4")
+    data[3, 1, 2], data[0, 5, 2], data[0, 1, 7] = 1, 2, 3
+    spec = ImageSpec(data.shape, VOXEL, CORNER, data.shape, data.shape)
+    with create_image(tmp_path / "v.ome.zarr", spec, overwrite=False) as image:
+        image.array[:] = data
+    for code in (*orientations(), *orientations(mirrored=True)):
+        _, found = convert_omezarr_to_nifti(
+            tmp_path / "v.ome.zarr", tmp_path / "v.nii", orientation=code, overwrite=True
+        )
+        assert found == code
+        picture = nibabel.load(tmp_path / "v.nii")
+        assert int(picture.header["sform_code"]) == int(picture.header["qform_code"]) == 1
+        np.testing.assert_allclose(picture.header.get_qform(), picture.affine, atol=1e-6)
+        assert "".join(nibabel.aff2axcodes(picture.affine)) == code[::-1]
+        # Three axes in reverse order have the other handedness.
+        assert np.linalg.det(picture.affine[:3, :3]) < 0 or is_mirrored(code)
+        canonical = nibabel.as_closest_canonical(picture).get_fdata()
+        for value, letter in zip((1, 2, 3), code, strict=True):
+            axis = next(k for k, pair in enumerate(("RL", "AP", "SI")) if letter in pair)
+            index = np.argwhere(canonical == value)[0][axis]
+            middle = canonical.shape[axis] / 2
+            assert (index > middle) == (letter in "RAS")
+
+
+def test_stated_orientation_is_taken_and_not_contradicted(volume: Path, tmp_path: Path) -> None:
+    record = json.loads((volume / "zarr.json").read_text())
+    record["attributes"].setdefault("linumpy", {})["orientation"] = "SAR"
+    record["attributes"]["linumpy"]["kind"] = "aligned_brain"
+    (volume / "zarr.json").write_text(json.dumps(record))
+    adopt(volume)
+    assert convert_omezarr_to_nifti(volume, tmp_path / "out.nii")[1] == "SAR"
+    header = read(tmp_path / "out.nii")[2]
+    assert int(header["sform_code"]) == int(header["qform_code"]) == 2
+    with pytest.raises(InputError, match="itself states SAR"):
+        convert_omezarr_to_nifti(volume, tmp_path / "b.nii", orientation="PRS")
+    with pytest.raises(InputError, match="--orientation 'PPS': A/P"):
+        convert_omezarr_to_nifti(volume, tmp_path / "b.nii", orientation="PPS")
+
+
+@pytest.mark.slow
+def test_handedness_is_that_of_the_simulated_brain(tiny: Path, tmp_path: Path) -> None:
+    """As nibabel reads the export of the truth; the template itself is the same mirrored.
+
+    Seen to fail with the letters of the truth changed to a mirror image (PLS).
+    """
+    from linumpy.phantom.atlas import place_block
+
+    truth = json.loads((tiny / "truth" / "truth.json").read_text())
+    convert_omezarr_to_nifti(
+        tiny / "truth" / "clean.ome.zarr", tmp_path / "v.nii", orientation=truth["anatomy_axes"]
+    )
+    affine = nibabel.load(tmp_path / "v.nii").affine[:3, :3]
+    # From (axis 2, axis 1, z) of the block to (right, anterior, superior) of the template.
+    known = np.array(place_block(truth).matrix)[2::-1, 2::-1]
+    assert np.sign(np.linalg.det(affine)) == np.sign(np.linalg.det(known))
+    directions = affine / np.linalg.norm(affine, axis=0)
+    np.testing.assert_allclose(directions, known / np.linalg.norm(known, axis=0), atol=1e-6)

@@ -5,7 +5,8 @@ anterior, right), um.
 
 The ITK file has the direction of ITK's resampling: it maps a point of the atlas to the point of the
 brain that is shown there, both in LPS millimetres as ITK reads NIfTI: those of the atlas, and
-those of the brain as `linum_convert_omezarr_to_nifti.py` exports it. So
+those of the brain as `linum_convert_omezarr_to_nifti.py` exports it with ``--orientation`` and the
+orientation that was found. So
 
     sitk.Resample(brain_nifti, atlas_nifti, sitk.ReadTransform("x.tfm"))
 
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.core.errors import InputError
+from linumpy.geometry.orientation import direction_matrix
 from linumpy.store.atomic import write_text
 
 _LPS_MM = np.array([[0, 0, -1e-3, 0], [0, -1e-3, 0, 0], [1e-3, 0, 0, 0], [0, 0, 0, 1]], dtype=float)
@@ -77,14 +79,34 @@ def ngff_affine(matrix: np.ndarray, source: str, target: str) -> dict[str, Any]:
     }
 
 
-def itk_matrix(matrix: np.ndarray) -> np.ndarray:
-    """Return the map (4 × 4) from the atlas' LPS mm to the brain's."""
-    return np.asarray(_LPS_MM @ np.linalg.inv(matrix) @ np.linalg.inv(_LPS_MM))
+def read_ngff_affine(attributes: dict[str, Any]) -> np.ndarray | None:
+    """Return the matrix of `ngff_affine` in a volume's ``attributes.linumpy``, None without."""
+    for entry in attributes.get("coordinateTransformations", []):
+        if entry.get("type") == "affine":
+            return np.vstack([np.asarray(entry["affine"], dtype=float), [0, 0, 0, 1]])
+    return None
 
 
-def write_itk(path: Path | str, matrix: np.ndarray, *, overwrite: bool = False) -> None:
+def itk_matrix(matrix: np.ndarray, orientation: str) -> np.ndarray:
+    """Return the map (4 × 4) from the atlas' LPS mm to the brain's.
+
+    Parameters
+    ----------
+    matrix
+        4 × 4, from brain to atlas.
+    orientation
+        Where z, axis 1 and axis 2 of the brain point.
+    """
+    anatomical = np.eye(4)
+    anatomical[:3, :3] = direction_matrix(orientation)[::-1]
+    return np.asarray(_LPS_MM @ anatomical @ np.linalg.inv(matrix) @ np.linalg.inv(_LPS_MM))
+
+
+def write_itk(
+    path: Path | str, matrix: np.ndarray, orientation: str, *, overwrite: bool = False
+) -> None:
     """Write the transform as an ITK text file (``.tfm``), from atlas to brain."""
-    found = itk_matrix(matrix)
+    found = itk_matrix(matrix, orientation)
     numbers = [*found[:3, :3].ravel(), *found[:3, 3]]
     lines = [
         "#Insight Transform File V1.0",
