@@ -22,6 +22,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--max_size", type=int, default=1400, metavar="PX", help="longest side read, voxels"
     )
+    parser.add_argument(
+        "--orientation",
+        default="",
+        metavar="CODE",
+        help="where z, axis 1 and axis 2 point in the body, such as PRS; planes are upright then, "
+        "with letters",
+    )
     add_choice(parser)
     add_assume_unit(parser)
     return parser
@@ -41,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         assume_unit=args.assume_unit,
         choice=chosen(args),
         max_side_px=args.max_size,
+        orientation=args.orientation,
     )
 
 

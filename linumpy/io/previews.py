@@ -7,12 +7,16 @@ otherwise, which is how napari and neuroglancer show the volumes.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from linumpy.geometry.orientation import parse_orientation
+from linumpy.io.anatomy import stated_orientation
+from linumpy.io.planes import AXIS_NAMES, UNKNOWN, View, central_views, upright_lengths
+from linumpy.io.scale_bar import add_scale_bar, draw_scale_bar
 from linumpy.store.atomic import atomic_path, refuse_existing
 
 if TYPE_CHECKING:
@@ -24,8 +28,11 @@ if TYPE_CHECKING:
 
 AIP_PERCENTILES = (0.1, 99.9)
 PREVIEW_PERCENTILE = 99.9
+SLICE_PERCENTILE = 99.5
+WHITE, PIXEL_UM = "linumpy:white", "linumpy:pixel_um"
+"""Texts of a slice's preview."""
+
 MAX_SIDE_PX = 1400
-_BAR_SHARE = 0.25
 _INK = "#1b1f24"
 
 
@@ -74,13 +81,23 @@ def aip_png(aip: np.ndarray, path: Path | str, *, overwrite: bool = False) -> No
     write_grey(scale_to(aip, low, high, np.uint16), path, overwrite=overwrite)
 
 
-def write_grey(pixels: np.ndarray, path: Path | str, *, overwrite: bool = False) -> None:
-    """Write a uint8 or uint16 array (rows, columns) as grey PNG."""
+def write_grey(
+    pixels: np.ndarray,
+    path: Path | str,
+    *,
+    overwrite: bool = False,
+    notes: Mapping[str, float] | None = None,
+) -> None:
+    """Write a uint8 or uint16 array (rows, columns) as grey PNG, with `notes` as its texts."""
     from PIL import Image as Pillow
+    from PIL.PngImagePlugin import PngInfo
 
+    texts = PngInfo()
+    for name, value in (notes or {}).items():
+        texts.add_text(name, repr(float(value)))
     picture = Pillow.fromarray(np.ascontiguousarray(pixels))
     with atomic_path(path, overwrite=overwrite) as partial, partial.open("wb") as file:
-        picture.save(file, format="PNG", compress_level=6)
+        picture.save(file, format="PNG", compress_level=6, pnginfo=texts)
 
 
 def slice_preview(
@@ -103,8 +120,14 @@ def slice_preview(
         The PNG.
     max_side_px
         Larger projections are averaged over whole blocks of pixels until they fit.
+
+    The PNG's texts say what `WHITE` is in the projection, and the side of a pixel in um, so that
+    slices can be shown with one contrast.
     """
-    write_grey(slice_picture(projection, voxel_um, max_side_px), path, overwrite=overwrite)
+    small, factor = shrink(projection, max_side_px)
+    notes = {WHITE: positive_window(small, SLICE_PERCENTILE), PIXEL_UM: voxel_um[-1] * factor}
+    pixels = slice_picture(projection, voxel_um, max_side_px)
+    write_grey(pixels, path, overwrite=overwrite, notes=notes)
 
 
 def slice_picture(
@@ -112,7 +135,7 @@ def slice_picture(
 ) -> np.ndarray:
     """Return the pixels of `slice_preview`, uint8."""
     small, factor = shrink(projection, max_side_px)
-    picture = scale_to(small, 0.0, positive_window(small, 99.5), np.uint8)
+    picture = scale_to(small, 0.0, positive_window(small, SLICE_PERCENTILE), np.uint8)
     return draw_scale_bar(picture, voxel_um[-1] * factor)
 
 
@@ -131,71 +154,12 @@ def shrink(picture: np.ndarray, max_side_px: int) -> tuple[np.ndarray, int]:
     return blocks.mean(axis=(1, 3), dtype=np.float32), factor
 
 
-def nice_length_um(extent_um: float, share: float = _BAR_SHARE) -> float:
-    """Return the largest 1, 2 or 5 times a power of ten that is at most `share` of an extent."""
-    limit = extent_um * share
-    power = 10.0 ** np.floor(np.log10(limit))
-    return float(max(step * power for step in (1, 2, 5) if step * power <= limit * (1 + 1e-9)))
-
-
-def length_label(length_um: float) -> str:
-    """Write a length in mm from 1 mm on, else in µm."""
-    return f"{length_um / 1000:g} mm" if length_um >= 1000 else f"{length_um:g} µm"
-
-
-def draw_scale_bar(picture: np.ndarray, pixel_um: float) -> np.ndarray:
-    """Draw a labelled white bar with a dark rim into the low right corner of an 8-bit picture."""
-    from PIL import Image as Pillow
-    from PIL import ImageDraw, ImageFont
-
-    rows, columns = picture.shape
-    if min(rows, columns) < 60:
-        return picture
-    length_um = nice_length_um(columns * pixel_um)
-    length = round(length_um / pixel_um)
-    size = max(12, columns // 18)
-    thick, margin = max(3, columns // 120), max(6, columns // 40)
-    canvas = Pillow.fromarray(np.ascontiguousarray(picture))
-    draw = ImageDraw.Draw(canvas)
-    right, bottom = columns - margin, rows - margin
-    draw.rectangle(
-        (right - length - 1, bottom - thick - 1, right + 1, bottom + 1), fill=255, outline=0
-    )
-    # In mm whatever the length: the font that comes with Pillow has no letter mu.
-    draw.text(
-        (right, bottom - thick - 3),
-        f"{length_um / 1000:g} mm",
-        fill=255,
-        stroke_fill=0,
-        stroke_width=max(1, size // 9),
-        anchor="rb",
-        font=ImageFont.load_default(size),
-    )
-    return np.asarray(canvas)
-
-
 def choose_level(image: Image, max_side_px: int = MAX_SIDE_PX) -> int:
     """Return the finest pyramid level with no side above `max_side_px`, else the coarsest."""
     for level, array in enumerate(image.arrays):
         if max(array.shape) <= max_side_px:
             return level
     return len(image.arrays) - 1
-
-
-def central_planes(image: Image, level: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read the three central planes of a level.
-
-    Returns
-    -------
-    float32 planes (axis 1, axis 2), (z, axis 2) and (z, axis 1).
-    """
-    array = image.arrays[level]
-    z, first, second = (n // 2 for n in array.shape)
-    return (
-        np.asarray(array[z], dtype=np.float32),
-        np.asarray(array[:, first], dtype=np.float32),
-        np.asarray(array[:, :, second], dtype=np.float32),
-    )
 
 
 def brain_preview(
@@ -207,6 +171,7 @@ def brain_preview(
     assume_unit: str | None = None,
     choice: Choice | None = None,
     max_side_px: int = MAX_SIDE_PX,
+    orientation: str = "",
 ) -> None:
     """Write the three central planes of a volume to one PNG, to scale, with a scale bar.
 
@@ -222,108 +187,105 @@ def brain_preview(
         Name of a matplotlib colour map.
     assume_unit, choice
         As `linumpy.io.omezarr.open_image` takes them.
+    orientation
+        Where z, axis 1 and axis 2 point in the body; the volume's own metadata when empty.
 
     Raises
     ------
     InputError
-        When there is no such volume or colour map.
+        When there is no such volume, colour map or orientation.
     OutputExistsError
         When `path` exists and `overwrite` is false.
     """
     from linumpy.io.omezarr import open_image
 
     refuse_existing(path, overwrite)
+    code = parse_orientation(orientation, "--orientation") if orientation.strip() else ""
     image = open_image(image_path, assume_unit=assume_unit, choice=choice or {})
-    data = figure_png(three_plane_figure(image, cmap=cmap, max_side_px=max_side_px))
+    figure = three_plane_figure(image, cmap=cmap, max_side_px=max_side_px, orientation=code)
+    data = figure_png(figure)
     with atomic_path(path, overwrite=overwrite) as partial:
         partial.write_bytes(data)
 
 
-def three_plane_figure(image: Image, *, cmap: str = "gray", max_side_px: int = 900) -> Figure:
-    """Draw the three central planes of a volume, lined up like the faces of a box."""
+def three_plane_figure(
+    image: Image, *, cmap: str = "gray", max_side_px: int = 900, orientation: str = ""
+) -> Figure:
+    """Draw the three central planes of a volume, lined up like the faces of a box.
+
+    They are upright and have letters where the orientation is known, by `orientation` or by the
+    volume's own metadata; otherwise the figure says that it is not.
+    """
     from matplotlib.figure import Figure
 
+    code = orientation or stated_orientation(image)
     level = choose_level(image, max_side_px)
-    planes = central_planes(image, level)
+    planes = central_views(image, level, code)
     voxel = image.level_scales_um[level]
     corner = [t - v / 2 for t, v in zip(image.level_translations_um[level], voxel, strict=True)]
-    sides = [n * v for n, v in zip(image.arrays[level].shape, voxel, strict=True)]
-    middle = [c + (n // 2 + 0.5) * v for c, n, v in
-              zip(corner, image.arrays[level].shape, voxel, strict=True)]  # fmt: skip
-    top = positive_window(np.concatenate([p.ravel() for p in planes]))
-    depth = max(sides[0], 0.12 * max(sides[1:]))
+    extent = tuple(n * v for n, v in zip(image.arrays[level].shape, voxel, strict=True))
+    middle = tuple(c + (n // 2 + 0.5) * v for c, n, v in
+                   zip(corner, image.arrays[level].shape, voxel, strict=True))  # fmt: skip
+    sides = upright_lengths(extent, code)  # type: ignore[arg-type]
+    places = upright_lengths(middle, code)  # type: ignore[arg-type]
+    names = upright_lengths((0, 1, 2), code)
+    top = positive_window(np.concatenate([plane.ravel() for _, plane in planes]))
+    main = planes[0][0]
+    across = sides[main.axis]
+    depth = max(across, 0.12 * max(sides[main.rows], sides[main.columns]))
     # Inches: room for titles and labels around panels that keep the volume's proportions.
-    scale = 7.2 / (sides[2] + depth)
-    width, height = 7.2 + 1.5, (sides[1] + depth) * scale + 1.5
+    scale = 7.2 / (sides[main.columns] + depth)
+    width, height = 7.2 + 1.5, (sides[main.rows] + depth) * scale + 1.5
     figure = Figure(figsize=(width, height), dpi=140, facecolor="white")
     left, low, gap = 0.65 / width, 0.55 / height, (0.45 / width, 0.55 / height)
-    w2, w0 = sides[2] * scale / width, depth * scale / width
-    h1, h0 = sides[1] * scale / height, depth * scale / height
+    w2, w0 = sides[main.columns] * scale / width, depth * scale / width
+    h1, h0 = sides[main.rows] * scale / height, depth * scale / height
     boxes = (
         (left, low + h0 + gap[1], w2, h1),
-        (left, low, w2, h0 * sides[0] / depth),
-        (left + w2 + gap[0], low + h0 + gap[1], w0 * sides[0] / depth, h1),
+        (left, low, w2, h0 * across / depth),
+        (left + w2 + gap[0], low + h0 + gap[1], w0 * across / depth, h1),
     )
-    pictures = (planes[0], planes[1], planes[2].T)
-    extents = (
-        (0, sides[2], sides[1], 0),
-        (0, sides[2], sides[0], 0),
-        (0, sides[0], sides[1], 0),
-    )
-    labels = (("", "axis 1 (mm)"), ("axis 2 (mm)", "z (mm)"), ("z (mm)", ""))
-    names = ("z", "axis 1", "axis 2")
-    for box, picture, extent, label, name, place in zip(
-        boxes, pictures, extents, labels, names, middle, strict=True
-    ):
+    for box, (view, plane) in zip(boxes, planes, strict=True):
         axes = figure.add_axes(box)
         axes.imshow(
-            picture,
+            plane,
             cmap=_colour_map(cmap),
             vmin=0,
             vmax=top,
-            extent=tuple(v / 1000 for v in extent),
+            extent=(0, sides[view.columns] / 1000, sides[view.rows] / 1000, 0),
             aspect="auto",
             interpolation="antialiased",
         )
         axes.set_facecolor("black")
-        axes.set_title(f"{name} = {place / 1000:.2f} mm", fontsize=8, color=_INK, loc="left", pad=3)
-        axes.set_xlabel(label[0], fontsize=8, color=_INK)
-        axes.set_ylabel(label[1], fontsize=8, color=_INK)
+        where = f"{AXIS_NAMES[int(names[view.axis])]} = {places[view.axis] / 1000:.2f} mm"
+        title = f"{view.name}, {where}" if code else where
+        axes.set_title(title, fontsize=8, color=_INK, loc="left", pad=3)
         axes.tick_params(labelsize=7, colors=_INK, length=2)
         axes.locator_params(nbins=4)
-    add_scale_bar(figure.axes[0], sides[2], unit_um=1000)
+        if code:
+            _write_letters(axes, view)
+        axes.set_xlabel(f"{view.right} (mm)" if not code else "mm", fontsize=8, color=_INK)
+        axes.set_ylabel(f"{view.bottom} (mm)" if not code else "mm", fontsize=8, color=_INK)
+    if not code:
+        figure.text(
+            left + w2 + gap[0], low, UNKNOWN, fontsize=8, color=_INK, ha="left", va="bottom"
+        )
+    add_scale_bar(figure.axes[0], sides[main.columns], unit_um=1000)
     return figure
 
 
-def add_scale_bar(axes: Axes, extent_um: float, *, unit_um: float) -> None:
-    """Draw a labelled scale bar into the low right corner of a picture.
-
-    Parameters
-    ----------
-    axes
-        Axes whose data coordinates are lengths.
-    extent_um
-        Width of the picture.
-    unit_um
-        Length of one data unit.
-    """
-    length_um = nice_length_um(extent_um)
-    share = length_um / extent_um
-    for width, colour in ((5, "black"), (3, "white")):
-        axes.plot(
-            [0.96 - share, 0.96],
-            [0.05, 0.05],
-            linewidth=width,
-            color=colour,
-            solid_capstyle="butt",
-            transform=axes.transAxes,
-            clip_on=False,
-        )
-    axes.text(
-        0.96 - share / 2, 0.07, length_label(length_um), color="white", fontsize=8,
-        ha="center", va="bottom", transform=axes.transAxes,
-        bbox={"facecolor": "black", "alpha": 0.45, "linewidth": 0, "pad": 1},
-    )  # fmt: skip
+def _write_letters(axes: Axes, view: View) -> None:
+    """Write at the edges of an image where they lie in the body."""
+    for letter, x, y, ha, va in (
+        (view.top, 0.5, 0.98, "center", "top"),
+        (view.bottom, 0.5, 0.02, "center", "bottom"),
+        (view.left, 0.02, 0.5, "left", "center"),
+        (view.right, 0.98, 0.5, "right", "center"),
+    ):
+        axes.text(
+            x, y, letter, color="white", fontsize=9, ha=ha, va=va, transform=axes.transAxes,
+            bbox={"facecolor": "black", "alpha": 0.45, "linewidth": 0, "pad": 1},
+        )  # fmt: skip
 
 
 def figure_png(figure: Figure, *, colours: int | None = None) -> bytes:

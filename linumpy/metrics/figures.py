@@ -15,12 +15,16 @@ from linumpy.metrics.limits import ERROR, LIMITS, OK, WARNING, worst
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure: ``value`` is None where it could not be measured."""
+    """One figure: ``value`` is None where it could not be measured.
+
+    `limits` are the first value that is not good any more, and the first that is bad.
+    """
 
     value: float | int | None
     unit: str
     description: str
     status: str
+    limits: tuple[float, float] | None = None
 
 
 @dataclass
@@ -61,7 +65,8 @@ class StageMetrics:
             value = value if isinstance(value, int) else float(value)
             value = value if math.isfinite(value) else None
         status = OK if limits is None or value is None else LIMITS[limits].status(value)
-        self.metrics[name] = Metric(value, unit, description, status)
+        judged = None if limits is None else (LIMITS[limits].warning, LIMITS[limits].error)
+        self.metrics[name] = Metric(value, unit, description, status, judged)
 
     @property
     def overall_status(self) -> str:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import base64
+import gzip
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from linumpy.core.errors import InputError
-from linumpy.io.previews import figure_png, picture_png, shrink, slice_picture, three_plane_figure
+from linumpy.core.log import logger
+from linumpy.geometry.orientation import parse_orientation
+from linumpy.io.anatomy import stated_orientation
+from linumpy.io.previews import shrink
 from linumpy.quality.figure import AT_LEAST
-from linumpy.quality.run import Run
+from linumpy.quality.run import Run, TileRegistration
 from linumpy.records.timing import Task, find_trace, read_trace, tasks_of
 from linumpy.report.collect import RunInfo, SliceRecord, read_info, slice_records
+from linumpy.report.comparisons import comparisons
 from linumpy.report.findings import PROBLEM, SEVERITIES, WORST_NAMED, find_issues, summary_of
-from linumpy.report.intensity_figures import axial_figure, bias_figure, seam_figure
+from linumpy.report.intensity_figures import attenuation_plot, bias_plot, response_plot, seam_plot
 from linumpy.report.labels import counted, label
 from linumpy.report.links import atlas_links, picture_links
-from linumpy.report.model_figures import field_figure
+from linumpy.report.model_figures import field_plot
+from linumpy.report.pictures import brain_frames, data_url, jpeg, slice_images, stored_picture
 from linumpy.report.run_section import (
     SECTION,
     WALL,
@@ -31,16 +38,12 @@ from linumpy.report.run_section import (
     render_section,
     wall_label,
 )
-from linumpy.report.slice_figures import overlap_figure, projection, shift_figure
-from linumpy.report.tile_figures import confidence_figure, stage_axes_figure, tile_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from linumpy.report.slice_figures import overlap_plots, projection, shift_plots
+from linumpy.report.tile_figures import confidence_plot, stage_axes_plots, tile_plots
 
 TEMPLATE = "report.html.j2"
 MANY_SLICES = 40
-_PLOT_COLOURS = 128
-_MOST_PIXELS = 1 << 25
+_ATLAS_NBYTES = 250_000
 
 
 def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) -> str:
@@ -68,28 +71,61 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
     environment = make_environment()
     environment.filters["number"] = _number
     findings = find_issues(run, slices)
+    code = _orientation(run, known)
+    images, one_contrast = slice_images(slices, _side_px(len(slices)), code)
+    style, script = (_asset(f"report.{kind}") for kind in ("css", "js"))
     return environment.get_template(TEMPLATE).render(
         info=known,
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        style=Markup(style),
+        script=Markup(script),
+        script_hash=_hash(script),
         slices=slices,
         findings=findings,
         summary=summary_of(findings),
         worst=[f for f in findings if f.severity == PROBLEM][:WORST_NAMED],
         counts={s: sum(f.severity == s for f in findings) for s in SEVERITIES},
         accuracy=_accuracy_rows(run.accuracy),
-        brain=_brain(run),
-        cards=_slice_cards(slices),
+        orientation=code,
+        brain=_brain(run, code),
+        comparisons=comparisons(run),
+        cards=[{"record": s, "picture": images.get(s.slice_id), "tags": _tags(s)} for s in slices],
+        one_contrast=one_contrast,
         tiles=_tile_section(run, slices),
-        fields=_field_section(run),
-        axial=_axial_section(run),
-        bias=_bias_section(run),
+        microscope=_microscope_section(run),
+        alignment=_alignment_section(run),
         atlas=_atlas_section(run),
         links=picture_links(run.path),
-        shifts=_shift_section(run),
-        overlap=_overlap_section(run),
         wall=Markup(marked(WALL, wall_label(record, tasks))),
         run=Markup(marked(SECTION, render_section(record, tasks))),
     )
+
+
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """Return what the page's policy knows its one script by."""
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return "sha256-" + base64.b64encode(digest).decode("ascii")
+
+
+def _orientation(run: Run, known: RunInfo) -> str:
+    """Return where z, axis 1 and axis 2 of the brain point; empty when nothing tells it."""
+    found = (run.model("align_to_ras") or {}).get("orientation")
+    code = found or known.params.get("ras_input_orientation") or ""
+    if code:
+        try:
+            return parse_orientation(str(code))
+        except InputError as error:
+            logger.warning("the report shows no orientation: %s", error)
+            return ""
+    if run.brain_path is None:
+        return ""
+    from linumpy.io.omezarr import open_image
+
+    return stated_orientation(open_image(run.brain_path))
 
 
 def _accuracy_rows(figures: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -114,7 +150,7 @@ def _accuracy_rows(figures: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["result"] == "none")
 
 
-def _brain(run: Run) -> dict[str, Any] | None:
+def _brain(run: Run, code: str) -> dict[str, Any] | None:
     if run.brain_path is None:
         return None
     from linumpy.io.omezarr import open_image
@@ -128,7 +164,8 @@ def _brain(run: Run) -> dict[str, Any] | None:
         "name": name,
         "command_name": shlex.quote(name),
         "nifti_name": shlex.quote(name.removesuffix(".ome.zarr") + ".nii.gz"),
-        "picture": _embed(figure_png(three_plane_figure(image), colours=256)),
+        "views": brain_frames(image, code),
+        "orientation": code,
         "shape": " × ".join(str(n) for n in shape),
         "voxel": " × ".join(f"{v:g}" for v in voxel),
         "extent": " × ".join(f"{n * v / 1000:.2f}" for n, v in zip(shape, voxel, strict=True)),
@@ -136,53 +173,12 @@ def _brain(run: Run) -> dict[str, Any] | None:
             " × ".join(f"{v:g}" for v in scale) if len(set(scale)) > 1 else f"{scale[0]:g}"
             for scale in image.level_scales_um
         ),
-        "state": _data_url("application/json", json.dumps(state, indent=1).encode()),
+        "state": data_url("application/json", json.dumps(state, indent=1).encode()),
     }
 
 
-def _slice_cards(slices: list[SliceRecord]) -> list[dict[str, Any]]:
-    side = 420 if len(slices) <= MANY_SLICES else 240
-    return [
-        {"record": record, "picture": _slice_thumbnail(record, side), "tags": _tags(record)}
-        for record in slices
-    ]
-
-
-def stored_picture(path: Path) -> Any:
-    """Return a preview as a grey Pillow picture.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read, or is too large to be one.
-    """
-    from PIL import Image as Pillow
-
-    try:
-        with Pillow.open(path, formats=("PNG",)) as stored:
-            n_pixels = stored.width * stored.height
-            if n_pixels <= _MOST_PIXELS:
-                return stored.convert("L")
-    except Pillow.DecompressionBombError:
-        raise InputError(f"{path}: too many pixels, expected at most {_MOST_PIXELS}") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a picture ({error})") from error
-    raise InputError(f"{path}: {n_pixels} pixels, expected at most {_MOST_PIXELS}")
-
-
-def _slice_thumbnail(record: SliceRecord, side_px: int) -> str | None:
-    """Return a slice's picture: its preview made smaller, else its volume's depth mean."""
-    from PIL import Image as Pillow
-
-    if record.preview_path is not None:
-        picture = stored_picture(record.preview_path)
-        picture.thumbnail((side_px, side_px))
-    elif record.volume_path is not None:
-        mean, pixel, _ = projection(record.volume_path, 4 * side_px)
-        picture = Pillow.fromarray(slice_picture(mean, pixel, side_px))
-    else:
-        return None
-    return _embed(picture_png(picture))
+def _side_px(n_slices: int) -> int:
+    return 420 if n_slices <= MANY_SLICES else 300
 
 
 def _tags(record: SliceRecord) -> list[tuple[str, str]]:
@@ -221,15 +217,27 @@ def _tile_section(run: Run, slices: list[SliceRecord]) -> dict[str, Any] | None:
         f"{sum(s.pairs_accepted for s in slices)} of {sum(s.pairs_total for s in slices)} "
         f"pairs accepted, {_count(sum(s.prior_only for s in slices), 'tile')} "
         "held by the stage alone",
-        "confidence": _plot(confidence_figure(registrations)),
-        "seams": _plot(seam_figure(registrations)),
-        "slices": [(f"z{i:02d}", _plot(tile_figure(r))) for i, r in sorted(registrations.items())],
-        "axes_slice": f"z{chosen:02d}",
+        "confidence": confidence_plot(registrations).render(),
+        "seams": seam_plot(registrations).render(),
+        "slices": [
+            (f"z{i:02d}", _tile_plots(r, packed=n > 0))
+            for n, (i, r) in enumerate(sorted(registrations.items()))
+        ],
         "axes": _stage_axes(run, chosen),
     }
 
 
-def _stage_axes(run: Run, slice_id: int) -> str:
+def _tile_plots(registration: TileRegistration, *, packed: bool) -> Any:
+    """Return the plots of a slice's tiles; packed, as text that the page unfolds when asked."""
+    plots = [plot.render() for plot in tile_plots(registration)]
+    if not packed:
+        return plots
+    template = make_environment().get_template("macros.html.j2")
+    page = "".join(template.module.plot(plot) for plot in plots)
+    return base64.b64encode(gzip.compress(page.encode("utf-8"), mtime=0)).decode("ascii")
+
+
+def _stage_axes(run: Run, slice_id: int) -> list[dict[str, Any]]:
     path = run.slice_paths.get(slice_id)
     picture = extent = None
     stage_to_array = "+x,+y"
@@ -240,60 +248,70 @@ def _stage_axes(run: Run, slice_id: int) -> str:
         mean, pixel, corner = projection(path, 1600)
         sides = [n * v for n, v in zip(mean.shape, pixel, strict=True)]
         extent = (corner[1], corner[1] + sides[1], corner[0], corner[0] + sides[0])
-        picture = shrink(mean, 700)[0]
+        picture = shrink(mean, 400)[0]
     registration = run.tile_registrations[slice_id]
-    figure = stage_axes_figure(registration, stage_to_array, picture, extent)
-    return _plot(figure, colours=256)
+    plots = stage_axes_plots(registration, stage_to_array, picture, extent)
+    return [plot.render() for plot in plots]
 
 
-def _field_section(run: Run) -> dict[str, Any] | None:
+def _microscope_section(run: Run) -> dict[str, Any]:
     focal, flat = run.model("detect_focal_curvature"), run.model("fix_illumination_3d")
-    if focal is None and flat is None:
-        return None
-    facts = []
-    if focal is not None and "surface_um" in focal:
-        span = float(np.ptp(focal["surface_um"]))
-        facts.append(f"focal surface spans {span:.0f} µm, from {_count(focal['n_tiles'], 'tile')}")
-    if flat is not None and "flat_field" in flat:
-        low, high = float(np.min(flat["flat_field"])), float(np.max(flat["flat_field"]))
-        facts.append(f"flat field {low:.2f}–{high:.2f}, from {_count(flat['n_tiles'], 'tile')}")
-    return {"picture": _plot(field_figure(focal, flat), colours=None), "facts": "; ".join(facts)}
-
-
-def _shift_section(run: Run) -> str | None:
-    motor = run.table("shifts_xy.csv")
-    if not motor and run.slice_registration is None:
-        return None
-    turns = run.model("register_slices") or {}
-    return _plot(shift_figure(motor, run.slice_registration, turns.get("slices", ())))
-
-
-def _axial_section(run: Run) -> dict[str, Any] | None:
     response = run.model("compensate_psf")
     attenuation = run.slice_models("compensate_attenuation")
-    if response is None and not attenuation:
-        return None
-    facts = []
-    if response is not None and response.get("focus_um") is not None:
-        facts.append(
-            f"focus {response['focus_um']:.0f} µm below the top of what is imaged, Rayleigh length "
-            f"{response['rayleigh_um']:.0f} µm"
+    bias = run.model("correct_bias_field")
+    plots, facts, absent = [], [], []
+    if focal is not None and "surface_um" in focal:
+        field = focal["surface_um"]
+        plots.append(
+            field_plot("focal_surface", "Focal surface", field, focal["voxel_um"], "µm deeper")
         )
+        tiles = _count(focal["n_tiles"], "tile")
+        facts.append(f"focal surface spans {float(np.ptp(field)):.0f} µm, from {tiles}")
+    if flat is not None and "flat_field" in flat:
+        field = flat["flat_field"]
+        plots.append(
+            field_plot("flat_field", "Flat field", field, flat["voxel_um"], "amplitude factor")
+        )
+        span = f"{float(np.min(field)):.2f}–{float(np.max(field)):.2f}"
+        facts.append(f"flat field {span}, from {_count(flat['n_tiles'], 'tile')}")
+    if not plots:
+        absent.append("No focal surface and no flat field were learned.")
+    if response is not None:
+        plots.append(response_plot(response))
+        if response.get("focus_um") is not None:
+            facts.append(
+                f"focus {response['focus_um']:.0f} µm below the top of what is imaged, Rayleigh "
+                f"length {response['rayleigh_um']:.0f} µm"
+            )
     if attenuation:
+        plots.append(attenuation_plot(attenuation))
         found = [float(model["tissue_mu_per_mm"]) for model in attenuation.values()]
         facts.append(f"tissue attenuates {np.median(found):.2f} per mm, median over slices")
-    return {"picture": _plot(axial_figure(response, attenuation)), "facts": "; ".join(facts)}
-
-
-def _bias_section(run: Run) -> dict[str, Any] | None:
-    model = run.model("correct_bias_field")
-    if model is None:
-        return None
-    low, high = model["field_range"]
+    if response is None and not attenuation:
+        absent.append("Axial response and attenuation were not compensated.")
+    if bias is not None:
+        plots.append(bias_plot(bias))
+        low, high = bias["field_range"]
+        mode = bias["mode"].replace("_", " ")
+        facts.append(f"bias field: {mode}; the fields span {low:.2f} to {high:.2f}")
     return {
-        "picture": _plot(bias_figure(model)),
-        "facts": f"{model['mode'].replace('_', ' ')}; the fields span {low:.2f} to {high:.2f}",
+        "plots": [plot.render() for plot in plots],
+        "facts": "; ".join(facts),
+        "absent": absent,
     }
+
+
+def _alignment_section(run: Run) -> dict[str, Any]:
+    turns = run.model("register_slices") or {}
+    plots = shift_plots(run.table("shifts_xy.csv"), run.slice_registration, turns.get("slices", ()))
+    absent = []
+    if not plots:
+        absent.append("There are no motor shifts and no registration of slices.")
+    if run.stack is not None and run.stack.get("slices"):
+        plots += overlap_plots(run.stack, run.table("z_matches.csv"))
+    else:
+        absent.append("The slices were not stacked.")
+    return {"plots": [plot.render() for plot in plots], "absent": absent}
 
 
 def _atlas_section(run: Run) -> dict[str, Any] | None:
@@ -302,7 +320,7 @@ def _atlas_section(run: Run) -> dict[str, Any] | None:
         return None
     preview = next(iter(sorted((run.path / "previews").glob("*_ras*.png"))), None)
     return {
-        "picture": None if preview is None else _embed(preview.read_bytes()),
+        "picture": None if preview is None else _atlas_picture(preview),
         "rows": {
             "Atlas": model["atlas"],
             "The brain's axes (z, axis 1, axis 2) point to": model["orientation"]
@@ -319,10 +337,15 @@ def _atlas_section(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _overlap_section(run: Run) -> str | None:
-    if run.stack is None or not run.stack.get("slices"):
-        return None
-    return _plot(overlap_figure(run.stack, run.table("z_matches.csv")))
+def _atlas_picture(path: Path) -> dict[str, Any]:
+    pixels = np.asarray(stored_picture(path).convert("RGB"))
+    return {
+        "src": jpeg(pixels, _ATLAS_NBYTES),
+        "width": pixels.shape[1],
+        "height": pixels.shape[0],
+        "bar": None,
+        "top": "",
+    }
 
 
 def _tasks(run: Run, info: RunInfo) -> list[Task]:
@@ -338,15 +361,3 @@ def _count(n: int, word: str) -> str:
 def _number(value: float | None, digits: int = 1) -> str:
     """Write a number for a table, a dash when there is none."""
     return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _plot(figure: Figure, colours: int | None = _PLOT_COLOURS) -> str:
-    return _embed(figure_png(figure, colours=colours))
-
-
-def _embed(png: bytes) -> str:
-    return _data_url("image/png", png)
-
-
-def _data_url(kind: str, data: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +15,12 @@ from typing import Any
 from linumpy import __version__
 from linumpy.core.errors import InputError
 from linumpy.io.models import read_json
-from linumpy.quality.run import PRIOR_ONLY, Run, numbered
+from linumpy.quality.run import PRIOR_ONLY, Run, TileRegistration, numbered
 from linumpy.records.launches import page_record
 
 PACKAGES = ("numpy", "scipy", "zarr", "numcodecs", "cupy-cuda12x", "cupy-cuda13x")
+# Of the median brightness of overlaps that match: agarose is several times darker than tissue.
+_TISSUE_SHARE = 0.5
 _FALSE = ("", "false", "0", "no", "n", "f")
 
 
@@ -45,8 +48,8 @@ class SliceRecord:
         Whether no method was needed, as a neighbour shows the tissue.
     mu_per_mm
         Attenuation of its tissue.
-    n_tiles, prior_only
-        Tiles imaged, and those of them that no pair holds.
+    n_tiles, prior_only, alone_in_tissue
+        Tiles imaged, those of them that no pair holds, and those of these that show tissue.
     missing_tiles
         Grid indices of holes.
     flags
@@ -69,6 +72,7 @@ class SliceRecord:
     mu_per_mm: float | None = None
     n_tiles: int | None = None
     prior_only: int = 0
+    alone_in_tissue: int = 0
     missing_tiles: tuple[tuple[int, int], ...] = ()
     flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
     pairs_accepted: int = 0
@@ -227,6 +231,7 @@ def _slice_record(
         mu_per_mm=known.attenuation.get(slice_id, {}).get("tissue_mu_per_mm"),
         n_tiles=None if tiles is None else len(tiles.tiles),
         prior_only=0 if tiles is None else sum(t.component == PRIOR_ONLY for t in tiles.tiles),
+        alone_in_tissue=0 if tiles is None else _alone_in_tissue(tiles),
         missing_tiles=missing,
         flags=tuple(
             (str(tile), tuple(str(word) for word in words))
@@ -238,6 +243,24 @@ def _slice_record(
         volume_path=run.slice_paths.get(slice_id),
         preview_path=preview,
     )
+
+
+def _alone_in_tissue(registration: TileRegistration) -> int:
+    """Count tiles that no pair holds and that are about as bright as tiles that pairs hold.
+
+    Bare agarose matches nothing, and need not.
+    """
+    bright: dict[tuple[int, int], float] = {}
+    held = []
+    for pair in registration.pairs:
+        for index, mean in ((pair.a, pair.overlap_mean_a), (pair.b, pair.overlap_mean_b)):
+            value = math.inf if mean is None else mean
+            bright[index] = max(bright.get(index, 0.0), value)
+            if pair.accepted and mean is not None:
+                held.append(mean)
+    limit = _TISSUE_SHARE * statistics.median(held) if held else 0.0
+    alone = [tile.index for tile in registration.tiles if tile.component == PRIOR_ONLY]
+    return sum(bright.get(index, math.inf) >= limit for index in alone)
 
 
 def _is_true(row: Mapping[str, str], name: str) -> bool:

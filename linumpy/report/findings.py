@@ -1,62 +1,91 @@
-"""Findings of a run that a person should look at, worst first."""
+"""Findings of a run that a person should look at: one a kind, worst first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
+from linumpy.report.kinds import (
+    KINDS,
+    LOW_CONFIDENCE,
+    MANY_LEFT_OUT_SHARE,
+    MIN_ACCEPTED_SHARE,
+    UNCLEAR_DEPTHS_SHARE,
+    Kind,
+    metric_kind,
+)
 from linumpy.report.labels import label
 
 PROBLEM, ATTENTION, NOTE = "problem", "attention", "note"
 SEVERITIES = (PROBLEM, ATTENTION, NOTE)
-MIN_ACCEPTED_SHARE = 0.3
-LOW_CONFIDENCE = 0.6
 WORST_NAMED = 5
-"""Problems that are told at the top of the page, and by the terminal when a run ends."""
+"""Problems that the terminal names when a run ends."""
+
 _NAMED_AT_MOST = 8
 _OF_STATUS = {"error": PROBLEM, "warning": ATTENTION}
-# Shown with the pairs or tiles themselves.
-_TOLD_ELSEWHERE = frozenset({"held_by_stage_share", "accepted_share"})
-
-
+# Told by findings of their own, with the slices, pairs or tiles.
+_TOLD_ELSEWHERE = frozenset({"held_by_stage_share", "accepted_share", "excluded_share"})
+_SAID_ELSEWHERE = re.compile("is left out: |match no other slice|the gap stays empty")
+_OF_SLICE = re.compile(r"^slice z\d+:? ")
 # Masked or left out, and lost until the raw file is mended.
 _DAMAGED = frozenset({"garbled", "zeros", "contradicts"})
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One remark: how grave, on what, and what it says."""
+    """All remarks of one kind.
+
+    Attributes
+    ----------
+    where
+        Slices, pairs or tiles, named.
+    count
+        How many these are.
+    value
+        What was found: a range and the worst, or reasons with their slices.
+    """
 
     severity: str
+    kind: Kind
     where: str
-    text: str
+    count: int = 1
+    value: str = ""
+
+    @property
+    def text(self) -> str:
+        """The finding in one line, without its place."""
+        value = f": {self.value}" if self.value else ""
+        return f"{self.kind.title}{value}. {self.kind.remedy}"
 
 
 def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
-    """Collect remarks on a run, gravest first.
+    """Collect the findings of a run, gravest first, one a kind.
 
     Parameters
     ----------
     slices
         From `collect.slice_records`.
     """
+    left_out = {s.slice_id for s in slices if s.left_out}
     found = [
         *_brain(run),
         *_accuracy(run.accuracy or {}),
         *_slices(slices),
-        *_tiles(slices),
+        *_tiles([s for s in slices if s.slice_id not in left_out]),
         *_slice_pairs(run),
         *_tables(run),
-        *_metrics(run),
+        *_metrics(run, sum(s.n_tiles or 0 for s in slices), left_out),
     ]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def summary_of(findings: Sequence[Finding]) -> str:
-    """Return how many findings there are, in words: what the terminal says when a run ends."""
+    """Return how many kinds of findings there are: what the terminal says when a run ends."""
     problems = sum(f.severity == PROBLEM for f in findings)
     others = sum(f.severity == ATTENTION for f in findings)
     parts = [
@@ -68,47 +97,74 @@ def summary_of(findings: Sequence[Finding]) -> str:
 
 
 def _brain(run: Run) -> list[Finding]:
-    if run.brain_path is not None:
-        return []
-    return [Finding(PROBLEM, "brain", "There is no brain volume in this folder.")]
+    return [] if run.brain_path is not None else [Finding(PROBLEM, KINDS["no_brain"], "brain")]
 
 
 def _accuracy(figures: Mapping[str, Any]) -> list[Finding]:
-    found = []
-    for name, figure in figures.items():
-        if figure.get("passed") is False:
-            text = f"Accuracy target missed: {figure['value']:.3g} {figure['unit']}"
-            found.append(Finding(PROBLEM, label(name), f"{text}, target {figure['target']:g}."))
-    return found
+    missed = {n: f for n, f in figures.items() if f.get("passed") is False}
+    if not missed:
+        return []
+    values = [
+        f"{f['value']:.3g} {f['unit']}".rstrip() + f" (target {f['target']:g})"
+        for f in missed.values()
+    ]
+    names = "; ".join(label(name) for name in missed)
+    return [Finding(PROBLEM, KINDS["accuracy"], names, len(missed), "; ".join(values))]
 
 
 def _slices(slices: Sequence[SliceRecord]) -> list[Finding]:
-    found = []
     gaps = [s.slice_id for s in slices if not (s.present or s.left_out or s.gap_is_told)]
+    found = []
     if gaps:
-        text = "No data: the brain has a gap here."
-        found.append(Finding(PROBLEM, id_ranges(gaps), text))
-    for record in slices:
-        if record.left_out:
-            text = f"Left out of the brain: {record.left_out}."
-            found.append(Finding(ATTENTION, record.name, text))
-        reason = record.exclude_reason.replace("_", " ")
-        absent = f"Left out ({reason})" if reason not in ("", "missing") else "Not there"
-        if record.interpolated:
-            text = f"{absent}: interpolated from its neighbours ({record.interpolated})."
-            found.append(Finding(ATTENTION, record.name, text))
-        if record.covered:
-            text = f"{absent}; the deeper part of the slice above shows its tissue."
-            found.append(Finding(ATTENTION, record.name, text))
-        elif record.not_interpolated:
-            why = record.not_interpolated.replace("_", " ")
-            text = f"{absent}, and its neighbours do not tell what was: {why}."
-            found.append(Finding(PROBLEM, record.name, text))
+        found.append(Finding(PROBLEM, KINDS["no_data"], id_ranges(gaps), len(gaps)))
+    found += _by_reason(PROBLEM, "open_gap", slices, _open_gap)
+    many = sum(bool(s.left_out) for s in slices) > MANY_LEFT_OUT_SHARE * len(slices)
+    severity = PROBLEM if many else ATTENTION
+    found += _by_reason(severity, "left_out", slices, lambda s: s.left_out)
+    found += _by_reason(
+        ATTENTION,
+        "interpolated",
+        slices,
+        lambda s: s.interpolated and f"{_absent(s)}, {s.interpolated}",
+    )
+    found += _by_reason(ATTENTION, "covered", slices, lambda s: _absent(s) if s.covered else "")
     moved = [s.slice_id for s in slices if s.rehomed]
     if moved:
-        text = "The stage told a wrong place, or lost its zero, here; see the drift of slices."
-        found.append(Finding(ATTENTION, id_ranges(moved), text))
+        found.append(Finding(ATTENTION, KINDS["rehomed"], id_ranges(moved), len(moved)))
     return found
+
+
+def _open_gap(record: SliceRecord) -> str:
+    if record.covered or not record.not_interpolated:
+        return ""
+    return f"{_absent(record)}, {record.not_interpolated.replace('_', ' ')}"
+
+
+def _absent(record: SliceRecord) -> str:
+    reason = record.exclude_reason.replace("_", " ")
+    return f"Left out ({reason})" if reason not in ("", "missing") else "Not there"
+
+
+def _by_reason(
+    severity: str,
+    kind: str,
+    slices: Sequence[SliceRecord],
+    reason_of: Callable[[SliceRecord], str],
+) -> list[Finding]:
+    """Return one finding on all slices that have a reason, with the reasons as its value."""
+    reasons: dict[str, list[int]] = defaultdict(list)
+    for record in slices:
+        if reason := reason_of(record):
+            reasons[reason].append(record.slice_id)
+    if not reasons:
+        return []
+    ids = sorted(i for members in reasons.values() for i in members)
+    several = len(reasons) > 1
+    value = "; ".join(
+        f"{reason} ({id_ranges(members)})" if several else reason
+        for reason, members in reasons.items()
+    )
+    return [Finding(severity, KINDS[kind], id_ranges(ids), len(ids), value)]
 
 
 def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
@@ -116,36 +172,26 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     total = sum(s.pairs_total for s in slices)
     accepted = sum(s.pairs_accepted for s in slices)
     if total and accepted < MIN_ACCEPTED_SHARE * total:
-        found.append(
-            Finding(
-                PROBLEM,
-                "tile pairs",
-                f"Only {accepted} of {total} pairs match. Check the stage axes "
-                "(stage_to_array) and the overlap; see the figure on stage axes.",
-            )
+        value = f"{accepted} of {total} pairs match"
+        found.append(Finding(PROBLEM, KINDS["stage_axes"], "tile pairs", total, value))
+    for severity, kind, count in (
+        (ATTENTION, "missing_tiles", lambda s: len(s.missing_tiles)),
+        (ATTENTION, "alone", lambda s: s.alone_in_tissue),
+    ):
+        where, n = _counted(slices, count)
+        if n:
+            found.append(Finding(severity, KINDS[kind], where, n))
+    for severity, kind, is_shown in (
+        (PROBLEM, "damaged", lambda word: word in _DAMAGED),
+        (ATTENTION, "flagged", lambda word: word not in _DAMAGED),
+    ):
+        where, n = _counted(
+            slices, lambda s, f=is_shown: sum(any(map(f, _words(ws))) for _, ws in s.flags)
         )
-    holes = _counted(slices, lambda s: len(s.missing_tiles))
-    if holes:
-        found.append(Finding(ATTENTION, holes, "Tiles that were not imaged: holes in the slice."))
-    alone = _counted(slices, lambda s: s.prior_only)
-    if alone:
-        text = "Tiles that match no neighbour and stay where the stage put them."
-        found.append(Finding(ATTENTION, alone, text))
-    damaged = _counted(slices, lambda s: sum(bool(_words(ws) & _DAMAGED) for _, ws in s.flags))
-    if damaged:
-        words = sorted(set().union(*(_words(ws) for s in slices for _, ws in s.flags)) & _DAMAGED)
-        text = (
-            f"Tiles masked or left out for what they hold ({', '.join(words)}): see the raw files."
-        )
-        found.append(Finding(PROBLEM, damaged, text))
-    flagged = _counted(slices, lambda s: sum(bool(_words(ws) - _DAMAGED) for _, ws in s.flags))
-    if flagged:
-        words = sorted(set().union(*(_words(ws) for s in slices for _, ws in s.flags)) - _DAMAGED)
-        found.append(Finding(ATTENTION, flagged, f"Tiles with flags: {', '.join(words)}."))
-    rejected = _counted(slices, lambda s: s.pairs_total - s.pairs_accepted)
-    if rejected:
-        text = "Tile pairs rejected: too little in common, or at odds with the others."
-        found.append(Finding(NOTE, rejected, text))
+        if n:
+            words = sorted({w for s in slices for _, ws in s.flags for w in _words(ws)})
+            value = ", ".join(filter(is_shown, words))
+            found.append(Finding(severity, KINDS[kind], where, n, value))
     return found
 
 
@@ -154,17 +200,14 @@ def _words(flags: Sequence[str]) -> set[str]:
     return {flag.split(":")[0] for flag in flags}
 
 
-def _counted(slices: Sequence[SliceRecord], count: Callable[[SliceRecord], int]) -> str:
+def _counted(slices: Sequence[SliceRecord], count: Callable[[SliceRecord], int]) -> tuple[str, int]:
     """Name the slices where something was counted, with the counts; the worst when many."""
     numbers = [(record, count(record)) for record in slices if count(record)]
-    if not numbers:
-        return ""
     shown = sorted(numbers, key=lambda item: -item[1])[:_NAMED_AT_MOST]
     shown.sort(key=lambda item: item[0].slice_id)
     names = ", ".join(f"{record.name}: {n}" for record, n in shown)
     rest = len(numbers) - len(shown)
-    total = sum(n for _, n in numbers)
-    return names + (f" and {rest} more slices ({total} in all)" if rest else "")
+    return names + (f" and {rest} more slices" if rest else ""), sum(n for _, n in numbers)
 
 
 def _slice_pairs(run: Run) -> list[Finding]:
@@ -172,75 +215,124 @@ def _slice_pairs(run: Run) -> list[Finding]:
     if registration is None:
         return []
     found = []
-    matched = {
-        int(pair[end])
-        for pair in registration.pairs
-        if pair["accepted"]
-        for end in ("fixed_id", "moving_id")
-    }
-    alone = [f"z{i:02d}" for i in sorted(registration.offset_um) if i not in matched]
+    accepted = [pair for pair in registration.pairs if pair["accepted"]]
+    matched = {int(pair[end]) for pair in accepted for end in ("fixed_id", "moving_id")}
+    alone = [i for i in sorted(registration.offset_um) if i not in matched]
     if alone and len(registration.offset_um) > 1:
-        text = (
-            "Slices that match no other slice and stay where the motors put them. Is the depth "
-            "kept (crop_interface_out_depth) larger than the slicing interval?"
-        )
-        found.append(Finding(PROBLEM, ", ".join(alone), text))
-    for pair in registration.pairs:
-        where = f"z{int(pair['fixed_id']):02d} – z{int(pair['moving_id']):02d}"
-        confidence = float(pair.get("confidence") or 0)
-        if not pair.get("accepted", True):
-            text = (
-                f"Slices could not be matched (confidence {confidence:.2f}): "
-                "the motor position is used."
-            )
-            found.append(Finding(ATTENTION, where, text))
-        elif confidence < LOW_CONFIDENCE:
-            text = f"Slices match with low confidence ({confidence:.2f})."
-            found.append(Finding(ATTENTION, where, text))
-        elif pair.get("z_measured") is False:
-            text = "Their distance in depth was not clear: the slicing interval is used."
-            found.append(Finding(NOTE, where, text))
+        found.append(Finding(PROBLEM, KINDS["alone_slices"], id_ranges(alone), len(alone)))
+    neighbours = _neighbours(registration.offset_um, registration.pairs)
+    rejected = [p for p in neighbours if not p.get("accepted", True)]
+    weak = [p for p in neighbours if p.get("accepted", True) and _confidence(p) < LOW_CONFIDENCE]
+    for kind, pairs in (("unmatched", rejected), ("weak", weak)):
+        if pairs:
+            worst = sorted(pairs, key=_confidence)
+            value = f"confidence {_confidence(worst[0]):.2f}"
+            if len(worst) > 1:
+                value += f" ({_pair_name(worst[0])}) to {_confidence(worst[-1]):.2f}"
+            found.append(Finding(ATTENTION, KINDS[kind], _named(pairs), len(pairs), value))
+    unclear = [p for p in neighbours if p.get("accepted", True) and p.get("z_measured") is False]
+    if len(unclear) > UNCLEAR_DEPTHS_SHARE * len(neighbours):
+        value = f"{len(unclear)} of {len(neighbours)} neighbours"
+        found.append(Finding(NOTE, KINDS["unclear_depth"], _named(unclear), len(unclear), value))
     return found
 
 
-def _metrics(run: Run) -> list[Finding]:
-    """Tell which figures of stages lie beyond their limits, slices with the same one together."""
-    slices: dict[tuple[str, str, str], list[tuple[int | None, float]]] = {}
-    found = []
+def _neighbours(
+    offsets: Mapping[int, Any], pairs: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the pairs of slices with none between them: others are further evidence only."""
+    ids = sorted(offsets)
+    beside = set(zip(ids, ids[1:], strict=False))
+    return [p for p in pairs if (int(p["fixed_id"]), int(p["moving_id"])) in beside]
+
+
+def _confidence(pair: Mapping[str, Any]) -> float:
+    return float(pair.get("confidence") or 0)
+
+
+def _pair_name(pair: Mapping[str, Any]) -> str:
+    return f"z{int(pair['fixed_id']):02d} – z{int(pair['moving_id']):02d}"
+
+
+def _named(pairs: Sequence[Mapping[str, Any]]) -> str:
+    names = [_pair_name(pair) for pair in pairs]
+    rest = len(names) - _NAMED_AT_MOST
+    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _metrics(run: Run, n_tiles: int, left_out: set[int]) -> list[Finding]:
+    """Tell which metrics lie beyond their limits, and what stages remarked, by kind."""
+    rows: dict[tuple[str, str], list[tuple[int | None, Mapping[str, Any]]]] = defaultdict(list)
+    remarks: dict[tuple[str, str, str], list[int | None]] = defaultdict(list)
     for (step, slice_id), record in run.metrics.items():
+        if slice_id in left_out:
+            continue
         for name, metric in record["metrics"].items():
             if metric["status"] in _OF_STATUS and name not in _TOLD_ELSEWHERE:
-                text = f"{metric['description']} ({step})"
-                key = (_OF_STATUS[metric["status"]], text, metric["unit"])
-                slices.setdefault(key, []).append((slice_id, float(metric["value"])))
-        where = step if slice_id is None else f"z{slice_id:02d}"
+                rows[step, name].append((slice_id, metric))
         for status, texts in (("error", record["errors"]), ("warning", record["warnings"])):
-            found += [Finding(_OF_STATUS[status], where, _sentence(text)) for text in texts]
-    for (severity, text, unit), rows in slices.items():
-        ids = [i for i, _ in rows if i is not None]
-        values = sorted(value for _, value in rows)
-        span = f"{values[0]:.3g}" if len(values) == 1 else f"{values[0]:.3g} to {values[-1]:.3g}"
-        where = id_ranges(ids) if ids else "all slices"
-        found.append(Finding(severity, where, _sentence(f"{text}: {span} {unit}".strip())))
+            for text in texts:
+                if not _SAID_ELSEWHERE.search(text):
+                    told = _OF_SLICE.sub("", text)
+                    remarks[_OF_STATUS[status], step, told].append(slice_id)
+    found = [_metric(*key, members, n_tiles) for key, members in rows.items()]
+    for (severity, step, told), members in remarks.items():
+        kind = Kind(_capital(told), "", f"The remark is of {step}.")
+        found.append(Finding(severity, kind, _named_slices(members), len(members)))
     return found
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:].rstrip(".") + "."
+def _metric(
+    step: str, name: str, rows: Sequence[tuple[int | None, Mapping[str, Any]]], n_tiles: int
+) -> Finding:
+    metric = rows[0][1]
+    limits = metric.get("limits")
+    falls = limits is not None and limits[1] < limits[0]
+    ordered = sorted(rows, key=lambda row: abs(float(row[1]["value"])), reverse=not falls)
+    unit = f" {metric['unit']}".rstrip()
+    worst, mildest = (float(ordered[n][1]["value"]) for n in (0, -1))
+    value = f"{worst:.3g}{unit}"
+    if len(rows) > 1:
+        value = f"worst {value} ({_named_slices([ordered[0][0]])}), mildest {mildest:.3g}{unit}"
+    limit = ""
+    if limits is not None:
+        words = ("above", "at or below") if falls else ("below", "from")
+        limit = f"{words[0]} {limits[0]:g}{unit}; a problem {words[1]} {limits[1]:g}{unit}"
+    severity = min((_OF_STATUS[m["status"]] for _, m in rows), key=SEVERITIES.index)
+    if name == "n_tiles" and worst >= n_tiles > 0:
+        # All that there are: nothing to do about it.
+        severity = NOTE
+    kind = metric_kind(step, name, metric["description"], limit)
+    return Finding(severity, kind, _named_slices(i for i, _ in rows), len(rows), value)
+
+
+def _named_slices(ids: Iterable[int | None]) -> str:
+    return id_ranges(sorted({i for i in ids if i is not None})) or "all slices"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".")
 
 
 def _tables(run: Run) -> list[Finding]:
     found = []
-    for row in run.table("z_matches.csv"):
-        if (row.get("correlation_fallback_used") or "").strip().lower() in ("true", "1"):
-            where = f"z{int(float(row['fixed_id'])):02d} – z{int(float(row['moving_id'])):02d}"
-            found.append(Finding(NOTE, where, "No z overlap was found: the expected one is used."))
+    fallback = [
+        row
+        for row in run.table("z_matches.csv")
+        if (row.get("correlation_fallback_used") or "").strip().lower() in ("true", "1")
+    ]
+    if fallback:
+        pairs = [{k: float(row[k]) for k in ("fixed_id", "moving_id")} for row in fallback]
+        found.append(Finding(NOTE, KINDS["no_overlap"], _named(pairs), len(pairs)))
+    held = set()
+    if run.slice_registration is not None:
+        held = {int(p["moving_id"]) for p in run.slice_registration.pairs if p["accepted"]}
     unreliable = [
-        int(float(row["moving_id"]))
+        slice_id
         for row in run.table("shifts_xy.csv")
         if (row.get("reliable") or "1").strip() in ("0", "0.0", "false")
+        and (slice_id := int(float(row["moving_id"]))) not in held
     ]
     if unreliable:
-        text = "The mosaic changed its shape, so that the motor shift is less certain."
-        found.append(Finding(NOTE, id_ranges(unreliable), text))
+        found.append(Finding(NOTE, KINDS["unreliable"], id_ranges(unreliable), len(unreliable)))
     return found

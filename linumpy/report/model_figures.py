@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.core.style import BLUE, INK, colour_bar, dress, new_figure
+from linumpy.core.style import BLUE, INK, MAP, colour_bar, dress, new_figure
 from linumpy.records.timing import StageTime, duration_label
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from linumpy.report.plots import WIDTH_IN, Plot, panel
 
 
-def field_figure(focal: Mapping[str, Any] | None, illumination: Mapping[str, Any] | None) -> Figure:
-    """Draw the focal surface and the flat field with contour lines, on tile coordinates."""
-    figure = new_figure(10.4, 4.2)
-    panels = figure.subplots(1, 2)
-    for axes, model, name, title, label, colours in (
-        (panels[0], focal, "surface_um", "Focal surface", "µm deeper", "cividis"),
-        (panels[1], illumination, "flat_field", "Flat field", "amplitude factor", "viridis"),
-    ):
-        dress(axes, title=title, xlabel="axis 2 (mm)", ylabel="axis 1 (mm)")
-        axes.grid(False)
-        if model is None or name not in model:
-            axes.text(0.5, 0.5, "not learned", transform=axes.transAxes, ha="center", color=INK)
-            axes.set_xticks([])
-            axes.set_yticks([])
-            continue
-        field = np.asarray(model[name], dtype=float)
-        sides = [
-            n * float(v) / 1000 for n, v in zip(field.shape, model["voxel_um"][1:], strict=True)
-        ]
-        picture = axes.imshow(field, cmap=colours, extent=(0, sides[1], sides[0], 0))
-        if np.ptp(field) > 0:
-            lines = axes.contour(
-                np.linspace(0, sides[1], field.shape[1]),
-                np.linspace(0, sides[0], field.shape[0]),
-                field,
-                levels=6,
-                colors="white",
-                linewidths=0.8,
-            )
-            axes.clabel(lines, fontsize=7.5)
-        colour_bar(figure, picture, axes, label)
-    return figure
+def field_plot(
+    name: str, title: str, field: np.ndarray, voxel_um: Sequence[float], unit: str
+) -> Plot:
+    """Draw a field over a tile, with contour lines.
+
+    Parameters
+    ----------
+    field
+        Shape (axis 1, axis 2).
+    voxel_um
+        Pixel size; the last two entries count.
+    unit
+        What the colours are.
+    """
+    figure, axes = panel(4.2)
+    field = np.asarray(field, dtype=float)
+    sides = [n * float(v) / 1000 for n, v in zip(field.shape, voxel_um[-2:], strict=True)]
+    extent = (0, sides[1], sides[0], 0)
+    # A few thousand pixels tell a smooth field, and keep the page small.
+    step = max(1, max(field.shape) // 64)
+    shown = axes.imshow(field[::step, ::step], cmap=MAP, extent=extent, interpolation="none")
+    if np.ptp(field) > 0:
+        lines = axes.contour(
+            np.linspace(0, sides[1], field.shape[1]),
+            np.linspace(0, sides[0], field.shape[0]),
+            field,
+            levels=6,
+            colors="#fefefe",
+            linewidths=0.8,
+        )
+        axes.clabel(lines, fontsize=7.5)
+    dress(axes, xlabel="axis 2 (mm)", ylabel="axis 1 (mm)")
+    axes.grid(False)
+    colour_bar(figure, shown, axes, unit)
+    rows = [[float(v) for v in row] for row in field[::step, ::step]]
+    columns = [f"axis2_{n * step}_px" for n in range(len(rows[0]))]
+    return Plot(name, title, figure, columns, rows)
 
 
-def time_figure(stages: Sequence[StageTime]) -> Figure:
+def time_plot(stages: Sequence[StageTime]) -> Plot:
     """Draw the summed time of each stage's tasks as bars."""
-    figure = new_figure(10.4, 0.7 + 0.3 * len(stages))
+    figure = new_figure(WIDTH_IN, 0.7 + 0.22 * len(stages))
     axes = figure.subplots()
     place = np.arange(len(stages))[::-1]
     total = np.array([stage.total_s for stage in stages])
@@ -61,7 +63,8 @@ def time_figure(stages: Sequence[StageTime]) -> Figure:
             color=INK,
         )  # fmt: skip
     axes.set_yticks(place, [stage.process for stage in stages])
-    axes.set_xlim(0, max(total.max() * 1.12, 1e-3))
+    axes.set_xlim(0, max(total.max() * 1.25, 1e-3))
     dress(axes, xlabel="time of all tasks together (s)")
     axes.grid(False, axis="y")
-    return figure
+    rows = [(stage.process, stage.tasks, float(stage.total_s)) for stage in stages]
+    return Plot("times", "Time of each stage", figure, ("stage", "tasks", "seconds"), rows)

@@ -183,15 +183,11 @@ def _failure(record: Mapping[str, Any]) -> str:
 def _times(tasks: Sequence[Task]) -> dict[str, Any] | None:
     if not tasks:
         return None
-    import base64
-
-    from linumpy.io.previews import figure_png
-    from linumpy.report.model_figures import time_figure
+    from linumpy.report.model_figures import time_plot
 
     stages = by_stage(tasks)
-    picture = base64.b64encode(figure_png(time_figure(stages), colours=128)).decode("ascii")
     return {
-        "picture": f"data:image/png;base64,{picture}",
+        "plot": time_plot(stages).render(),
         "cached": any(stage.cached for stage in stages),
         "memory": any(stage.peak_bytes for stage in stages),
         "disk": any(stage.read_bytes is not None for stage in stages),

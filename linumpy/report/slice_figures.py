@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +16,10 @@ from linumpy.core.style import (
     VERMILION,
     dress,
     legend,
-    new_figure,
     whole_ticks,
 )
 from linumpy.quality.run import SliceRegistration
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from linumpy.report.plots import Plot, panel
 
 _STRIP_PX = 256
 
@@ -61,11 +58,11 @@ def projection(
     return out, (voxel[0], voxel[1]), (corner[0], corner[1])
 
 
-def shift_figure(
+def shift_plots(
     motor: Sequence[Mapping[str, str]],
     registration: SliceRegistration | None,
     slices: Sequence[Mapping[str, Any]] = (),
-) -> Figure:
+) -> list[Plot]:
     """Draw what the motors say of every slice's place, and what registration adds.
 
     Parameters
@@ -75,42 +72,35 @@ def shift_figure(
     slices
         Those of ``register_slices.json``, for their ``rotation_deg``.
     """
-    turned = [s for s in slices if s.get("rotation_deg") is not None]
-    figure = new_figure(10.4, 8.0 if turned else 6.4)
-    heights = (3, 3, 2, 2) if turned else (3, 3, 2)
-    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-    top, middle, bottom = panels[0], panels[1], panels[-1]
-    if turned:
-        numbers = [int(s["slice_id"]) for s in turned]
-        angles = [float(s["rotation_deg"]) for s in turned]
-        panels[2].plot(numbers, angles, marker="o", markersize=4, color=BLUE, linewidth=1.2)
-        dress(panels[2], title="Registered turn", ylabel="degrees")
+    plots = []
     ids, x, y = motor_positions(motor)
     if len(ids):
-        top.plot(ids, x, marker="o", markersize=4, color=BLUE, label="x", linewidth=1.2)
-        top.plot(ids, y, marker="^", markersize=4, color=ORANGE, label="y", linewidth=1.2)
-    else:
-        _absent(top, "no shifts_xy.csv")
-    dress(top, title="Mosaic corner by the motors, relative to the first slice", ylabel="mm")
-    legend(top, loc="best", ncols=2)
-    if registration is None:
-        _absent(middle, "slices were not registered")
-        _absent(bottom, "slices were not registered")
-    else:
-        _draw_chain(middle, registration)
-        _draw_offsets(middle, registration)
-        _draw_pair_confidence(bottom, registration)
-    dress(
-        middle,
-        title="Offset added to the motors': solved together (lines), neighbours summed (dotted)",
-        ylabel="µm",
-    )
-    legend(middle, loc="best", ncols=3)
-    dress(bottom, title="Confidence of slice pairs", xlabel="slice", ylabel="confidence")
-    bottom.set_ylim(-0.03, 1.05)
-    legend(bottom, loc="best", ncols=2)
-    whole_ticks(bottom)
-    return figure
+        figure, axes = panel()
+        axes.plot(ids, x, marker="o", markersize=3, color=BLUE, label="x", linewidth=1.2)
+        axes.plot(ids, y, marker="^", markersize=3, color=ORANGE, label="y", linewidth=1.2)
+        _by_slice(axes, "mm")
+        rows = [(int(i), float(a), float(b)) for i, a, b in zip(ids, x, y, strict=True)]
+        title = "Mosaic corner by the motors, relative to the first slice"
+        plots.append(Plot("motor_positions", title, figure, ("slice", "x_mm", "y_mm"), rows))
+    if registration is not None:
+        plots.append(_offset_plot(registration))
+    turned = [s for s in slices if s.get("rotation_deg") is not None]
+    if turned:
+        rows = [(int(s["slice_id"]), float(s["rotation_deg"])) for s in turned]
+        figure, axes = panel(2.4)
+        axes.plot(*zip(*rows, strict=True), marker="o", markersize=3, color=BLUE, linewidth=1.2)
+        _by_slice(axes, "degrees")
+        title = "Registered rotation of slices"
+        plots.append(Plot("slice_rotation", title, figure, ("slice", "rotation_deg"), rows))
+    if registration is not None and registration.pairs:
+        plots.append(_pair_plot(registration))
+    return plots
+
+
+def _by_slice(axes: Any, ylabel: str) -> None:
+    dress(axes, xlabel="slice", ylabel=ylabel)
+    legend(axes, loc="best", ncols=3)
+    whole_ticks(axes)
 
 
 def motor_positions(
@@ -131,16 +121,18 @@ def motor_positions(
     return np.array(ids), x, y
 
 
-def _draw_offsets(axes: Any, registration: SliceRegistration) -> None:
+def _offset_plot(registration: SliceRegistration) -> Plot:
     ids = sorted(registration.offset_um)
     table = np.array([registration.offset_um[i] for i in ids])
+    figure, axes = panel(3.6)
+    _draw_chain(axes, registration)
     for column, label, colour, marker in (
         (1, "axis 1", BLUE, "o"),
         (2, "axis 2", ORANGE, "^"),
         (0, "z", GREEN, "s"),
     ):
         axes.plot(
-            ids, table[:, column], marker=marker, markersize=4, color=colour, label=label,
+            ids, table[:, column], marker=marker, markersize=3, color=colour, label=label,
             linewidth=1.2,
         )  # fmt: skip
     axes.axvline(registration.reference_id, color=SKY, linewidth=5, alpha=0.3, zorder=0)
@@ -148,6 +140,15 @@ def _draw_offsets(axes: Any, registration: SliceRegistration) -> None:
         "reference", (registration.reference_id, 1), xycoords=("data", "axes fraction"),
         xytext=(4, -3), textcoords="offset points", fontsize=7.5, va="top",
     )  # fmt: skip
+    _by_slice(axes, "µm")
+    return Plot(
+        "slice_offsets",
+        "Offset that registration adds to the motors'",
+        figure,
+        ("slice", "z_um", "axis1_um", "axis2_um"),
+        [(i, *(float(v) for v in row)) for i, row in zip(ids, table, strict=True)],
+        "Lines: all slices solved together. Dotted: neighbours summed, where their errors add up.",
+    )
 
 
 def _draw_chain(axes: Any, registration: SliceRegistration) -> None:
@@ -165,7 +166,8 @@ def _draw_chain(axes: Any, registration: SliceRegistration) -> None:
         axes.plot(ids, sums[:, column], color=colour, linewidth=1, linestyle=":")
 
 
-def _draw_pair_confidence(axes: Any, registration: SliceRegistration) -> None:
+def _pair_plot(registration: SliceRegistration) -> Plot:
+    figure, axes = panel()
     for accepted, colour, marker, label in (
         (True, BLUE, "o", "accepted"),
         (False, VERMILION, "x", "rejected"),
@@ -176,10 +178,19 @@ def _draw_pair_confidence(axes: Any, registration: SliceRegistration) -> None:
             if bool(p.get("accepted", True)) == accepted
         ]
         if points:
-            axes.scatter(*np.array(points).T, s=24, color=colour, marker=marker, label=label)
+            axes.scatter(*np.array(points).T, s=18, color=colour, marker=marker, label=label)
+    axes.set_ylim(-0.03, 1.05)
+    _by_slice(axes, "confidence")
+    columns = ("fixed_id", "moving_id", "confidence", "correlation", "accepted")
+    rows = [[_plain(pair.get(name)) for name in columns] for pair in registration.pairs]
+    return Plot("slice_pairs", "Confidence of slice pairs", figure, columns, rows)
 
 
-def overlap_figure(stack: Mapping[str, Any], matches: Sequence[Mapping[str, str]]) -> Figure:
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, bool) else value
+
+
+def overlap_plots(stack: Mapping[str, Any], matches: Sequence[Mapping[str, str]]) -> list[Plot]:
     """Draw which depth of the brain every slice fills, and how much it shares with the last.
 
     Parameters
@@ -189,28 +200,30 @@ def overlap_figure(stack: Mapping[str, Any], matches: Sequence[Mapping[str, str]
     matches
         Rows of ``z_matches.csv``.
     """
-    figure = new_figure(10.4, 3.6)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     axial_um, slices = stack["voxel_um"][0], stack["slices"]
     ids = np.array([s["slice_id"] for s in slices])
     begin = np.array([s["z_start_px"] + s["first_plane_px"] for s in slices])
     end = np.array([s["z_start_px"] + s["n_planes"] for s in slices])
     overlap = np.array([s["overlap_px"] for s in slices])
     scale = axial_um / 1000
+    figure, left = panel()
     left.bar(ids, (end - begin) * scale, bottom=begin * scale, width=0.7, color=SKY, label="slice")
     left.bar(
-        ids, overlap * scale, bottom=begin * scale, width=0.7, color=BLUE, hatch="///",
-        edgecolor="white", linewidth=0, label="shared with the slice above",
+        ids, overlap * scale, bottom=begin * scale, width=0.7, color=BLUE,
+        label="shared with the slice above",
     )  # fmt: skip
     left.invert_yaxis()
-    dress(left, title="Depth that each slice fills", xlabel="slice", ylabel="z in the brain (mm)")
-    legend(left, loc="lower left")
-    right.plot(
-        ids[1:], overlap[1:], marker="o", markersize=4, color=BLUE, label="planes shared",
-        linewidth=1.2,
-    )  # fmt: skip
+    _by_slice(left, "z in the brain (mm)")
+    rows = [
+        (int(i), float(a * scale), float(b * scale), int(n))
+        for i, a, b, n in zip(ids, begin, end, overlap, strict=True)
+    ]
+    columns = ("slice", "begin_mm", "end_mm", "shared_planes")
+    plots = [Plot("slice_depths", "Depth that each slice fills", figure, columns, rows)]
+    figure, right = panel()
+    right.plot(ids[1:], overlap[1:], marker="o", markersize=3, color=BLUE, linewidth=1.2)
     right.set_ylim(0, max(1.0, 1.15 * float(overlap.max(initial=0))))
-    dress(right, title="Overlap with the slice above", xlabel="slice", ylabel="planes")
+    _by_slice(right, "planes shared")
     correlations = [
         (int(float(row["moving_id"])), float(row["correlation"]))
         for row in matches
@@ -218,14 +231,14 @@ def overlap_figure(stack: Mapping[str, Any], matches: Sequence[Mapping[str, str]
     ]
     if correlations:
         twin = right.twinx()
-        twin.scatter(*np.array(correlations).T, marker="^", s=24, color=ORANGE, label="correlation")
+        twin.scatter(*np.array(correlations).T, marker="^", s=18, color=ORANGE)
         twin.set_ylim(0, 1.05)
-        dress(twin, ylabel="correlation")
+        dress(twin, ylabel="correlation (triangles)")
         twin.grid(False)
-    for axes in (left, right):
-        whole_ticks(axes)
-    return figure
-
-
-def _absent(axes: Any, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=9)
+    found = dict(correlations)
+    rows_shared = [(int(i), int(n), found.get(int(i))) for i, n in zip(ids, overlap, strict=True)]
+    title = "Overlap with the slice above"
+    plots.append(
+        Plot("slice_overlap", title, figure, ("slice", "planes", "correlation"), rows_shared[1:])
+    )
+    return plots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,14 +14,15 @@ from linumpy.core.style import (
     MAP,
     MUTED,
     ORANGE,
+    SKY,
     VERMILION,
     colour_bar,
     dress,
     legend,
-    new_figure,
     whole_ticks,
 )
 from linumpy.quality.run import PRIOR_ONLY, TileRegistration
+from linumpy.report.plots import MOST_POINTS, Plot, panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,19 +33,34 @@ if TYPE_CHECKING:
 _ARROW_SHARE = 0.3
 
 
-def tile_figure(registration: TileRegistration) -> Figure:
+def tile_plots(registration: TileRegistration) -> list[Plot]:
     """Draw one slice's tile positions and, beside them, the confidence of its tile pairs."""
     fov = np.asarray(registration.fov_um)
-    stage = np.array([t.stage_corner_um for t in registration.tiles]) + fov / 2
+    stage = np.array([t.stage_corner_um for t in registration.tiles]).reshape(-1, 2) + fov / 2
     extent = np.ptp(stage, axis=0) + fov if len(stage) else fov
-    height = float(np.clip(4.2 * extent[0] / extent[1], 2.2, 7.0)) + 0.7
-    figure = new_figure(10.4, height)
-    left, right = figure.subplots(1, 2)
-    _draw_positions(left, registration, stage, fov)
-    _draw_pairs(figure, right, registration, stage, fov)
-    for axes in (left, right):
-        _lay_like_pictures(axes, stage, fov)
-    return figure
+    height = float(np.clip(4.0 * extent[0] / extent[1], 2.2, 6.0)) + 0.7
+    name = f"z{registration.slice_id:02d}"
+    left, axes = panel(height)
+    said = _draw_positions(axes, registration, stage, fov)
+    _lay_like_pictures(axes, stage, fov)
+    right, axes = panel(height)
+    pairs = _draw_pairs(right, axes, registration, stage, fov)
+    _lay_like_pictures(axes, stage, fov)
+    tiles = [
+        (*t.index, *t.stage_corner_um, *t.corner_um, int(t.component == PRIOR_ONLY))
+        for t in registration.tiles
+    ]
+    columns = ("ix", "iy", "stage_axis1_um", "stage_axis2_um", "axis1_um", "axis2_um", "by_stage")
+    return [
+        Plot(f"{name}_tiles", f"{name}: {said}", left, columns, tiles),
+        Plot(
+            f"{name}_pairs",
+            f"{name}: {pairs}",
+            right,
+            ("a_ix", "a_iy", "b_ix", "b_iy", "confidence", "accepted"),
+            [(*p.a, *p.b, float(p.confidence), int(p.accepted)) for p in registration.pairs],
+        ),
+    ]
 
 
 def arrow_factor(shift_um: np.ndarray, fov_um: np.ndarray) -> float:
@@ -70,8 +86,9 @@ def arrow_factor(shift_um: np.ndarray, fov_um: np.ndarray) -> float:
 
 def _draw_positions(
     axes: Axes, registration: TileRegistration, stage: np.ndarray, fov: np.ndarray
-) -> None:
-    solved = np.array([t.corner_um for t in registration.tiles]) + fov / 2
+) -> str:
+    """Draw where tiles were moved to, and return what the plot is called."""
+    solved = np.array([t.corner_um for t in registration.tiles]).reshape(-1, 2) + fov / 2
     alone = np.array([t.component == PRIOR_ONLY for t in registration.tiles])
     shift = solved - stage
     factor = arrow_factor(shift[~alone], fov)
@@ -97,14 +114,10 @@ def _draw_positions(
             marker=marker, label=label, zorder=4, linewidths=0,
         )  # fmt: skip
     rms = np.sqrt(np.mean(shift**2)) if len(shift) else 0.0
-    dress(
-        axes,
-        title=f"From stage to solved position, arrows × {factor:g} (RMS {rms:.1f} µm an axis)",
-        xlabel="axis 2 (mm)",
-        ylabel="axis 1 (mm)",
-    )
+    dress(axes, xlabel="axis 2 (mm)", ylabel="axis 1 (mm)")
     axes.grid(False)
     legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
+    return f"from stage to solved position, arrows × {factor:g} (RMS {rms:.1f} µm an axis)"
 
 
 def _draw_pairs(
@@ -113,7 +126,8 @@ def _draw_pairs(
     registration: TileRegistration,
     stage: np.ndarray,
     fov: np.ndarray,
-) -> None:
+) -> str:
+    """Draw how sure each pair is, and return what the plot is called."""
     from matplotlib.collections import LineCollection
 
     place = {t.index: stage[n] / 1000 for n, t in enumerate(registration.tiles)}
@@ -149,31 +163,29 @@ def _draw_pairs(
         )
     axes.scatter(stage[:, 1] / 1000, stage[:, 0] / 1000, s=14, color=INK, zorder=3, linewidths=0)
     colour_bar(figure, lines, axes, "confidence")
-    dress(
-        axes,
-        title=f"Tile pairs: {len(accepted)} of {len(pairs)} accepted",
-        xlabel="axis 2 (mm)",
-    )
+    dress(axes, xlabel="axis 2 (mm)", ylabel="axis 1 (mm)")
     axes.grid(False)
     legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+    return f"{len(accepted)} of {len(pairs)} tile pairs accepted"
 
 
-def confidence_figure(registrations: Mapping[int, TileRegistration]) -> Figure:
-    """Draw the confidence of every tile pair against the slice id."""
-    figure = new_figure(10.4, 3.0)
-    axes = figure.subplots()
+def confidence_plot(registrations: Mapping[int, TileRegistration]) -> Plot:
+    """Draw the confidence of every tile pair against the slice id, percentiles of many."""
+    figure, axes = panel()
     spread = np.random.default_rng(0)
+    table = [
+        (slice_id, float(pair.confidence), int(pair.accepted))
+        for slice_id, registration in sorted(registrations.items())
+        for pair in registration.pairs
+    ]
+    if len(table) > MOST_POINTS:
+        _draw_percentiles(axes, table)
     for accepted, colour, marker, size, label in (
         (True, BLUE, "o", 12, "accepted"),
         (False, VERMILION, "x", 18, "rejected"),
     ):
-        points = [
-            (slice_id, pair.confidence)
-            for slice_id, registration in registrations.items()
-            for pair in registration.pairs
-            if pair.accepted == accepted
-        ]
-        if points:
+        points = [row[:2] for row in table if bool(row[2]) == accepted]
+        if points and len(table) <= MOST_POINTS:
             x, y = np.array(points, dtype=float).T
             axes.scatter(
                 x + spread.uniform(-0.22, 0.22, len(x)), y, s=size, color=colour, marker=marker,
@@ -183,17 +195,35 @@ def confidence_figure(registrations: Mapping[int, TileRegistration]) -> Figure:
     dress(axes, xlabel="slice", ylabel="confidence")
     axes.set_ylim(-0.03, 1.03)
     whole_ticks(axes)
-    legend(axes, loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=2)
-    return figure
+    legend(axes, loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=2)
+    return Plot(
+        "tile_pair_confidence",
+        "Confidence of tile pairs",
+        figure,
+        ("slice", "confidence", "accepted"),
+        table,
+        "Rejected are pairs without a clear match, as between tiles of bare agarose, and pairs "
+        "that contradict the others.",
+    )
 
 
-def stage_axes_figure(
+def _draw_percentiles(axes: Axes, table: Sequence[tuple[int, float, int]]) -> None:
+    ids = sorted({row[0] for row in table})
+    found = np.array(
+        [np.percentile([r[1] for r in table if r[0] == i], [5, 25, 50, 75, 95]) for i in ids]
+    ).T
+    axes.fill_between(ids, found[0], found[4], color=SKY, alpha=0.3, label="5 to 95 %", lw=0)
+    axes.fill_between(ids, found[1], found[3], color=SKY, alpha=0.5, label="25 to 75 %", lw=0)
+    axes.plot(ids, found[2], color=BLUE, linewidth=1.4, label="median")
+
+
+def stage_axes_plots(
     registration: TileRegistration,
     stage_to_array: str,
     picture: np.ndarray | None,
     picture_extent_um: tuple[float, float, float, float] | None,
-) -> Figure:
-    """Draw how stage axes and tile numbers run in the picture, and whether the pairs agree.
+) -> list[Plot]:
+    """Draw how stage axes and tile numbers run in the image, and whether the pairs agree.
 
     Parameters
     ----------
@@ -204,10 +234,9 @@ def stage_axes_figure(
     picture_extent_um
         Its edges: low and high along axis 2, then along axis 1.
     """
-    figure = new_figure(10.4, 4.6)
-    left, right = figure.subplots(1, 2)
+    figure, left = panel(4.6)
     fov = np.asarray(registration.fov_um)
-    solved = np.array([t.corner_um for t in registration.tiles]) + fov / 2
+    solved = np.array([t.corner_um for t in registration.tiles]).reshape(-1, 2) + fov / 2
     if picture is not None and picture_extent_um is not None:
         low2, high2, low1, high1 = (v / 1000 for v in picture_extent_um)
         top = float(np.percentile(picture, 99.5)) or 1.0
@@ -226,15 +255,43 @@ def stage_axes_figure(
         )  # fmt: skip
     _stage_arrows(left, stage_to_array)
     _lay_like_pictures(left, solved, fov)
-    dress(
-        left,
-        title=f"Tiles ix,iy as solved; stage_to_array = {stage_to_array}",
-        xlabel="axis 2 (mm)",
-        ylabel="axis 1 (mm)",
-    )
+    dress(left, xlabel="axis 2 (mm)", ylabel="axis 1 (mm)")
     left.grid(False)
+    other, right = panel(4.6)
     _draw_displacements(right, registration)
-    return figure
+    name = f"z{registration.slice_id:02d}"
+    tiles = [(*t.index, *t.corner_um) for t in registration.tiles]
+    distances = [
+        (*p.a, *p.b, *p.expected_um, *(p.displacement_um or (None, None)), int(p.accepted))
+        for p in registration.pairs
+    ]
+    return [
+        Plot(
+            "stage_axes",
+            f"{name}: tiles ix,iy as solved; stage_to_array = {stage_to_array}",
+            figure,
+            ("ix", "iy", "axis1_um", "axis2_um"),
+            tiles,
+            "Orange arrows show where the stage's axes point in the image.",
+        ),
+        Plot(
+            "tile_distances",
+            f"{name}: distance of neighbours, measured against the stage",
+            other,
+            (
+                "a_ix",
+                "a_iy",
+                "b_ix",
+                "b_iy",
+                "stage_axis1_um",
+                "stage_axis2_um",
+                "axis1_um",
+                "axis2_um",
+                "accepted",
+            ),
+            distances,
+        ),
+    ]
 
 
 def _draw_displacements(axes: Axes, registration: TileRegistration) -> None:
@@ -257,12 +314,7 @@ def _draw_displacements(axes: Axes, registration: TileRegistration) -> None:
     axes.plot(
         [min(limits), max(limits)], [min(limits), max(limits)], color=MUTED, linewidth=1, zorder=0
     )
-    dress(
-        axes,
-        title="Neighbour's distance: measured against stage",
-        xlabel="by the stage (mm)",
-        ylabel="measured (mm)",
-    )
+    dress(axes, xlabel="by the stage (mm)", ylabel="measured (mm)")
     legend(axes, loc="upper left")
 
 

@@ -13,18 +13,19 @@ from PIL import Image
 
 from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
+from linumpy.io.planes import central_views, slice_view, upright
 from linumpy.io.previews import (
+    PIXEL_UM,
+    WHITE,
     aip_png,
-    central_planes,
     choose_level,
-    length_label,
-    nice_length_um,
     scale_to,
     shrink,
     slice_picture,
     slice_preview,
     three_plane_figure,
 )
+from linumpy.io.scale_bar import length_label, nice_length_um
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "linum_screenshot_omezarr.py"
 
@@ -118,6 +119,10 @@ def test_slice_preview_fits_its_limit(tmp_path: Path) -> None:
     slice_preview(mean, (10.0, 10.0, 10.0), tmp_path / "z.png", max_side_px=300)
     picture = Image.open(tmp_path / "z.png")
     assert (picture.mode, picture.size) == ("L", (175, 250))
+    # What the report needs to show all slices with one contrast.
+    assert float(picture.text[PIXEL_UM]) == 40.0
+    small = mean.reshape(250, 4, 175, 4).mean(axis=(1, 3))
+    assert float(picture.text[WHITE]) == pytest.approx(np.percentile(small, 99.5), rel=1e-5)
 
 
 def test_the_level_that_fits_is_read(volume: Path) -> None:
@@ -127,10 +132,51 @@ def test_the_level_that_fits_is_read(volume: Path) -> None:
 
 def test_central_planes_keep_their_axes(volume: Path) -> None:
     data = np.arange(8 * 40 * 60).reshape(8, 40, 60)
-    across, along2, along1 = central_planes(open_image(volume), 0)
+    (_, across), (_, along2), (_, along1) = central_views(open_image(volume), 0, "")
     np.testing.assert_array_equal(across, data[4])
     np.testing.assert_array_equal(along2, data[:, 20])
-    np.testing.assert_array_equal(along1, data[:, :, 30])
+    np.testing.assert_array_equal(along1, data[:, :, 30].T)
+
+
+def test_planes_are_upright_where_the_orientation_is_known(volume: Path) -> None:
+    """Of PRS: z to posterior, axis 1 to the right, axis 2 to superior.
+
+    Seen to fail with superior down, and with left and right exchanged.
+    """
+    data = np.arange(8 * 40 * 60).reshape(8, 40, 60)
+    shown = central_views(open_image(volume), 0, "PRS")
+    (coronal, first), (axial, second), (sagittal, third) = shown
+    assert [v.name for v, _ in shown] == ["coronal", "axial", "sagittal"]
+    # Rows down from superior, columns from left to right.
+    np.testing.assert_array_equal(first, data[4].T[::-1])
+    np.testing.assert_array_equal(second, data[:, :, 30])
+    np.testing.assert_array_equal(third, data[:, 20].T[::-1])
+    assert (coronal.top, coronal.bottom, coronal.left, coronal.right) == ("S", "I", "L", "R")
+    assert (axial.top, axial.bottom, axial.left, axial.right) == ("A", "P", "L", "R")
+    assert (sagittal.top, sagittal.bottom, sagittal.left, sagittal.right) == ("S", "I", "A", "P")
+    np.testing.assert_array_equal(upright(data, "PRS"), data.transpose(2, 0, 1)[::-1])
+
+
+def test_a_slice_has_letters_and_stays_as_it_was_imaged() -> None:
+    view = slice_view("PRS")
+    assert (view.top, view.bottom, view.left, view.right) == ("L", "R", "I", "S")
+    unknown = slice_view("")
+    assert (unknown.top, unknown.bottom, unknown.right) == ("", "axis 1", "axis 2")
+
+
+def test_the_figure_says_where_the_body_is_or_that_it_is_not_known(volume: Path) -> None:
+    unknown = three_plane_figure(open_image(volume))
+    assert [text.get_text() for text in unknown.texts] == ["orientation unknown"]
+    known = three_plane_figure(open_image(volume), orientation="PRS")
+    assert not known.texts
+    titles = [axes.get_title(loc="left") for axes in known.axes]
+    assert titles == [
+        "coronal, z = 0.04 mm",
+        "axial, axis 2 = 0.51 mm",
+        "sagittal, axis 1 = 0.31 mm",
+    ]
+    letters = ["".join(t.get_text() for t in axes.texts)[:4] for axes in known.axes]
+    assert letters == ["SILR", "APLR", "SIAP"]
 
 
 def test_planes_are_drawn_to_scale_and_say_where_they_are(volume: Path) -> None:

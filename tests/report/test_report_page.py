@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import csv
+import gzip
+import hashlib
 import html.parser
 import importlib.util
 import io
@@ -14,10 +17,12 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 from PIL import Image
 
 from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.omezarr import open_image
+from linumpy.io.previews import slice_preview
 from linumpy.report.build import build_report
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "linum_generate_pipeline_report.py"
@@ -64,9 +69,7 @@ def source(pristine_run: Path) -> str:
 @pytest.fixture
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make figures but do not render them, which is what takes the time."""
-    buffer = io.BytesIO()
-    Image.new("L", (1, 1)).save(buffer, format="PNG")
-    monkeypatch.setattr("linumpy.report.build.figure_png", lambda *_, **__: buffer.getvalue())
+    monkeypatch.setattr("linumpy.report.plots.svg", lambda *_: Markup("<svg></svg>"))
 
 
 def test_everything_is_told(source: str) -> None:
@@ -77,31 +80,34 @@ def test_everything_is_told(source: str) -> None:
         "Correlation with the truth 0.91 of ideal ≥ 0.95",
         "✗ missed",
         "not measured no pairs at all",
-        "Left out of the brain: torn slice.",
-        "z04 Not there: interpolated from its neighbours (zmorph).",
-        "z05 Not there, and its neighbours do not tell what was: low overlap ncc.",
-        "z06 Not there; the deeper part of the slice above shows its tissue.",
-        "z02 The stage told a wrong place, or lost its zero, here",
-        "Focus 260 µm below the top of what is imaged, Rayleigh length 400 µm",
-        "issue attenuates 1.88 per mm",
-        "Bias field: two pass; the fields span 0.80 to 1.25.",
+        "attention Slices left out of the brain They do not look like their neighbours",
+        "Where z03 Found torn slice What to do Look at each below; to keep one",
+        "Where z04 Found Not there, zmorph What to do Exclude them from measurements",
+        "problem A gap stays",
+        "Where z05 Found Not there, low overlap ncc What to do",
+        "shows their tissue, with less contrast. Where z06 Found Not there",
+        "The stage lost its zero or told a wrong place",
+        "focus 260 µm below the top of what is imaged, Rayleigh length 400 µm",
+        "tissue attenuates 1.88 per mm",
+        "bias field: two pass; the fields span 0.80 to 1.25",
         "The brain's axes (z, axis 1, axis 2) point to PRS Turned beyond that 3.2°",
         "· quality 0.93",
         "z00 yes 0.93",
         "z05 no data gap: low overlap ncc",
         "Diagnostics (1) shifts drift.png",
-        "z02: 1 Tiles that were not imaged",
-        "z02: 1 Tiles with flags: nan.",
-        "z02: 1 Tiles that match no neighbour",
-        "z01 – z02 Slices could not be matched (confidence 0.10)",
-        "z00 – z01 Their distance in depth was not clear",
-        "No z overlap was found",
-        "The mosaic changed its shape",
+        "Tiles that were not imaged They are holes in the slice. Where z02: 1",
+        "Tiles with remarks Parts of them were masked or mended. Where z02: 1 Found nan",
+        "Tiles with tissue that match no neighbour",
+        "Neighbouring slices that could not be matched",
+        "Where z01 – z02 Found confidence 0.10",
+        "No overlap in depth was found The expected one is used. Where z01 – z02",
+        "The mosaic changed its shape between two slices. Where z02",
         "27 tiles in 3 slices, 35 of 36 pairs accepted, 1 tile held by the stage alone",
         "linum_nextflow.py run main.nf --input raw --output out",
         "pyramid_resolutions [10, 25]",
         "Nextflow 24.10.0",
-        "napari --plugin napari-ome-zarr brain.ome.zarr",
+        "linum_view_omezarr.py brain.ome.zarr",
+        "brain.nii.gz -r 50 --orientation PRS",
         "learn_models 1 0 0 0 1 min 38 s",
     ):
         assert " ".join(words.split()) in page.text, words
@@ -110,24 +116,83 @@ def test_everything_is_told(source: str) -> None:
     assert summary is not None and re.fullmatch(r"[0-9]+ problems, [0-9]+ warnings", summary[1])
     told = re.findall('<meta name="linumpy-problem" content="([^"]*)">', source)
     assert 1 <= len(told) <= 5 and any("Accuracy target missed" in text for text in told)
-    assert page.text.index(summary[1]) < page.text.index("Against the known truth")
-    # Gravest first.
-    order = [page.text.index(w) for w in ("Accuracy target missed", "torn slice", "Tile pairs rej")]
+    # Findings first, gravest first.
+    assert f"Findings: {summary[1]}" in page.text
+    order = [
+        page.text.index(words)
+        for words in ("Accuracy target missed", "Slices left out of the brain",
+                      "No overlap in depth", "Sliders or a click move the planes",
+                      "Against the known truth")
+    ]  # fmt: skip
     assert order == sorted(order)
 
 
 def test_pictures_are_real_and_described(source: str) -> None:
     page = Page(source)
-    # Brain, 2 slices, confidence, seams, 3 slices' tiles, axes, fields, axial response, bias,
-    # shifts, overlap, atlas, time.
-    assert len(page.pictures) == 16
+    # The brain along three axes, 2 slices, atlas.
+    assert len(page.pictures) == 6
     for picture in page.pictures:
         assert picture["alt"]
         kind, data = str(picture["src"]).split(",", 1)
-        assert kind == "data:image/png;base64"
+        assert kind == "data:image/jpeg;base64"
         image = Image.open(io.BytesIO(base64.b64decode(data)))
         image.load()
+        assert image.size == (int(str(picture["width"])), int(str(picture["height"])))
         assert np.ptp(np.asarray(image.convert("L"))) > 50
+    # Confidence, seams, tiles and pairs of the first slice, 2 of stage axes, focal surface, flat
+    # field, axial response, attenuation, bias, motors, offsets, rotation, slice pairs, 2 of
+    # overlap, time.
+    assert source.count("<svg") == 18
+
+
+def test_plots_hold_their_data(source: str, pristine_run: Path) -> None:
+    """Seen to fail with the angle of a slice exchanged for its id."""
+    addresses = re.findall(
+        r'download="(\w+)\.csv" href="data:text/csv;charset=utf-8,([^"]*)"', source
+    )
+    tables = {name: list(csv.reader(unquote(text).splitlines())) for name, text in addresses}
+    assert len(tables) == len(addresses) == 18
+    assert tables["slice_rotation"] == [
+        ["slice", "rotation_deg"], ["0", "0"], ["1", "0.25"], ["2", "0.5"],
+    ]  # fmt: skip
+    record = json.loads((pristine_run / "models/register_slices.json").read_text())
+    assert [float(v) for v in tables["slice_offsets"][3][1:]] == pytest.approx(
+        record["slices"][2]["offset_um"], rel=1e-5
+    )
+    assert len(tables["tile_pair_confidence"]) == 37
+
+
+def test_packed_plots_are_the_same_as_those_in_view(source: str) -> None:
+    packed = re.findall('<div class="packed" hidden>([^<]*)</div>', source)
+    assert len(packed) == 2
+    page = gzip.decompress(base64.b64decode(packed[-1])).decode()
+    assert page.count("<svg") == 2 and "z02: 11 of 12 tile pairs accepted" in page
+    assert "z02_tiles.csv" in page
+
+
+def test_drawings_hold_nothing_but_shapes_and_text(source: str) -> None:
+    """Seen to fail with `_clean` left out: metadata, links and a style sheet of their own."""
+    drawings = re.findall("<svg.*?</svg>", source, re.DOTALL)
+    tags = {tag for drawing in drawings for tag in re.findall(r"<([A-Za-z:]+)", drawing)}
+    assert tags <= {"svg", "g", "path", "use", "defs", "clipPath", "rect", "text", "tspan", "image"}
+    for drawing in drawings:
+        for address in re.findall(r'href="([^"]*)"', drawing):
+            assert address.startswith(("#", "data:image/png;base64,"))
+        ids = re.findall(r' id="([^"]*)"', drawing)
+        assert len(ids) == len(set(ids))
+    every = re.findall(r' id="([^"]*)"', source)
+    assert len(every) == len(set(every))
+    # Ink and paper follow the page.
+    assert "var(--ink)" in drawings[0] and "#1b1f24" not in "".join(drawings)
+
+
+def test_the_policy_lets_one_script_run(source: str) -> None:
+    policy = re.search('http-equiv="Content-Security-Policy" content="([^"]*)"', source)
+    scripts = re.findall("<script>(.*?)</script>", source, re.DOTALL)
+    assert policy is not None and len(scripts) == 1 == source.count("<script")
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert policy[1].startswith("default-src 'none'; img-src data:;")
+    assert f"script-src 'sha256-{digest}'" in html.unescape(policy[1])
 
 
 def test_page_refers_to_nothing_outside_its_folder(source: str, pristine_run: Path) -> None:
@@ -140,9 +205,9 @@ def test_page_refers_to_nothing_outside_its_folder(source: str, pristine_run: Pa
     assert "diagnostics/shifts%20drift.png" in beside
     assert "brain_ras_transform.tfm" in beside
     assert all((pristine_run / unquote(r)).exists() for r in beside)
-    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert not {"link", "iframe", "object"} & set(page.tags)
     assert "@import" not in source
-    assert "url(" not in source
+    assert not re.search(r"url\((?!#)", source)
     assert len(source) < 3_000_000
 
 
@@ -177,7 +242,7 @@ def test_names_cannot_become_markup(full_run: Path) -> None:
     shutil.rmtree(full_run / "pipeline_info")
     source = build_report(full_run, info)
     page = Page(source)
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 1
     assert "onerror" not in [key for picture in page.pictures for key in picture]
     assert page.text.count("<script>alert('x')</script>") >= 6
 
@@ -187,13 +252,12 @@ def test_names_cannot_become_markup(full_run: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ("accuracy.json", "The truth is not known here"),
         ("brain.ome.zarr", "There is no brain volume in this folder."),
         ("slices", "no picture"),
         ("models/z00", "18 tiles in 2 slices"),
         ("models/z00/register_tiles.json", "18 tiles in 2 slices"),
-        ("models/detect_focal_curvature.json", "flat field 0."),
-        ("models/register_slices.json", "Motor positions"),
+        ("models/detect_focal_curvature.json", "lat field 0."),
+        ("models/register_slices.json", "Mosaic corner by the motors"),
         ("models/stack_slices_motor.json", "The slices were not stacked."),
         ("models", "Tiles were not registered"),
         ("shifts_xy.csv", "Alignment of slices"),
@@ -210,8 +274,14 @@ def test_any_part_may_be_missing(full_run: Path, part: str, words: str) -> None:
     else:
         place.unlink()
     page = Page(build_report(full_run))
-    everything = page.text + " ".join(str(p["alt"]) for p in page.pictures)
-    assert words in everything
+    assert words in page.text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_drawing")
+def test_without_a_truth_nothing_is_said_of_accuracy(full_run: Path) -> None:
+    (full_run / "accuracy.json").unlink()
+    assert "ccuracy" not in Page(build_report(full_run)).text
 
 
 def test_empty_folder_still_gives_a_page(tmp_path: Path) -> None:
@@ -232,7 +302,7 @@ def test_missing_slice_shows_as_a_gap(full_run: Path) -> None:
     record["slices"].pop(1)
     path.write_text(json.dumps(record))
     page = Page(build_report(full_run))
-    assert "z01 No data: the brain has a gap here." in page.text
+    assert "No data for a slice The brain has a gap here. Where z01" in page.text
     assert "Slices 2 of 7" in page.text
 
 
@@ -244,6 +314,27 @@ def test_previews_of_slices_are_used_when_there(full_run: Path) -> None:
     image = Image.open(io.BytesIO(base64.b64decode(str(picture["src"]).split(",", 1)[1])))
     assert image.size == (420, 210)
     assert image.getpixel((5, 5)) == 200
+    assert "each with its own contrast" in page.text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_drawing")
+def test_all_slices_have_one_contrast(full_run: Path) -> None:
+    """Seen to fail with every preview taken as it is."""
+    for slice_id, brightness in ((0, 1.0), (1, 0.5), (2, 1.0)):
+        mean = np.full((200, 200), 0.5 * brightness)
+        mean[:, :100] = brightness
+        slice_preview(mean, (10.0, 10.0), full_run / "previews" / f"slice_z{slice_id:02d}.png")
+    page = Page(build_report(full_run))
+    assert "with one contrast for all" in page.text
+    found = {}
+    for picture in page.pictures:
+        if str(picture["alt"]).startswith("Slice"):
+            data = base64.b64decode(str(picture["src"]).split(",", 1)[1])
+            image = np.asarray(Image.open(io.BytesIO(data)))
+            found[picture["alt"]] = image[50, [50, 150]].tolist()
+    assert found["Slice z00"] == pytest.approx([255, 128], abs=3)
+    assert found["Slice z01"] == pytest.approx([128, 64], abs=3)
 
 
 def test_a_number_no_slice_can_have_is_an_error_that_names_it(full_run: Path) -> None:

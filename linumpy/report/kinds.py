@@ -1,0 +1,295 @@
+"""Kinds of findings: what each is called, what it means, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What all findings of one kind share.
+
+    Attributes
+    ----------
+    title
+        Its name, for a heading and for the terminal.
+    meaning, remedy
+        What it does to the brain, and what to do.
+    limit
+        Where it begins; empty where its being there is the finding.
+    """
+
+    title: str
+    meaning: str
+    remedy: str
+    limit: str = ""
+
+
+MIN_ACCEPTED_SHARE = 0.3
+LOW_CONFIDENCE = 0.4
+MANY_LEFT_OUT_SHARE = 0.5
+UNCLEAR_DEPTHS_SHARE = 0.5
+"""Of neighbouring slices; below it the others tell the depths."""
+
+KINDS = {
+    "no_brain": Kind(
+        "No brain volume", "The slices were not stacked.", "See the section Run for what failed."
+    ),
+    "accuracy": Kind(
+        "Accuracy target missed",
+        "The reconstruction is further from the known truth than it should be.",
+        "See the table of accuracy at the end of this page.",
+    ),
+    "no_data": Kind(
+        "No data for a slice",
+        "The brain has a gap here.",
+        "Look for the slice's raw tiles; gaps of one slice are filled by interpolation.",
+    ),
+    "open_gap": Kind(
+        "A gap stays",
+        "The neighbours of the gap do not tell what was there.",
+        "Look at the two neighbours; another interpolation_method may bridge it.",
+    ),
+    "left_out": Kind(
+        "Slices left out of the brain",
+        "They do not look like their neighbours, match none, or were left out by hand. Nothing "
+        "else about them is listed.",
+        "Look at each below; to keep one, set use to true in slice_config.csv and run again.",
+    ),
+    "interpolated": Kind(
+        "Slices interpolated from their neighbours",
+        "What the brain shows there was not imaged.",
+        "Exclude them from measurements; slice_config.csv names them.",
+    ),
+    "covered": Kind(
+        "Missing slices covered by the slice above",
+        "The deeper part of the slice above shows their tissue, with less contrast.",
+        "Nothing, unless the contrast matters there.",
+    ),
+    "rehomed": Kind(
+        "The stage lost its zero or told a wrong place",
+        "Slices from here on are placed by registration alone.",
+        "Compare the section Alignment; check the stage before the next acquisition.",
+    ),
+    "stage_axes": Kind(
+        "Hardly any tile pairs match",
+        "Tiles are probably laid out along the wrong axes.",
+        "Check stage_to_array and the overlap; see the section Stage axes.",
+        f"at least {100 * MIN_ACCEPTED_SHARE:.0f} % of pairs",
+    ),
+    "missing_tiles": Kind(
+        "Tiles that were not imaged",
+        "They are holes in the slice.",
+        "Look for their files among the raw tiles.",
+    ),
+    "alone": Kind(
+        "Tiles with tissue that match no neighbour",
+        "They stay where the stage put them, and may be off by its error.",
+        "Look at them in the section Tiles.",
+    ),
+    "damaged": Kind(
+        "Damaged tiles",
+        "They were masked or left out for what their files hold.",
+        "Copy these files again from the microscope: see the raw files.",
+    ),
+    "flagged": Kind(
+        "Tiles with remarks",
+        "Parts of them were masked or mended.",
+        "Look at them; docs/outputs.md says what each word means.",
+    ),
+    "alone_slices": Kind(
+        "Slices that match no other slice",
+        "They stay where the motors put them.",
+        "Is the depth kept (crop_interface_out_depth) larger than the slicing interval?",
+    ),
+    "unmatched": Kind(
+        "Neighbouring slices that could not be matched",
+        "Their distance is that of the motors and of other pairs.",
+        "Look at both slices; place one by hand with manual_transforms_dir if it is off.",
+    ),
+    "weak": Kind(
+        "Neighbouring slices that match weakly",
+        "Their places may be off by a few pixels.",
+        "Look at both slices, and at the confidence of slice pairs.",
+        f"confidence of at least {LOW_CONFIDENCE:g}",
+    ),
+    "unclear_depth": Kind(
+        "Depths of slices are mostly not measured",
+        "They rest on the slicing interval and the stage.",
+        "Check slicing_interval_mm, and that slices overlap in depth.",
+        f"at most {100 * UNCLEAR_DEPTHS_SHARE:.0f} % of neighbours",
+    ),
+    "no_overlap": Kind(
+        "No overlap in depth was found",
+        "The expected one is used.",
+        "Look at these slices in the section Alignment.",
+    ),
+    "unreliable": Kind(
+        "Motor shift is less certain, and no match makes up for it",
+        "The mosaic changed its shape between two slices.",
+        "Look at these slices in the section Alignment.",
+    ),
+}
+
+METRICS = {
+    "n_tiles": (
+        "Few tiles to learn from",
+        "Fields learned from few tiles follow the tissue of these tiles.",
+        "Raise learn_max_tiles, or take models of a larger acquisition.",
+    ),
+    "detect_focal_curvature.residual_rms": (
+        "Focal surface does not flatten all tiles",
+        "Cut faces are uneven, or the focus moved during the acquisition.",
+        "Look at the focal surface in the section Microscope.",
+    ),
+    "overlap_residual": (
+        "Brightness of overlapping tiles still differs",
+        "The illumination changed over the acquisition.",
+        "Look at the plot of seams.",
+    ),
+    "position_sigma": (
+        "Bend of the scan not excluded",
+        "A bend that was not seen may have put tiles off by so much.",
+        "More overlap between tiles, or more tiles to learn from, tells it.",
+    ),
+    "profile_quality": (
+        "Axial response fits badly",
+        "The axial response does not describe the depth profile.",
+        "Look at the axial response; another psf_method may fit.",
+    ),
+    "response_max": (
+        "Axial response too small",
+        "The response is nowhere near its largest value.",
+        "Look at the axial response in the section Microscope.",
+    ),
+    "clear_accepted_share": (
+        "Clear tile pairs contradict each other",
+        "A tile may be misnamed, or have moved.",
+        "Look at the slice in the section Tiles.",
+    ),
+    "stage_linear": (
+        "Stage scaled, rotated or sheared against the pixels",
+        "Positions are corrected for it already.",
+        "Check resolution and the stage's calibration.",
+    ),
+    "register_tiles.confidence": (
+        "Tiles match weakly",
+        "Their positions rest on little.",
+        "Check the overlap and the contrast of the raw tiles.",
+    ),
+    "register_tiles.residual_rms": (
+        "Tile pairs contradict the solved positions",
+        "Some tiles of the slice may be off.",
+        "Look at the slice in the section Tiles.",
+    ),
+    "seam": (
+        "Seams between tiles may show",
+        "Overlapping tiles differ in brightness, median |ln ratio|.",
+        "Look at the slice, and at the plot of seams.",
+    ),
+    "mask_coverage": (
+        "Little tissue to measure on",
+        "The result rests on a small part of the image.",
+        "Look at the image: is there tissue, and is it in focus?",
+    ),
+    "tissue_coverage": (
+        "Little of the slice is tissue",
+        "Its attenuation rests on little.",
+        "Nothing at the ends of a brain; elsewhere look at the slice.",
+    ),
+    "capped_share": (
+        "Light lost in depth cannot be restored",
+        "Tissue is darker with depth there.",
+        "Keep less depth (crop_interface_out_depth).",
+    ),
+    "agarose_coverage": (
+        "Little agarose in the slice",
+        "The brightness of agarose, which becomes 0, rests on little.",
+        "Look whether the slice is darker or brighter than its neighbours.",
+    ),
+    "register_slices.confidence": (
+        "Slices match weakly",
+        "Their positions rest on little.",
+        "Keep more depth, so that slices share more planes.",
+    ),
+    "register_slices.residual_rms": (
+        "Slice pairs contradict the solved positions",
+        "Some slices may be off.",
+        "Look at the offsets in the section Alignment.",
+    ),
+    "depth_residual_rms": (
+        "Measured depths contradict the solved ones",
+        "Some slices may lie too deep or too high.",
+        "Look at the depths in the section Alignment.",
+    ),
+    "deformation_max": (
+        "Slices are bent strongly",
+        "More than cutting does.",
+        "Look at the slices; switch elastic_enabled off if they are wrong.",
+    ),
+    "deformation_left": (
+        "Neighbouring slices differ locally",
+        "Deformation was not solved completely.",
+        "Look at the stacked slices in all three planes.",
+    ),
+    "translation_max": (
+        "A slice was moved far",
+        "Registration contradicts the motors.",
+        "Look at the offsets in the section Alignment.",
+    ),
+    "rotation_max": (
+        "A slice was rotated far",
+        "By more than slices usually are.",
+        "Look at the slice beside its neighbours.",
+    ),
+    "z_offset_std": (
+        "Depths spread about the slicing interval",
+        "Slices lie elsewhere than the interval says.",
+        "Check slicing_interval_mm; look at the depths in the section Alignment.",
+    ),
+    "z_step_range": (
+        "Steps in depth differ",
+        "Cuts are uneven.",
+        "Look at the depths in the section Alignment; check the blade.",
+    ),
+    "depth_sigma": (
+        "Depth of a slice is uncertain",
+        "The largest standard error of a depth below the first slice.",
+        "Look at the depths in the section Alignment.",
+    ),
+    "depth_scale": (
+        "All steps in depth are longer or shorter than expected",
+        "The axial voxel or the slicing interval is not what it was said to be.",
+        "Check axial_resolution (refractive index) and slicing_interval_mm.",
+    ),
+    "uneven_cut": (
+        "A cut was uneven",
+        "It was thicker or thinner than the interval.",
+        "Look at the depths in the section Alignment; check the blade.",
+    ),
+    "empty_fraction": (
+        "Planes without data",
+        "The brain has gaps.",
+        "See the missing slices.",
+    ),
+    "align_to_ras.overlap": (
+        "Part of the brain lies outside the atlas",
+        "The brain may be in the wrong place, or on the wrong side.",
+        "Look at the section Atlas; name ras_input_orientation if it is wrong.",
+    ),
+    "margin": (
+        "Orientation is not clear",
+        "Another one fits the atlas nearly as well.",
+        "Look at the section Atlas; name ras_input_orientation.",
+    ),
+}
+"""Title, meaning and remedy of a metric beyond its limits, by its name or by stage and name."""
+
+
+def metric_kind(step: str, name: str, description: str, limit: str) -> Kind:
+    """Return the kind of a metric that lies beyond its limits."""
+    known = METRICS.get(f"{step}.{name}") or METRICS.get(name)
+    if known is None:
+        title = f"{description[:1].upper()}{description[1:]}"
+        return Kind(title, "", f"See {step}_metrics.json in models/.", limit)
+    return Kind(*known, limit)
