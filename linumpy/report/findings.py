@@ -268,23 +268,24 @@ def _metrics(run: Run, n_tiles: int, left_out: set[int]) -> list[Finding]:
         if slice_id in left_out:
             continue
         for name, metric in record["metrics"].items():
-            if metric["status"] in _OF_STATUS and name not in _TOLD_ELSEWHERE:
+            if metric["status"] not in _OF_STATUS or name in _TOLD_ELSEWHERE:
+                continue
+            # Learned from all tiles that there are: nothing to do about it.
+            if name != "n_tiles" or not 0 < n_tiles <= float(metric["value"]):
                 rows[step, name].append((slice_id, metric))
         for status, texts in (("error", record["errors"]), ("warning", record["warnings"])):
             for text in texts:
                 if not _SAID_ELSEWHERE.search(text):
                     told = _OF_SLICE.sub("", text)
                     remarks[_OF_STATUS[status], step, told].append(slice_id)
-    found = [_metric(*key, members, n_tiles) for key, members in rows.items()]
+    found = [_metric(*key, members) for key, members in rows.items()]
     for (severity, step, told), members in remarks.items():
         kind = Kind(_capital(told), "", f"The remark is of {step}.")
         found.append(Finding(severity, kind, _named_slices(members), len(members)))
     return found
 
 
-def _metric(
-    step: str, name: str, rows: Sequence[tuple[int | None, Mapping[str, Any]]], n_tiles: int
-) -> Finding:
+def _metric(step: str, name: str, rows: Sequence[tuple[int | None, Mapping[str, Any]]]) -> Finding:
     metric = rows[0][1]
     limits = metric.get("limits")
     falls = limits is not None and limits[1] < limits[0]
@@ -299,9 +300,6 @@ def _metric(
         words = ("above", "at or below") if falls else ("below", "from")
         limit = f"{words[0]} {limits[0]:g}{unit}; a problem {words[1]} {limits[1]:g}{unit}"
     severity = min((_OF_STATUS[m["status"]] for _, m in rows), key=SEVERITIES.index)
-    if name == "n_tiles" and worst >= n_tiles > 0:
-        # All that there are: nothing to do about it.
-        severity = NOTE
     kind = metric_kind(step, name, metric["description"], limit)
     return Finding(severity, kind, _named_slices(i for i, _ in rows), len(rows), value)
 

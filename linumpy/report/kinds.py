@@ -132,9 +132,14 @@ KINDS = {
 }
 
 METRICS = {
-    "n_tiles": (
-        "Few tiles to learn from",
-        "Fields learned from few tiles follow the tissue of these tiles.",
+    "detect_focal_curvature.n_tiles": (
+        "Focal surface learned from few tiles",
+        "It follows the tissue of these tiles.",
+        "Raise learn_max_tiles, or take models of a larger acquisition.",
+    ),
+    "fix_illumination_3d.n_tiles": (
+        "Flat field learned from few tiles",
+        "It follows the tissue of these tiles.",
         "Raise learn_max_tiles, or take models of a larger acquisition.",
     ),
     "detect_focal_curvature.residual_rms": (

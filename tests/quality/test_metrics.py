@@ -161,7 +161,7 @@ def test_every_stage_is_measured_and_nothing_tells_the_time(stem: str, tmp_path:
     assert record["step_name"] in READERS
     assert len(record["metrics"]) >= 3
     for metric in record["metrics"].values():
-        assert set(metric) == {"value", "unit", "description", "status"}
+        assert set(metric) == {"value", "unit", "description", "status", "limits"}
         assert metric["status"] in ("ok", "warning", "error") and metric["description"]
     statuses = [m["status"] for m in record["metrics"].values()]
     expected = worst(statuses + ["warning"] * bool(record["warnings"]))
