@@ -79,14 +79,6 @@ def ngff_affine(matrix: np.ndarray, source: str, target: str) -> dict[str, Any]:
     }
 
 
-def read_ngff_affine(attributes: dict[str, Any]) -> np.ndarray | None:
-    """Return the matrix of `ngff_affine` in a volume's ``attributes.linumpy``, None without."""
-    for entry in attributes.get("coordinateTransformations", []):
-        if entry.get("type") == "affine":
-            return np.vstack([np.asarray(entry["affine"], dtype=float), [0, 0, 0, 1]])
-    return None
-
-
 def itk_matrix(matrix: np.ndarray, orientation: str) -> np.ndarray:
     """Return the map (4 × 4) from the atlas' LPS mm to the brain's.
 
