@@ -3,6 +3,7 @@
 # make test-all: the same with the slow tests; all that needs no GPU and no root.
 # make test-repeat: the tests of make test N=20 times, every other time on a busy machine.
 # make test-faults: kills, full and failing disks, hostile files, load; some of it Debian, as root.
+# make docs: the documentation as a site, docs/_build/html/index.html; warnings are errors.
 # make test-docs: links, examples and generated pages of the documentation.
 # make test-slurm: the pipeline through a SLURM of its own on this machine; Debian, as root.
 # make test-containers: the CPU image made from nothing, and the pipeline in it; Debian, as root.
@@ -18,8 +19,8 @@ BIN := $(VENV)/bin
 DEMO := demo
 VALIDATOR := $(VENV)/rocrate
 
-.PHONY: help demo test test-all test-repeat test-faults test-slurm test-containers test-docs test-matrix \
-	check hooks format env clean
+.PHONY: help demo test test-all test-repeat test-faults test-slurm test-containers docs docs-env \
+	test-docs test-matrix check hooks format env clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -88,6 +89,18 @@ test-containers: env
 test-docs: env
 	$(BIN)/python -m pytest tests/project/test_docs_links.py tests/faults/test_page.py \
 		tests/gpu/test_docs.py tests/pipeline/test_params.py
+
+docs-env: $(VENV)/.docs
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[docs]'
+	touch $@
+
+docs: docs-env
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --fresh-env --quiet \
+		--doctree-dir docs/_build/doctrees docs docs/_build/html
+	@echo "Documentation: docs/_build/html/index.html"
 
 # Makes environments of its own, below .cache/matrix.
 test-matrix:
