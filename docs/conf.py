@@ -61,3 +61,4 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", generated_pages.fill)
     # Before napoleon (500), which takes the first line of a section of returns for a type.
     app.connect("autodoc-process-docstring", generated_pages.returns_as_text, priority=400)
+    app.connect("build-finished", generated_pages.refuse_fetched_parts)

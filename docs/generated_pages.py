@@ -42,6 +42,26 @@ def fill(app: Any, name: str, source: list[str]) -> None:
     source[0] = text
 
 
+def refuse_fetched_parts(app: Any, exception: Exception | None) -> None:
+    """Fail when a page of the site would fetch a script, style, font or image."""
+    if exception is not None:
+        return
+    fetched = re.compile(
+        r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="https?:|"""
+        r"""<link\b(?=[^>]*rel="(?:stylesheet|preload|icon))[^>]*href="https?:"""
+    )
+    pages = sorted(Path(app.outdir).rglob("*.html"))
+    found = [p.name for p in pages if fetched.search(p.read_text(encoding="utf-8"))]
+    styles = sorted(Path(app.outdir).rglob("*.css"))
+    found += [
+        p.name for p in styles if re.search(r"(?:url\(|@import\s)[\"']?https?:", p.read_text())
+    ]
+    if found:
+        from sphinx.errors import ExtensionError
+
+        raise ExtensionError(f"pages that fetch from a server: {', '.join(found)}")
+
+
 def returns_as_text(
     app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]
 ) -> None:
@@ -88,7 +108,9 @@ def _parser(path: Path) -> argparse.ArgumentParser:
 
 
 def _long(action: argparse.Action) -> str:
-    return max(action.option_strings, key=len) if action.option_strings else _value(action)
+    """Return the long name of an option, or of an argument."""
+    names = [name for name in action.option_strings if name.startswith("--")]
+    return next(iter(names or action.option_strings), _value(action))
 
 
 def _value(action: argparse.Action) -> str:

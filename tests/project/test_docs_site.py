@@ -1,0 +1,83 @@
+"""Pages made from the code, and the writer of raw tiles that a page shows."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linumpy.io.raw import discover_tiles, read_side_data, read_tile
+from linumpy.stage_params.declared import STAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    """The module that makes pages, which needs no Sphinx for this."""
+    spec = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_page_of_scripts_has_every_option(pages: ModuleType) -> None:
+    """Seen to fail with groups of options left out."""
+    text = pages.scripts_page()
+    sections = dict(re.findall(r"^## (linum_\w+\.py)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    scripts = sorted((ROOT / "scripts").glob("linum_*.py"))
+    assert sorted(sections) == [path.name for path in scripts]
+    for path in scripts:
+        parser: argparse.ArgumentParser = pages._parser(path)
+        options = [a for a in parser._actions if a.help is not argparse.SUPPRESS]
+        missing = [
+            name
+            for action in options
+            for name in action.option_strings
+            if re.match("--(?!no-|help|version)", name) and name not in sections[path.name]
+        ]
+        assert missing == [], path.name
+
+
+@pytest.mark.slow
+def test_page_of_stages_has_every_stage_and_parameter(pages: ModuleType) -> None:
+    """Seen to fail with the parameters of the first dataclass alone."""
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", pages.stages_page(), re.M | re.S))
+    assert list(sections) == list(STAGES)
+    for stage in STAGES.values():
+        names = [f.metadata["name"] for kind in stage.params for f in vars_of(kind)]
+        assert [n for n in names if f"| `--{n}` |" not in sections[stage.name]] == [], stage.name
+
+
+def vars_of(kind: Any) -> list[Any]:
+    return list(kind.__dataclass_fields__.values())
+
+
+def test_raw_tiles_of_the_page_are_read_back(tmp_path: Path) -> None:
+    """Samples, field of view, positions and metadata. Seen to fail with axes in another order."""
+    page = (DOCS / "other-microscope.md").read_text(encoding="utf-8")
+    example = re.search(r"^```python\n(.*?)^```", page, re.M | re.S)
+    assert example is not None and "linumpy" not in example[1]
+    scope: dict[str, Any] = {}
+    exec(compile(example[1], "docs/other-microscope.md", "exec"), scope)
+    amplitude = np.random.default_rng(0).random((5, 4, 3), dtype=np.float32)
+    stage_mm = (1.25, -0.5, 0.2)
+    scope["write_tile"](
+        tmp_path, amplitude, x=3, y=11, z=7, field_um=(640.0, 480.0), stage_mm=stage_mm
+    )
+    scope["write_metadata"](tmp_path, axial_resolution_um=3.5, slice_thickness_mm=0.2)
+    (tile,) = discover_tiles(tmp_path)[7]
+    info = tile.read_info()
+    assert np.array_equal(read_tile(tile, info), amplitude)
+    assert (info.width_um, info.height_um, info.n_extra) == (640.0, 480.0, 0)
+    assert (info.stage_x_mm, info.stage_y_mm, info.stage_z_mm) == stage_mm
+    side = read_side_data(tile, tmp_path)
+    assert (side.axial_resolution_um, side.slice_interval_um) == (3.5, 200.0)
