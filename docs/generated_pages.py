@@ -25,8 +25,8 @@ SHARED = {"help", "version", "verbose", "overwrite", "use_gpu", "gpu_memory", "g
           "gpu_tasks", "gpu_wait", "gpu_count"}  # fmt: skip
 """Destinations of the options that `linumpy.cli.make_parser` adds."""
 
-OUTSIDE = {"CONTRIBUTING": "contributing", "CHANGELOG": "changelog", "README": "index"}
-"""Files above ``docs/`` that have a page of the site."""
+OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Files above ``docs/`` that are pages of the site."""
 
 
 def fill(app: Any, name: str, source: list[str]) -> None:
@@ -38,7 +38,7 @@ def fill(app: Any, name: str, source: list[str]) -> None:
         r"^<!-- generated: (\w+) -->$", lambda mark: PAGES[mark[1]](), source[0], flags=re.M
     )
     for file, page in OUTSIDE.items():
-        text = text.replace(f"](../{file}.md", f"]({page}.md")
+        text = text.replace(f"](../{file}", f"]({page}")
     source[0] = text
 
 
@@ -235,6 +235,16 @@ def citation() -> str:
     )
 
 
+def above(name: str) -> str:
+    """Return a file above ``docs/``, with its links as seen from there."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+    for file, page in OUTSIDE.items():
+        text = text.replace(f"]({file}", f"]({page}")
+    return text
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "scripts": scripts_page, "stages": stages_page, "citation": citation,
+    "contributing": lambda: above("CONTRIBUTING.md"),
+    "changelog": lambda: above("CHANGELOG.md"),
 }  # fmt: skip

@@ -36,10 +36,10 @@ def rows(page: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-def test_usage_names_every_script_once() -> None:
+def test_scripts_by_task_names_every_script_once() -> None:
     """Seen to fail: `check_atlas` and `gpu_info` were missing."""
     named = [
-        name for _, cell in rows("usage.md", "Scripts by task")
+        name for _, cell in rows("scripts.md", "Scripts by task")
         for name in re.findall(r"`(\w+)`", cell)
     ]  # fmt: skip
     scripts = {path.stem.removeprefix("linum_") for path in (ROOT / "scripts").glob("linum_*.py")}
