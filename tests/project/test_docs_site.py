@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linumpy.io.raw import discover_tiles, read_side_data, read_tile
+from linumpy.io.raw import discover_tiles, read_tile
 from linumpy.io.raw_files import image_files
+from linumpy.io.side_data import read_side_data
 from linumpy.stage_params.declared import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +83,7 @@ def test_raw_tiles_of_the_page_are_read_back(tmp_path: Path) -> None:
     assert np.array_equal(read_tile(tile, info), amplitude)
     assert (info.width_um, info.height_um, info.n_extra) == (640.0, 480.0, 0)
     assert (info.stage_x_mm, info.stage_y_mm, info.stage_z_mm) == stage_mm
-    side = read_side_data(tile, tmp_path)
+    side = read_side_data(tile.path, tmp_path)
     assert (side.axial_resolution_um, side.slice_interval_um) == (3.5, 200.0)
 
 
