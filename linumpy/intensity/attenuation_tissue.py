@@ -16,6 +16,9 @@ _SLOPE_UM = 200.0
 _SLOPE_BINS = 3
 _STEEP_QUANTILE = 0.9
 _MIN_SAMPLES = 5
+_FAINT = 0.2
+"""Share of the noise's amplitude to which the mean of an A-line is known: the root of one over the
+root of some 500 voxels, those of a bin in 30 planes."""
 
 
 def find_tissue(
@@ -61,7 +64,8 @@ def find_tissue(
     known = count > 0
     # Depths count from each A-line's first voxel: faces may be tilted.
     depth = xp.cumsum(known, axis=0, dtype=np.int32) - 1
-    lines, dark = _agarose_lines(xp.sqrt(signal), known, depth)
+    faint = _FAINT * float(np.sqrt(np.median(noise)))
+    lines, dark = _agarose_lines(xp.sqrt(signal), known, depth, faint)
     if not dark.any():
         return xp.ones(total.shape, bool)
     profile = _profile(signal, known, lines[dark])
@@ -88,8 +92,14 @@ def _descend(signal: Array, known: Array, limit: Array, loss: Array, audible: Ar
     return tissue
 
 
-def _agarose_lines(amplitude: Array, known: Array, depth: Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return A-lines that are long enough to judge, and which of them are agarose."""
+def _agarose_lines(
+    amplitude: Array, known: Array, depth: Array, faint: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return A-lines that are long enough to judge, and which of them are agarose.
+
+    Below bubbles A-lines show nothing, whose logarithm would draw the threshold: less than `faint`
+    counts as that.
+    """
     xp = namespace(amplitude)
     nothing = np.zeros(0, int), np.zeros(0, bool)
     n_known = to_host(depth[-1]) + 1
@@ -99,8 +109,9 @@ def _agarose_lines(amplitude: Array, known: Array, depth: Array) -> tuple[np.nda
     upper = known & (depth < n_upper)
     lines = np.flatnonzero(n_known.ravel() >= n_upper)
     level = to_host(xp.where(upper, amplitude, 0).sum(axis=0)).ravel()[lines] / n_upper
-    logarithm = np.log(np.maximum(level, 1e-12))
-    if np.ptp(logarithm) == 0:
+    lines, level = lines[level > 0], level[level > 0]
+    logarithm = np.log(np.maximum(level, faint))
+    if not level.size or np.ptp(logarithm) == 0:
         return nothing
     dark = logarithm < otsu_threshold(logarithm)
     if not _MIN_SHARE < dark.mean() < 1 - _MIN_SHARE:

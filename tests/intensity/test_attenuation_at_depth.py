@@ -89,6 +89,20 @@ def test_tissue_stays_tissue_where_it_is_dimmer_than_agarose(xp, steep):
     assert dim < 0.7
 
 
+def test_shadows_of_bubbles_do_not_move_the_threshold(xp, rng):
+    """Below a bubble there is nothing: seen to make all agarose tissue."""
+    mu, amplitude = bands([0.5, 5.0]), bands([AGAROSE, 200.0])
+    amplitude[:, :8, :16] = 0
+    volume = forward(rng, mu, amplitude)
+    volume[:, :8, :8] = 0
+    total, count = bin_power(xp.asarray(volume), None, 4)
+    noise = np.full(len(volume), NOISE**2)
+    found = to_host(
+        find_tissue(total, count.astype(np.float32), 0.5, noise, STEP_MM, agarose_mu_per_mm=0.5)
+    )
+    assert not found[:, :, :11].any() and found[:, :, 13:].all()
+
+
 def test_agarose_below_tissue_is_agarose(xp, rng):
     mu, amplitude = bands([0.5, 4.0]), bands([AGAROSE, 200.0])
     mu[20:, :, 48:], amplitude[20:, :, 48:] = 0.5, AGAROSE
