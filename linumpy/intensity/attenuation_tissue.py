@@ -29,7 +29,7 @@ def find_tissue(
     axial_mm: float,
     *,
     agarose_mu_per_mm: float = 0.0,
-    snr_threshold_db: float = 6.0,
+    snr_threshold_db: float = 3.0,
 ) -> Array:
     """Tell tissue from agarose by power; all of it where the two cannot be told apart.
 

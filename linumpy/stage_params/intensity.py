@@ -78,7 +78,7 @@ class AttenuationParams:
         minimum=0,
     )
     snr_threshold_db: float = param(
-        6.0,
+        3.0,
         "compensate_attenuation_snr_threshold_db",
         "signal to noise down to which tissue is looked at, dB (klett, li)",
     )
