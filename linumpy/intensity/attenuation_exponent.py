@@ -8,6 +8,8 @@ them as many brighten downwards as darken.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from linumpy.core.device import Array, namespace, to_host
@@ -24,10 +26,20 @@ _MIN_PLANES = 12
 _MIN_COLUMNS = 240
 
 
-def find_exponent(
-    power: Array, usable: Array, optical_depth: Array, axial_mm: float
-) -> tuple[float, float]:
-    """Return the exponent k and its standard error.
+@dataclass(frozen=True)
+class Exponent:
+    """Klett's k, its standard error, and what the slice alone tells, None where that is nothing."""
+
+    k: float
+    error: float
+    seen: float | None = None
+
+
+_PRIOR = Exponent(PRIOR_EXPONENT, PRIOR_ERROR)
+
+
+def find_exponent(power: Array, usable: Array, optical_depth: Array, axial_mm: float) -> Exponent:
+    """Return the exponent of a slice.
 
     Parameters
     ----------
@@ -54,19 +66,19 @@ def find_exponent(
     columns = np.stack([to_host(part).ravel() for part in (level, slope, count)])
     columns = columns[:2, columns[2] >= _MIN_PLANES].astype(float)
     if columns.shape[1] < _MIN_COLUMNS:
-        return PRIOR_EXPONENT, PRIOR_ERROR
+        return _PRIOR
     found = _regress(*columns)
     # Neighbours are alike: whole bands of the slice are left out in turn.
     bands = np.arange(columns.shape[1]) * _GROUPS // columns.shape[1]
     without = np.array([_regress(*columns[:, bands != n]) for n in range(_GROUPS)])
     if not np.isfinite([found, *without]).all():
-        return PRIOR_EXPONENT, PRIOR_ERROR
+        return _PRIOR
     variance = (_GROUPS - 1) / _GROUPS * float(((without - without.mean()) ** 2).sum())
     trust = PRIOR_ERROR**2 / (PRIOR_ERROR**2 + variance)
     # Not more is believed of the data than of the prior: anatomy, too, darkens the dark columns.
     trust = min(trust, 0.5)
     k = trust * found + (1 - trust) * PRIOR_EXPONENT
-    return float(np.clip(k, 0.3, 1.3)), float(PRIOR_ERROR * np.sqrt(1 - trust))
+    return Exponent(float(np.clip(k, 0.3, 1.3)), float(PRIOR_ERROR * np.sqrt(1 - trust)), found)
 
 
 def _regress(level: np.ndarray, slope: np.ndarray) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, namespace
-from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, find_exponent
+from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, Exponent, find_exponent
 from linumpy.intensity.compensate_attenuation_methods import (
     box_sums,
     depth_resolved,
@@ -31,16 +31,15 @@ class MuEstimate:
         down an A-line; and what is a voxel's own, of speckle and texture.
     mu_end
         Of the line at the lower end, over the bins.
-    exponent, exponent_error
-        Klett's k; 1 and 0 of methods that hold it.
+    exponent
+        Klett's; 1 without an error of methods that hold it.
     """
 
     mu: Array
     model_error: Array
     own_error: Array
     mu_end: Array
-    exponent: float
-    exponent_error: float
+    exponent: Exponent
 
 
 def estimate_mu(
@@ -83,19 +82,19 @@ def estimate_mu(
             tail = tail_of(slope * k, last**k, axial_mm)
         return depth_resolved(scaled, usable, tail, axial_mm) / k
 
-    exponent, exponent_error = 1.0, 0.0
+    exponent = Exponent(1.0, 0.0)
     if params.method == "klett":
         optical = xp.cumsum(solve(PRIOR_EXPONENT, mu_end), axis=0) * np.float32(axial_mm)
-        exponent, exponent_error = find_exponent(power, usable, optical, axial_mm)
-    mu = solve(exponent, mu_end)
-    ends = [solve(exponent, mu_end * np.float32(by)) for by in _slope_spread(own_slope, mu_end)]
+        exponent = find_exponent(power, usable, optical, axial_mm)
+    mu = solve(exponent.k, mu_end)
+    ends = [solve(exponent.k, mu_end * np.float32(by)) for by in _slope_spread(own_slope, mu_end)]
     variance = (ends[0] - ends[1]) ** 2 / 4
-    if exponent_error:
-        other = [solve(max(0.1, exponent + sign * exponent_error), mu_end) for sign in (-1, 1)]
+    if exponent.error:
+        other = [solve(max(0.1, exponent.k + sign * exponent.error), mu_end) for sign in (-1, 1)]
         variance = variance + (other[0] - other[1]) ** 2 / 4
     grain = np.float32(_grain(power, usable))
-    own = mu * np.float32(exponent) * xp.sqrt(unlike**2 + grain**2)
-    return MuEstimate(mu, xp.sqrt(variance), own, mu_end, float(exponent), float(exponent_error))
+    own = mu * np.float32(exponent.k) * xp.sqrt(unlike**2 + grain**2)
+    return MuEstimate(mu, xp.sqrt(variance), own, mu_end, exponent)
 
 
 def unlikeness(

@@ -25,9 +25,14 @@ import numpy as np
 from linumpy.core.device import Array, is_device_array, like, namespace, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.resample import apply_axis_weights
+from linumpy.intensity.attenuation_exponent import PRIOR_ERROR, PRIOR_EXPONENT
 from linumpy.intensity.attenuation_mu import estimate_mu, unlikeness
 from linumpy.intensity.attenuation_tissue import find_tissue
-from linumpy.intensity.compensate_attenuation_methods import box_sums, cut_at_noise
+from linumpy.intensity.compensate_attenuation_methods import (
+    box_sums,
+    cut_at_noise,
+    median_by_plane,
+)
 from linumpy.intensity.quality_map import encode_weights
 from linumpy.stage_params.intensity import AttenuationParams
 
@@ -65,6 +70,8 @@ class Attenuation:
         Share of the valid voxels that is tissue.
     exponent, exponent_error
         Klett's k, found from the slice, with its standard error; 1 and 0 of other methods.
+    exponent_seen
+        The exponent that the slice alone tells; None where it tells none.
     capped_fraction
         Share of the tissue within one slicing interval of the face whose loss cannot be made up
         for: it is beyond `min_bias`, or the signal lies below the noise.
@@ -89,10 +96,18 @@ class Attenuation:
     tissue_fraction: float
     exponent: float = 1.0
     exponent_error: float = 0.0
+    exponent_seen: float | None = None
     capped_fraction: float = 0.0
     mu_error_per_mm: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float16))
     snr_db: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float16))
     quality: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint8))
+
+    @property
+    def exponent_departure(self) -> float | None:
+        """How far `exponent_seen` lies from reported exponents, in their standard errors."""
+        if self.exponent_seen is None:
+            return None
+        return abs(self.exponent_seen - PRIOR_EXPONENT) / PRIOR_ERROR
 
 
 def bin_size(voxel_um: float) -> int:
@@ -257,8 +272,9 @@ def estimate_attenuation(
         mu_by_plane=medians,
         tissue_mu_per_mm=float(xp.median(mu[tissue])) if n_tissue else 0.0,
         tissue_fraction=n_tissue / max(int(imaged.sum()), 1),
-        exponent=found.exponent,
-        exponent_error=found.exponent_error,
+        exponent=found.exponent.k,
+        exponent_error=found.exponent.error,
+        exponent_seen=found.exponent.seen,
         capped_fraction=float((shown & capped).sum()) / max(int(shown.sum()), 1),
         mu_error_per_mm=xp.sqrt(model_error**2 + own_error**2).astype(np.float16),
         snr_db=(xp.log10(xp.maximum(snr, np.float32(1e-3))) * np.float32(10)).astype(np.float16),
@@ -290,40 +306,6 @@ def _quality(
     variance = variance + xp.cumsum((own_error * step) ** 2, axis=0)
     weight = shown**2 * np.float32(_SPECKLE) / (variance + np.float32(_SPECKLE))
     return capped, encode_weights(xp.where(imaged & ~capped, weight, np.float32(0)))
-
-
-def median_by_plane(values: Array, chosen: Array) -> list[float]:
-    """Return the median of what is chosen of each plane, 0 where that is nothing.
-
-    Parameters
-    ----------
-    values
-        float32 (z, axis 1, axis 2), NumPy or CuPy.
-    chosen
-        Boolean of the same shape.
-    """
-    if is_device_array(values):
-        return median_by_plane_at_once(values, chosen)
-    return [
-        float(np.median(plane[mask])) if mask.any() else 0.0
-        for plane, mask in zip(values, chosen, strict=True)
-    ]
-
-
-def median_by_plane_at_once(values: Array, chosen: Array) -> list[float]:
-    """Do what `median_by_plane` does, to the bit, for all planes together.
-
-    One plane after the other a GPU would wait for the host several times a plane.
-    """
-    xp = namespace(values)
-    planes = len(values)
-    count = chosen.reshape(planes, -1).sum(axis=1)
-    ordered = xp.sort(xp.where(chosen, values, np.float32(np.inf)).reshape(planes, -1), axis=1)
-    middle = xp.maximum(xp.stack([count - 1, count], axis=1) // 2, 0)
-    middle = xp.minimum(middle, ordered.shape[1] - 1)
-    pairs = to_host(xp.take_along_axis(ordered, middle, axis=1))
-    means = (pairs[:, 0] + pairs[:, 1]) * np.float32(0.5)
-    return [float(m) for m in np.where(to_host(count) > 0, means, np.float32(0))]
 
 
 def _noise_power(

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.core.device import Array, is_device_array, namespace, ndimage_of
+from linumpy.core.device import Array, is_device_array, namespace, ndimage_of, to_host
 from linumpy.geometry.resample import apply_axis_weights
 from linumpy.geometry.smoothing import box_matrix, gaussian_matrix
 
@@ -190,6 +190,40 @@ def cut_at_noise(power: Array, tissue: Array, noise: Array, snr_threshold_db: fl
     planes = xp.arange(power.shape[0])[:, None, None]
     deepest = xp.where(loud, planes, -1).max(axis=0)
     return tissue & (planes <= deepest)
+
+
+def median_by_plane(values: Array, chosen: Array) -> list[float]:
+    """Return the median of what is chosen of each plane, 0 where that is nothing.
+
+    Parameters
+    ----------
+    values
+        float32 (z, axis 1, axis 2), NumPy or CuPy.
+    chosen
+        Boolean of the same shape.
+    """
+    if is_device_array(values):
+        return median_by_plane_at_once(values, chosen)
+    return [
+        float(np.median(plane[mask])) if mask.any() else 0.0
+        for plane, mask in zip(values, chosen, strict=True)
+    ]
+
+
+def median_by_plane_at_once(values: Array, chosen: Array) -> list[float]:
+    """Do what `median_by_plane` does, to the bit, for all planes together.
+
+    One plane after the other a GPU would wait for the host several times a plane.
+    """
+    xp = namespace(values)
+    planes = len(values)
+    count = chosen.reshape(planes, -1).sum(axis=1)
+    ordered = xp.sort(xp.where(chosen, values, np.float32(np.inf)).reshape(planes, -1), axis=1)
+    middle = xp.maximum(xp.stack([count - 1, count], axis=1) // 2, 0)
+    middle = xp.minimum(middle, ordered.shape[1] - 1)
+    pairs = to_host(xp.take_along_axis(ordered, middle, axis=1))
+    means = (pairs[:, 0] + pairs[:, 1]) * np.float32(0.5)
+    return [float(m) for m in np.where(to_host(count) > 0, means, np.float32(0))]
 
 
 def box_sums(values: Array, width: int) -> Array:

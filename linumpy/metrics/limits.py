@@ -66,6 +66,11 @@ LIMITS = {
     "agarose_coverage": Limits(0.05, 0.01, higher_is_better=True),
     # Tissue whose lost light cannot be made up for.
     "capped_share": Limits(0.1, 0.3),
+    # Grey and white matter differ by a factor of two (Wang et al., NeuroImage 165, 56, 2018).
+    "mu_error": Limits(0.5, 1.5),
+    # Standard errors of reported exponents: beyond three, attenuation does not go with brightness
+    # as Klett's inversion takes it to, on which mu rests.
+    "exponent_departure": Limits(3, 6),
     "empty_fraction": Limits(0.5, 0.8),
     "seam": Limits(0.12, 0.25),
     "profile_quality": Limits(0.5, 0.3, higher_is_better=True),

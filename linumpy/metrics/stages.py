@@ -252,7 +252,17 @@ def compensate_attenuation(model: Any, found: StageMetrics) -> None:
         mu, error = (to_host(a).astype(float) for a in (model.mu_per_mm, model.mu_error_per_mm))
         told = (mu > 0) & (error > 0)
         share = float(np.median(error[told] / mu[told])) if told.any() else 0.0
-        found.add("mu_error", share, "", "median standard error of the attenuation, relatively")
+        found.add(
+            "mu_error", share, "", "median standard error of the attenuation, relatively",
+            "mu_error",
+        )  # fmt: skip
+    found.add(
+        "exponent_departure",
+        model.exponent_departure,
+        "",
+        "how far attenuation goes with brightness otherwise than reported, in standard errors",
+        "exponent_departure",
+    )
 
 
 @figures_of("normalize_intensities_per_slice")

@@ -8,7 +8,12 @@ from scipy.ndimage import map_coordinates
 
 from linumpy.core.device import to_host
 from linumpy.geometry.turned import Turn
-from linumpy.intensity.attenuation_exponent import PRIOR_ERROR, PRIOR_EXPONENT, find_exponent
+from linumpy.intensity.attenuation_exponent import (
+    PRIOR_ERROR,
+    PRIOR_EXPONENT,
+    Exponent,
+    find_exponent,
+)
 from linumpy.intensity.attenuation_tissue import find_tissue
 from linumpy.intensity.compensate_attenuation import (
     attenuation_gain,
@@ -26,6 +31,7 @@ from linumpy.intensity.quality_map import (
     placed_map,
     weights_at,
 )
+from linumpy.metrics.limits import LIMITS
 from linumpy.stage_params.intensity import AttenuationParams
 
 STEP_MM = 0.01
@@ -176,11 +182,26 @@ def test_the_exponent_comes_from_the_data(xp, rng, true):
     seen = power * np.exp(-2 * optical) * rng.gamma(50, 1 / 50, power.shape)
     arrays = (xp.asarray(a.astype(np.float32)) for a in (seen, optical))
     shown, depth = arrays
-    k, error = find_exponent(shown, shown > 0, depth, STEP_MM)
-    assert abs(k - true) <= 0.55 * abs(PRIOR_EXPONENT - true) + 0.02
-    assert abs(k - true) < 2 * error < 2 * PRIOR_ERROR
+    found = find_exponent(shown, shown > 0, depth, STEP_MM)
+    assert abs(found.k - true) <= 0.55 * abs(PRIOR_EXPONENT - true) + 0.02
+    assert abs(found.k - true) < 2 * found.error < 2 * PRIOR_ERROR
+    assert found.seen == pytest.approx(true, abs=0.1)
     few = find_exponent(shown[:, :10, :10], shown[:, :10, :10] > 0, depth[:, :10, :10], STEP_MM)
-    assert few == (PRIOR_EXPONENT, PRIOR_ERROR)
+    assert few == Exponent(PRIOR_EXPONENT, PRIOR_ERROR, None)
+
+
+@pytest.mark.parametrize(("true", "found"), [(0.6, False), (-0.5, True)])
+def test_steep_tissue_that_is_dark_is_told(xp, rng, true, found):
+    """Steep tissue is brighter, as reported, or darker."""
+    level = rng.uniform(-0.5, 0.5, (1, 40, 40)) + np.zeros((40, 1, 1))
+    mu = 2.5 * np.exp(true * level)
+    optical = np.cumsum(mu, axis=0) * STEP_MM
+    seen = 1e4 * np.exp(level - 2 * optical) * rng.gamma(50, 1 / 50, mu.shape)
+    shown, depth = (xp.asarray(a.astype(np.float32)) for a in (seen, optical))
+    exponent = find_exponent(shown, shown > 0, depth, STEP_MM)
+    assert exponent.seen is not None
+    departure = abs(exponent.seen - PRIOR_EXPONENT) / PRIOR_ERROR
+    assert (departure > LIMITS["exponent_departure"].warning) is found
 
 
 def test_weights_survive_their_code(xp, rng):

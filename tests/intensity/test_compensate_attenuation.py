@@ -15,8 +15,6 @@ from linumpy.intensity.compensate_attenuation import (
     bin_size,
     compensate_attenuation,
     estimate_attenuation,
-    median_by_plane,
-    median_by_plane_at_once,
 )
 from linumpy.intensity.compensate_attenuation_methods import (
     box_sums,
@@ -26,6 +24,8 @@ from linumpy.intensity.compensate_attenuation_methods import (
     fit_end,
     gaussian,
     gaussian_by_matrices,
+    median_by_plane,
+    median_by_plane_at_once,
     tail_of,
     tail_smith,
 )

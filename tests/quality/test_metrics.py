@@ -296,6 +296,29 @@ def test_depths_that_are_not_known_are_said() -> None:
     assert any("no pair measured a depth" in text for text in found.warnings)
 
 
+@pytest.mark.parametrize(
+    ("seen", "status"),
+    [(None, "ok"), (0.6, "ok"), (1.3, "ok"), (0.2, "warning"), (-0.3, "error"), (1.5, "warning")],
+)
+def test_attenuation_that_does_not_go_with_brightness_is_a_finding(
+    seen: float | None, status: str
+) -> None:
+    model = replace(MODELS["compensate_attenuation"], exponent_seen=seen)
+    found = measure("compensate_attenuation", model)
+    assert found is not None and found.metrics["exponent_departure"].status == status
+
+
+@pytest.mark.parametrize(("error", "status"), [(0.3, "ok"), (0.6, "warning"), (2.0, "error")])
+def test_attenuation_that_is_not_known_is_a_finding(error: float, status: str) -> None:
+    mu = np.full((4, 2, 2), 2.0)
+    model = replace(
+        MODELS["compensate_attenuation"], mu_per_mm=mu, mu_error_per_mm=np.float16(error * mu)
+    )
+    found = measure("compensate_attenuation", model)
+    assert found is not None and found.metrics["mu_error"].status == status
+    assert found.metrics["mu_error"].value == pytest.approx(error, rel=1e-3)
+
+
 def test_depth() -> None:
     assert values("crop_3d_mosaic_below_interface")["interface_planes"] == pytest.approx(3)
     assert values("crop_3d_mosaic_below_interface")["tilt"] == pytest.approx(50)
