@@ -58,6 +58,18 @@ def _of_ideal(result: Result) -> float | None:
     return None if not best or ours is None else ours / best
 
 
+def _over_stated(name: str) -> Callable[[Result], float | None]:
+    """Return the error of µ over its bound: the larger of 10 % and its stated standard error."""
+
+    def read(result: Result) -> float | None:
+        value = _figure(name)(result)
+        return (
+            None if value is None else value / max(10, _detail(name, "stated_percent")(result) or 0)
+        )
+
+    return read
+
+
 STEPS = {
     "tile_positions_px": ({"register_tiles", "scan_distortion"}, 0.3),
     "slice_z_voxel": ({"register_slices"}, 2),
@@ -97,11 +109,28 @@ METRICS = (
     Metric("µ of grey matter, signed", "%", _detail("attenuation_grey_percent", "signed")),
     Metric("µ of white matter", "%", _figure("attenuation_white_percent"), 10, 10),
     Metric("µ of white matter, signed", "%", _detail("attenuation_white_percent", "signed")),
+    Metric(
+        "µ of grey matter, over 10 % or its stated error",
+        "",
+        _over_stated("attenuation_grey_percent"),
+        1,
+        1,
+    ),
+    Metric(
+        "µ of white matter, over 10 % or its stated error",
+        "",
+        _over_stated("attenuation_white_percent"),
+        1,
+        1,
+    ),
     Metric("brightness with depth", "%", _figure("axial_flatness_percent"), 5, 5),
     Metric("seams", "", _figure("seams"), 0.02, 0.02),
     Metric("correlation", "", _detail("correlation", "pearson"), 0.65, 0.65, at_least=True),
     Metric("correlation, ideal run", "", _detail("correlation", "pearson_ideal"), at_least=True),
     Metric("correlation over ideal", "", _of_ideal, 0.9, 0.9, at_least=True),
+    Metric(
+        "correlation over its bound", "", _figure("correlation_of_bound"), 0.9, 0.9, at_least=True
+    ),
     Metric("good slices dropped", "", lambda r: float(len(r.get("left_out", ()))), 0, 0),
     Metric("flags raised", "", lambda r: float(len(r["flags"])) if "flags" in r else None),
     Metric("steps off without a flag", "", _silent, 0, 0),

@@ -35,6 +35,7 @@ def attenuation_figures(run: Run, truth: Truth) -> dict[str, Figure]:
     if volume is None and tissue is None:
         return _none("the truth does not know the classes' attenuation")
     found: dict[int, list[np.ndarray]] = {label: [] for label in CLASS_NAMES}
+    stated: dict[int, list[np.ndarray]] = {label: [] for label in CLASS_NAMES}
     medians: dict[int, dict[int, float]] = {label: {} for label in CLASS_NAMES}
     for slice_id, model in run.slice_models(_STEM).items():
         if not has_slice_truth(run, truth, slice_id):
@@ -56,18 +57,23 @@ def attenuation_figures(run: Run, truth: Truth) -> dict[str, Figure]:
             chosen = upper & (label == number)
             pair = np.stack([mu[chosen], true[chosen]])
             found[number].append(pair)
+            if "mu_error_per_mm" in model and np.shape(model["mu_error_per_mm"]) == mu.shape:
+                error = np.asarray(model["mu_error_per_mm"], float)[chosen]
+                stated[number].append(error / pair[0])
             if pair.size:
                 middle = np.median(pair, axis=1)
                 medians[number][slice_id] = float(100 * (middle[0] / middle[1] - 1))
     if not any(found.values()):
         return _none(f"no models/zNN/{_STEM} of a slice that the truth knows")
     return {
-        f"attenuation_{name}_percent": _figure(np.concatenate(found[n], axis=1), medians[n])
+        f"attenuation_{name}_percent": _figure(
+            np.concatenate(found[n], axis=1), medians[n], np.concatenate([*stated[n], []])
+        )
         for n, name in CLASS_NAMES.items()
     }
 
 
-def _figure(pair: np.ndarray, slices: dict[int, float]) -> Figure:
+def _figure(pair: np.ndarray, slices: dict[int, float], stated: np.ndarray) -> Figure:
     if not pair.size:
         return not_measured("the slices show none of it", "%", target=TARGET_PERCENT)
     ours, true = np.median(pair, axis=1)
@@ -78,6 +84,7 @@ def _figure(pair: np.ndarray, slices: dict[int, float]) -> Figure:
         pair.shape[1],
         target=TARGET_PERCENT,
         signed=float(100 * (ours / true - 1)),
+        stated_percent=float(100 * np.median(stated)) if stated.size else None,
         median_per_mm=float(ours),
         true_per_mm=float(true),
         ratio_quartiles=np.percentile(ratio, [25, 50, 75]),

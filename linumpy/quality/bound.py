@@ -21,6 +21,7 @@ from linumpy.quality.run import Run
 from linumpy.quality.slice_truth import tissue_of
 from linumpy.quality.truth import Truth
 from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab, on_truth_grid, slice_frame
+from linumpy.store.untrusted import read_arrays
 
 _ATTENUATION, _NORMALIZATION = "compensate_attenuation", "normalize_intensities_per_slice"
 
@@ -42,17 +43,28 @@ class TrueSignal:
         record = read_json(truth.path / "truth.json")
         tissue = tissue_of(truth)
         axial = record.get("axial", {})
-        self.known = tissue is not None and "noise_rms" in record and "focus_um" in axial
-        if not self.known or tissue is None:
+        volume = truth.path / "mu.ome.zarr"
+        told = tissue is not None or volume.exists()
+        self.known = told and "noise_rms" in record and "focus_um" in axial
+        if not self.known:
             return
         from scipy.ndimage import uniform_filter
+
+        from linumpy.io.omezarr import open_image
 
         self._noise = float(record["noise_rms"])
         self._focus, self._rayleigh = float(axial["focus_um"]), float(axial["rayleigh_um"])
         self._clean = np.asarray(clean.array, np.float32)
         self._voxel_mm = clean.voxel_um[0] / 1000
-        # Speckle-free texture is no attenuation: as of `truth_block`.
-        self._mu = tissue.mu(np.asarray(uniform_filter(self._clean, 3))) * (self._clean > 0)
+        if volume.exists():
+            self._mu = np.asarray(open_image(volume).array, np.float32)
+        elif tissue is not None:
+            # Speckle-free texture is no attenuation: as of `truth_block`.
+            self._mu = tissue.mu(np.asarray(uniform_filter(self._clean, 3)))
+        self._mu = self._mu * (self._clean > 0)
+        fields = truth.path / "fields.npz"
+        self._rolloff = read_arrays(fields).get("rolloff") if fields.exists() else None
+        self._sample_um = float(record["voxel_um"][0]) if self._rolloff is not None else 0.0
         self._depth_um = clean.translation_um[0] + np.arange(len(self._clean)) * clean.voxel_um[0]
 
     def gain_and_snr(
@@ -64,8 +76,12 @@ class TrueSignal:
         share = np.clip(edge, 0, 1)[:, None, None]
         step = self._mu * share * self._voxel_mm
         optical = (np.cumsum(step, axis=0) - step / 2)[planes]
-        place = self._depth_um[planes] - face_um + gap_um - self._focus
-        response = 1 / (1 + (place / self._rayleigh) ** 2)
+        place = self._depth_um[planes] - face_um + gap_um
+        response = 1 / (1 + ((place - self._focus) / self._rayleigh) ** 2)
+        if self._rolloff is not None:
+            response = response * np.interp(
+                place, np.arange(len(self._rolloff)) * self._sample_um, self._rolloff
+            )
         signal = self._clean[planes] ** 2 * np.exp(-2 * optical) * response[:, None, None]
         return np.exp(optical), signal / self._noise**2
 
