@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.brain.output import load_slices
 from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_pairwise import register_pair
+from linumpy.brain.slice_folder import load_slices
 from linumpy.brain.slice_planes import SliceVolume, Window
 from linumpy.core.device import Array
 from linumpy.geometry.turned import rotation_matrix

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Align the brain."""
     args = parse(build_parser(), argv)
 
-    from linumpy.brain.align_to_ras import align_brain
+    from linumpy.brain.align_brain import align_brain
     from linumpy.core.device import resolve
 
     model = align_brain(

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Check the atlas."""
     args = parse(build_parser(), argv)
 
-    from linumpy.brain.align_to_ras import check_atlas
+    from linumpy.brain.align_brain import check_atlas
 
     sys.stdout.write(check_atlas(args.input, read_params(args)) + "\n")
 

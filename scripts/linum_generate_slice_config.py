@@ -53,7 +53,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
     args = parse(build_parser(), argv)
-    from linumpy.io.tables import parse_ids, write_slice_config
+    from linumpy.io.table_rows import parse_ids
+    from linumpy.io.tables import write_slice_config
     from linumpy.mosaic.slice_config import generate_slice_config
     from linumpy.store.atomic import refuse_existing
 

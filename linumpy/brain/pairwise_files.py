@@ -85,8 +85,8 @@ def register_pairwise(
         When the volumes are not two slices in order.
     """
     from linumpy.brain.manual.transforms import FILE_NAME, write_transform
-    from linumpy.brain.output import load_slices
     from linumpy.brain.register_pairwise import register_pair
+    from linumpy.brain.slice_folder import load_slices
     from linumpy.geometry.turned import rotation_matrix
     from linumpy.io.models import save_model
     from linumpy.params import build

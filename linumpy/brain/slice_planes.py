@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from linumpy.core.device import Array, namespace
-from linumpy.geometry.correlation import flatten
+from linumpy.geometry.flatten import flatten
 
 Window = tuple[slice, slice]
 
@@ -168,7 +168,7 @@ def flatten_tissue(planes: Array, valid: Array | None) -> Array:
     Parameters
     ----------
     planes, valid
-        As of `linumpy.geometry.correlation.flatten`.
+        As of `linumpy.geometry.flatten.flatten`.
 
     Returns
     -------

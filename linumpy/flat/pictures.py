@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linumpy.brain.output import placed_by_table, used_ids
 from linumpy.brain.register_slices import SliceVolume
+from linumpy.brain.slice_folder import placed_by_table, used_ids
 from linumpy.core.device import CPU, Array, Device, namespace
 from linumpy.core.errors import InputError
 from linumpy.flat.stitch_2d import KIND

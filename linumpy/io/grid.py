@@ -31,7 +31,7 @@ from linumpy.io.omezarr import (
 from linumpy.io.reading import reading
 from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.io.stage_axes import parse_stage_to_array
-from linumpy.io.tables import LARGEST_ID
+from linumpy.io.table_rows import LARGEST_ID
 from linumpy.store.remote import require
 from linumpy.store.untrusted_zarr import metadata_of
 

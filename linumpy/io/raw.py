@@ -21,7 +21,7 @@ from linumpy.core.errors import InputError
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
 from linumpy.io.raw_files import image_files
 from linumpy.io.raw_folders import SLICE_NAME, TILE_PREFIX, ids_text, walk_raw_folders
-from linumpy.io.tables import LARGEST_ID
+from linumpy.io.table_rows import LARGEST_ID
 
 logger = logging.getLogger("linumpy")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.core.errors import InputError
-from linumpy.io.tables import LARGEST_ID
+from linumpy.io.table_rows import LARGEST_ID
 
 _IN_NAME = re.compile(r"(?<![A-Za-z0-9])z([0-9]+)(?![A-Za-z0-9])")
 

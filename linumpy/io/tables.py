@@ -5,172 +5,22 @@ Tables are read whole, checked row by row, and written anew by rename; none is e
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from linumpy.core.errors import InputError
+from linumpy.io.table_rows import (
+    id_cell,
+    listed_ids,
+    number_cell,
+    read_rows,
+    table_text,
+    truth_cell,
+)
 from linumpy.store.atomic import write_text
-from linumpy.store.untrusted import TABLE_NBYTES, quoted, read_bounded, shown
-
-_TRUE = frozenset({"true", "1", "1.0", "yes", "y", "t"})
-_FALSE = frozenset({"false", "0", "0.0", "no", "n", "f"})
-
-LARGEST_ID = 99_999
-"""Largest slice id: lists are made of all ids between the first and the last."""
-
-_MOST_ROWS = 100_000
-_MOST_COLUMNS = 1000
-_LARGEST_NUMBER = 1e15
-_IDS_IN_A_MESSAGE = 50
-
-
-def parse_slice_id(text: str) -> int:
-    """Read a slice id such as ``1``, ``1.0`` or ``"01"``.
-
-    Raises
-    ------
-    ValueError
-        When the text is not a whole number from 0 to `LARGEST_ID`.
-    """
-    number = float(text.strip().strip("'\""))
-    if not number.is_integer() or not 0 <= number <= LARGEST_ID:
-        raise ValueError(f"{text!r} is not a slice id")
-    return int(number)
-
-
-def parse_ids(text: str) -> tuple[int, ...]:
-    """Read a list of slice ids such as ``7,9-12``; empty text gives none.
-
-    Raises
-    ------
-    InputError
-        When a part is neither an id nor a rising range of ids.
-    """
-    ids: set[int] = set()
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        low, dash, high = part.partition("-")
-        try:
-            first = int(low)
-            last = int(high) if dash else first
-        except ValueError:
-            first, last = 1, 0
-        if last < first:
-            raise InputError(
-                f"slice ids {quoted(text)}: {quoted(part)} is neither an id nor a range like 9-12"
-            )
-        if last > LARGEST_ID:
-            raise InputError(
-                f"slice ids {quoted(text)}: {quoted(part)}, expected ids up to {LARGEST_ID}"
-            )
-        ids.update(range(first, last + 1))
-    return tuple(sorted(ids))
-
-
-def _read_rows(
-    path: Path, required: Sequence[str], optional: Sequence[str] = ()
-) -> tuple[list[str], Iterator[tuple[str, dict[str, str]]]]:
-    """Return the header and, one at a time, each row's place for messages and its cells as text."""
-    try:
-        text = read_bounded(path, TABLE_NBYTES).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such table") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error})") from error
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-    except csv.Error as error:
-        raise InputError(f"{path}: not a CSV table ({error})") from error
-    if len(header) > _MOST_COLUMNS:
-        raise InputError(f"{path}: {len(header)} columns, expected at most {_MOST_COLUMNS}")
-    missing = [name for name in required if name not in header]
-    if missing:
-        wanted = ",".join([*required, *optional])
-        raise InputError(
-            f"{path}: lacks the column {', '.join(missing)}; "
-            f"expected a comma-separated header {wanted}"
-        )
-    repeated = sorted(name for name, times in Counter(header).items() if times > 1)
-    if repeated:
-        names = ", ".join(map(shown, repeated[:8]))
-        raise InputError(f"{path}: column {names} stands twice in the header")
-    return header, _rows(path, reader, header)
-
-
-def _rows(path: Path, reader: Any, header: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    n_rows = 0
-    try:
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            where = f"{path}, line {reader.line_num}"
-            if len(cells) != len(header):
-                raise InputError(
-                    f"{where}: {len(cells)} cells, expected {len(header)} as in the header"
-                )
-            n_rows += 1
-            if n_rows > _MOST_ROWS:
-                raise InputError(f"{where}: expected at most {_MOST_ROWS} rows")
-            yield where, dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        raise InputError(f"{path}: not a CSV table ({error})") from error
-
-
-def _listed(ids: Iterable[int]) -> str:
-    texts = [str(slice_id) for slice_id in ids]
-    more = len(texts) - _IDS_IN_A_MESSAGE
-    return ", ".join(texts[:_IDS_IN_A_MESSAGE]) + (f" and {more} more" if more > 0 else "")
-
-
-def _number(where: str, row: Mapping[str, str], name: str) -> float:
-    try:
-        value = float(row[name])
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{where}: {name} is {quoted(row[name])}, expected a finite number")
-    if abs(value) > _LARGEST_NUMBER:
-        raise InputError(
-            f"{where}: {name} is {quoted(row[name])}, expected at most {_LARGEST_NUMBER:g}"
-        )
-    return value
-
-
-def _slice_id(where: str, row: Mapping[str, str], name: str) -> int:
-    try:
-        return parse_slice_id(row[name])
-    except (ValueError, OverflowError):
-        raise InputError(f"{where}: {name} is {quoted(row[name])}, expected a slice id") from None
-
-
-def _truth(where: str, row: Mapping[str, str], name: str) -> bool | None:
-    """Return a yes or no, None where the cell is empty."""
-    text = row[name].strip().lower()
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    if text:
-        raise InputError(f"{where}: {name} is {quoted(row[name])}, expected true or false")
-    return None
-
-
-def _table_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-# --- shifts_xy.csv
 
 
 @dataclass(frozen=True)
@@ -222,7 +72,7 @@ def write_shifts(
         [repr(float(value)) for value in dataclasses.astuple(shift)[: len(header)]]
         for shift in shifts
     ]
-    write_text(path, _table_text(header, rows), overwrite=overwrite)
+    write_text(path, table_text(header, rows), overwrite=overwrite)
 
 
 def read_shifts(path: Path | str) -> tuple[XYShift, ...]:
@@ -235,11 +85,11 @@ def read_shifts(path: Path | str) -> tuple[XYShift, ...]:
         row's ``fixed_id`` the ``moving_id`` of the row before, ids rising. Names file and line.
     """
     path = Path(path)
-    header, rows = _read_rows(path, _SHIFT_COLUMNS, ("reliable",))
+    header, rows = read_rows(path, _SHIFT_COLUMNS, ("reliable",))
     corrections = [name for name in _CORRECTION_COLUMNS if name in header]
     shifts: list[XYShift] = []
     for where, row in rows:
-        fixed, moving = (_slice_id(where, row, name) for name in ("fixed_id", "moving_id"))
+        fixed, moving = (id_cell(where, row, name) for name in ("fixed_id", "moving_id"))
         if shifts and fixed != shifts[-1].moving_id:
             twice = fixed <= shifts[-1].fixed_id
             raise InputError(
@@ -248,9 +98,9 @@ def read_shifts(path: Path | str) -> tuple[XYShift, ...]:
             )
         if moving <= fixed:
             raise InputError(f"{where}: moving_id is {moving}, expected more than fixed_id {fixed}")
-        x_px, y_px, x_mm, y_mm = (_number(where, row, name) for name in _SHIFT_COLUMNS[2:])
-        reliable = "reliable" not in header or _truth(where, row, "reliable") is not False
-        added = {name: _number(where, row, name) for name in corrections}
+        x_px, y_px, x_mm, y_mm = (number_cell(where, row, name) for name in _SHIFT_COLUMNS[2:])
+        reliable = "reliable" not in header or truth_cell(where, row, "reliable") is not False
+        added = {name: number_cell(where, row, name) for name in corrections}
         shifts.append(XYShift(fixed, moving, x_px, y_px, x_mm, y_mm, reliable, **added))
     return tuple(shifts)
 
@@ -296,7 +146,7 @@ def offsets_from_shifts(
     if missing:
         raise InputError(
             f"{where}: no shift for slice {', '.join(f'z{i:02d}' for i in missing)}; "
-            f"its ids are {_listed(offsets)}"
+            f"its ids are {listed_ids(offsets)}"
         )
     return {slice_id: offsets[slice_id] for slice_id in ids}
 
@@ -315,9 +165,6 @@ def position_corrections_um(shifts: Iterable[XYShift]) -> dict[int, tuple[float,
         y_um -= shift.y_correction_mm * 1e3
         corrections[shift.moving_id] = (x_um, y_um)
     return corrections
-
-
-# --- slice_config.csv
 
 
 @dataclass(frozen=True)
@@ -379,7 +226,7 @@ def write_slice_config(
         [_cell(row, name) for name in _CONFIG_COLUMNS] + [row.extra.get(name, "") for name in extra]
         for row in ordered
     ]
-    write_text(path, _table_text([*_CONFIG_COLUMNS, *extra], lines), overwrite=overwrite)
+    write_text(path, table_text([*_CONFIG_COLUMNS, *extra], lines), overwrite=overwrite)
 
 
 def _cell(row: SliceConfig, name: str) -> str:
@@ -415,7 +262,7 @@ def read_slice_config(
         two rows, or one is wanted that the acquisition does not have. Names file and line.
     """
     path = Path(path)
-    header, rows = _read_rows(path, ("slice_id",), ("use",))
+    header, rows = read_rows(path, ("slice_id",), ("use",))
     known = None if known_ids is None else sorted(set(known_ids))
     configs: dict[int, SliceConfig] = {}
     lines: dict[int, str] = {}
@@ -425,11 +272,11 @@ def read_slice_config(
             if name not in header:
                 continue
             if name == "slice_id":
-                values[name] = _slice_id(where, row, name)
+                values[name] = id_cell(where, row, name)
             elif kind.startswith("bool"):
-                values[name] = _truth(where, row, name)
+                values[name] = truth_cell(where, row, name)
             elif kind.startswith("float"):
-                values[name] = _number(where, row, name) if row[name].strip() else None
+                values[name] = number_cell(where, row, name) if row[name].strip() else None
             else:
                 values[name] = row[name]
         extra = {name: row[name] for name in header if name not in _CONFIG_COLUMNS}
@@ -442,7 +289,7 @@ def read_slice_config(
         if known is not None and config.used and config.slice_id not in known:
             raise InputError(
                 f"{where}: slice z{config.slice_id:02d} is not one of the acquisition's, whose "
-                f"ids are {_listed(known)}"
+                f"ids are {listed_ids(known)}"
             )
         configs[config.slice_id], lines[config.slice_id] = config, where
     return tuple(configs[slice_id] for slice_id in sorted(configs))

@@ -1,44 +1,18 @@
-"""What is measured of each stage: figures read from its model.
+"""Metrics of the stages of a slice, and those of any stage by the name of its model.
 
-Those of newer stages stand beside their models, with the same decorator.
+Newer stages have theirs beside their models, with the same decorator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from linumpy.core.device import to_host
-from linumpy.metrics.depths import depth_metrics
+from linumpy.metrics import brain_stages as brain_stages  # registers its functions
 from linumpy.metrics.figures import StageMetrics
-
-Reader = Callable[[Any, StageMetrics], None]
-
-READERS: dict[str, tuple[str, Reader]] = {}
-"""Name of the stage and function that reads its figures, by stem of the model's file."""
-
-
-def figures_of(stage: str, *stems: str) -> Callable[[Reader], Reader]:
-    """Register the function that adds a stage's figures, read from its model.
-
-    Parameters
-    ----------
-    stage
-        Its name, and the stem of its model.
-    stems
-        Other stems of such models.
-    """
-
-    def register(reader: Reader) -> Reader:
-        READERS.update(dict.fromkeys((stage, *stems), (stage, reader)))
-        return reader
-
-    return register
-
-
-# --- models of the acquisition
+from linumpy.metrics.readers import READERS, figures_of, median_of, rms_per_axis, share_of
 
 
 @figures_of("detect_focal_curvature")
@@ -122,9 +96,6 @@ def compensate_psf(model: Any, found: StageMetrics) -> None:
         )
 
 
-# --- models of a slice
-
-
 @figures_of("register_tiles")
 def register_tiles(model: Any, found: StageMetrics) -> None:
     """Say how many tiles and pairs hold together, and how well."""
@@ -134,11 +105,11 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
     found.add("n_tiles", len(model.tiles), "", "tiles imaged")
     found.add("n_pairs", len(model.pairs), "", "pairs of neighbours")
     # Tiles of bare agarose match nothing, and need not.
-    found.add("accepted_share", _share(len(accepted), len(model.pairs)), "", "pairs accepted")
+    found.add("accepted_share", share_of(len(accepted), len(model.pairs)), "", "pairs accepted")
     clear = [p for p in model.pairs if p["confidence"] >= _CLEAR]
     found.add(
         "clear_accepted_share",
-        _share(sum(p["accepted"] for p in clear), len(clear)) if len(clear) >= _FEW else None,
+        share_of(sum(p["accepted"] for p in clear), len(clear)) if len(clear) >= _FEW else None,
         "",
         "pairs that match clearly and were accepted",
         "clear_pairs_share",
@@ -152,33 +123,35 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
     )
     found.add(
         "held_by_stage_share",
-        _share(alone, len(model.tiles)),
+        share_of(alone, len(model.tiles)),
         "",
         "tiles that no pair holds",
         "unregistered_tiles_share",
     )
     found.add(
         "confidence",
-        _median(p["confidence"] for p in accepted),
+        median_of(p["confidence"] for p in accepted),
         "",
         "median over accepted pairs",
         "confidence",
     )
     found.add(
         "residual_rms",
-        _rms(np.asarray(p["residual_um"]) / pixel for p in accepted),
+        rms_per_axis(np.asarray(p["residual_um"]) / pixel for p in accepted),
         "pixel",
         "accepted pairs against the solved positions",
         "rms_residual",
     )
     moves = [np.subtract(t["corner_um"], t["stage_corner_um"]) / pixel for t in model.tiles]
-    found.add("stage_error_rms", _rms(moves), "pixel", "solved positions against the stage's")
+    found.add(
+        "stage_error_rms", rms_per_axis(moves), "pixel", "solved positions against the stage's"
+    )
     ratios = [
         abs(np.log(p["overlap_mean_a"] / p["overlap_mean_b"]))
         for p in accepted
         if (p["overlap_mean_a"] or 0) > 0 and (p["overlap_mean_b"] or 0) > 0
     ]
-    found.add("seam", _median(ratios), "", "median |ln brightness ratio| of overlaps", "seam")
+    found.add("seam", median_of(ratios), "", "median |ln brightness ratio| of overlaps", "seam")
 
 
 _CLEAR = 0.5
@@ -290,230 +263,6 @@ def normalize_intensities_per_slice(model: Any, found: StageMetrics) -> None:
     )
 
 
-# --- models of the brain
-
-
-@figures_of("detect_rehoming", "rehoming_report")
-def detect_rehoming(model: Any, found: StageMetrics) -> None:
-    """Say how often the stage did what stages do not do."""
-    found.add("n_steps", model.n_steps, "", "steps between slices")
-    found.add("n_mended", model.n_mended, "", "steps that were mended")
-    found.add("n_kept", model.n_kept, "", "large steps that were kept")
-    found.add("n_unreliable", model.n_unreliable, "", "steps that are not reliable")
-    for event in model.events:
-        if event["kind"] == "large_step":
-            found.warnings.append(
-                f"slice z{event['slice_id']:02d}: a large step of the stage that lasts; "
-                "positions before and after it rest on registration"
-            )
-
-
-@figures_of("assess_slice_quality")
-def assess_slice_quality(model: Any, found: StageMetrics) -> None:
-    """Say how alike neighbours are, and what was left out."""
-    scores = [s["score"] for s in model.slices if s["score"] is not None]
-    out = [s for s in model.slices if s["exclude_reason"]]
-    found.add("n_slices", len(model.slices), "", "slices looked at")
-    found.add("lowest_score", min(scores, default=None), "", "of the slices with a score")
-    found.add("median_score", _median(scores), "", "of the slices with a score")
-    found.add(
-        "excluded_share", _share(len(out), len(model.slices)), "", "left out", "excluded_share"
-    )
-    for part, words in (("ssim", "structural similarity"), ("edges", "correlation of edges")):
-        values = [p[part] for p in model.pairs if p[part] is not None]
-        found.add(f"median_{part}", _median(values), "", f"{words} of neighbours, median")
-    for s in out:
-        found.warnings.append(f"slice z{s['slice_id']:02d} is left out: {s['exclude_reason']}")
-
-
-def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:
-    """Say how large the fields of slices are, and what they leave between neighbours."""
-    fields = [np.asarray(values, float) for values in record["fields_um"].values()]
-    found.add("deformation_rms", _rms(fields), "um", "fields of slices, along one axis")
-    found.add(
-        "deformation_max",
-        max((float(np.abs(values).max()) for values in fields), default=None),
-        "um",
-        "largest displacement that a field holds",
-        "deformation",
-    )
-    found.add(
-        "deformation_left",
-        _rms(np.array([pair["after_um"]]) for pair in record["pairs"]),
-        "um",
-        "what the fields leave of the displacement between two slices, along one axis",
-        "deformation_left",
-    )
-
-
-@figures_of("register_slices")
-def register_slices(model: Any, found: StageMetrics) -> None:
-    """Say how well the slices hold together, and how far they were moved."""
-    voxel = np.asarray(model.voxel_um)
-    accepted = [p for p in model.pairs if p["accepted"]]
-    offsets = np.array([s["offset_um"] for s in model.slices], float).reshape(-1, 3) / voxel
-    alone = [s["slice_id"] for s in model.slices if s["n_pairs"] == 0]
-    found.add("n_slices", len(model.slices), "", "slices registered")
-    found.add("n_pairs", len(model.pairs), "", "pairs that share planes")
-    # Without pairs, as at motor positions, there is nothing to accept.
-    found.add(
-        "accepted_share",
-        _share(len(accepted), len(model.pairs)),
-        "",
-        "pairs accepted",
-        "accepted_share",
-    )
-    found.add(
-        "confidence",
-        _median(p["confidence"] for p in accepted),
-        "",
-        "median over accepted pairs",
-        "confidence",
-    )
-    residuals = [
-        np.asarray(p["residual_um"])[1:] / voxel[1:]
-        for p in accepted
-        if p["residual_um"] is not None
-    ]
-    found.add(
-        "residual_rms",
-        _rms(residuals),
-        "pixel",
-        "accepted pairs against the solved positions",
-        "rms_residual",
-    )
-    found.add(
-        "depth_residual_rms",
-        _rms(
-            np.asarray(p["residual_um"][:1]) / voxel[0]
-            for p in accepted
-            if p["residual_um"] is not None and p.get("z_measured")
-        ),
-        "voxel",
-        "measured depths of accepted pairs against the solved ones",
-        "depth_residual",
-    )
-    if model.deformation is not None:
-        _deformation(model.deformation, found)
-    sizes = np.hypot(offsets[:, 1], offsets[:, 2])
-    found.add(
-        "translation_max",
-        float(sizes.max()) if len(sizes) else None,
-        "pixel",
-        "largest move from the motor position",
-        "translation",
-    )
-    turns = list(model.rotations_deg().values())
-    found.add(
-        "rotation_max",
-        max(turns, key=abs, default=None),
-        "degree",
-        "largest turn of a slice",
-        "rotation",
-    )
-    if len(offsets):
-        depth = offsets[:, 0]
-        found.add(
-            "z_offset_std", float(depth.std()), "voxel", "spread of depth offsets", "z_offset_std"
-        )
-        steps = np.diff(depth)
-        found.add(
-            "z_step_range",
-            float(np.ptp(steps)) if len(steps) else None,
-            "voxel",
-            "range of depth steps between slices, from the interval",
-            "z_offset_range",
-        )
-    depth_metrics(model, found)
-    if alone and len(model.slices) > 1:
-        found.warnings.append(
-            f"slices {_names(alone)} match no other slice and stay where the motors put them"
-        )
-
-
-@figures_of("auto_exclude_slices")
-def auto_exclude_slices(model: Any, found: StageMetrics) -> None:
-    """Say what was left out for lack of a match."""
-    found.add("n_slices", model.n_slices, "", "slices looked at")
-    found.add("n_unmatched_pairs", len(model.unmatched_pairs), "", "neighbours that do not match")
-    found.add(
-        "excluded_share",
-        _share(len(model.excluded), model.n_slices),
-        "",
-        "left out",
-        "excluded_share",
-    )
-    for s in model.excluded:
-        found.warnings.append(f"slice z{s['slice_id']:02d} is left out: {s['reason']}")
-
-
-@figures_of("interpolate_missing_slice", "interpolated_diagnostics")
-def interpolate_missing_slice(model: Any, found: StageMetrics) -> None:
-    """Say what a gap was filled from, or why it stays."""
-    match = model.match or {}
-    found.add("gap", model.gap_um, "um", "depth that no neighbour shows")
-    found.add("n_planes", model.n_planes, "", "planes that were made")
-    found.add("correlation", match.get("correlation"), "", "of the neighbours' most alike planes")
-    found.add("moved_correlation", match.get("moved_correlation"), "", "of the same after the map")
-    if model.failed:
-        found.warnings.append(
-            f"slice z{model.slice_id:02d}: the gap stays empty ({model.fallback_reason})"
-        )
-
-
-@figures_of("stack_slices_motor")
-def stack_slices_motor(model: Any, found: StageMetrics) -> None:
-    """Say how slices overlap in depth, and where tissue is missing."""
-    places = model.slices
-    shared = [p["overlap_px"] for p in places[1:]]
-    found.add("n_slices", len(places), "", "slices stacked")
-    found.add("overlap_min", min(shared, default=None), "voxel", "planes that slices share, least")
-    found.add("overlap_median", _median(shared), "voxel", "planes that slices share, median")
-    missing = 0
-    for above, place in zip(places, places[1:], strict=False):
-        begin = place["z_start_px"] + place["first_plane_px"]
-        gap = begin - (above["z_start_px"] + above["n_planes"])
-        if gap > 0:
-            missing += gap
-            found.warnings.append(
-                f"slices z{above['slice_id']:02d} and z{place['slice_id']:02d} leave a gap of "
-                f"{gap} planes"
-            )
-    height = max((p["z_start_px"] + p["n_planes"] for p in places), default=0)
-    found.add(
-        "empty_fraction", _share(missing, height), "", "planes without data", "empty_fraction"
-    )
-
-
-@figures_of("correct_bias_field")
-def correct_bias_field(model: Any, found: StageMetrics) -> None:
-    """Say what the field was learned from, and how strong it was."""
-    low, high = model.field_range
-    found.add(
-        "mask_coverage", model.tissue_fraction, "", "cells that taught the field", "mask_coverage"
-    )
-    found.add("field_min", low, "", "least of the field in tissue")
-    found.add("field_max", high, "", "largest of the field in tissue")
-    found.add("strength", model.strength, "", "share of it that was taken off")
-
-
-@figures_of("align_to_ras")
-def align_to_ras(model: Any, found: StageMetrics) -> None:
-    """Say how well the brain matches the atlas, and how clear its orientation is."""
-    found.add("overlap", model.overlap, "", "tissue that lies within the atlas", "atlas_overlap")
-    found.add(
-        "margin",
-        model.margin,
-        "",
-        "how much less like the atlas the next best orientation is",
-        "orientation_margin",
-    )
-    found.add("likeness", model.likeness, "nat", "mutual information of brain and atlas")
-    found.add("tilt", model.tilt_deg, "degree", "turn beyond the exchange of axes")
-    for axis, scale in zip(("z", "axis_1", "axis_2"), model.scale, strict=True):
-        found.add(f"scale_{axis}", scale, "", "size in the atlas over that in the brain")
-
-
 def measure(stem: str, model: Any) -> StageMetrics | None:
     """Return the figures of a model; None when no stage of that name has any.
 
@@ -532,22 +281,3 @@ def measure(stem: str, model: Any) -> StageMetrics | None:
     found = StageMetrics(stage)
     reader(model, found)
     return found
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return float(np.median(known)) if known else None
-
-
-def _rms(vectors: Iterable[np.ndarray]) -> float | None:
-    """Return the RMS an axis."""
-    known = np.array(list(vectors), float)
-    return float(np.sqrt(np.mean(known**2))) if known.size else None
-
-
-def _names(ids: Iterable[int]) -> str:
-    return ", ".join(f"z{slice_id:02d}" for slice_id in ids)

@@ -46,7 +46,7 @@ def assess_folder(
     InputError
         When no slice is left; the scores are written all the same.
     """
-    from linumpy.brain.output import find_slices, load_slices
+    from linumpy.brain.slice_folder import find_slices, load_slices
 
     params = build(QualityParams, values)
     rows = () if config_in is None else read_slice_config(config_in)

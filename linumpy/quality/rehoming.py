@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from linumpy.io.omezarr import open_image
-from linumpy.io.tables import parse_slice_id
+from linumpy.io.table_rows import parse_slice_id
 from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth

@@ -15,7 +15,7 @@ from linumpy.brain.deformation_model import fields_of
 from linumpy.core.errors import InputError
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.io.models import read_json
-from linumpy.io.tables import LARGEST_ID
+from linumpy.io.table_rows import LARGEST_ID
 from linumpy.store.untrusted import TABLE_NBYTES, read_arrays, read_bounded
 
 PRIOR_ONLY = -1

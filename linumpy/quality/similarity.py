@@ -19,9 +19,9 @@ from linumpy.geometry.correlation import (
     correlation_surface,
     fetch_surfaces,
     find_peak,
-    flatten,
     start_correlation,
 )
+from linumpy.geometry.flatten import flatten
 from linumpy.intensity.tissue import TISSUE_RANGE
 
 SSIM_WINDOW_PX = 7

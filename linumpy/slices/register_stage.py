@@ -17,21 +17,18 @@ from linumpy.io.grid import GridInfo
 from linumpy.io.models import load_model
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
-from linumpy.tiles.register_tiles import (
+from linumpy.tiles.brightness import overlap_means, tile_brightness
+from linumpy.tiles.pairs import (
     PairResult,
     PendingPair,
-    Solution,
     TileEvidence,
     TilePair,
-    count_pairs,
     find_pairs,
     finish_pairs,
-    overlap_means,
-    solve_positions,
     start_pair,
-    tile_brightness,
     tile_evidence,
 )
+from linumpy.tiles.register_tiles import Solution, count_pairs, solve_positions
 from linumpy.tiles.scan_distortion import (
     ScanDistortion,
     ScanEvidence,

@@ -6,12 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.tiles.register_tiles import (
-    SECOND_LOOK_Z_SCORE,
-    PairResult,
-    Solution,
-    TilePair,
-)
+from linumpy.tiles.pairs import PairResult, TilePair
+from linumpy.tiles.register_tiles import SECOND_LOOK_Z_SCORE, Solution
 from linumpy.tiles.scan_distortion import FAST_AXIS, ScanEvidence, Strip
 
 _STRIP_PX, _MIN_STRIP_PX = 8, 4

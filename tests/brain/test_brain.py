@@ -8,15 +8,9 @@ import pytest
 import zarr
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from linumpy.brain.output import (
-    align_slice,
-    find_slices,
-    load_slices,
-    register_folder,
-    resolutions,
-    stack_folder,
-)
-from linumpy.brain.stack_slices_motor import open_slices
+from linumpy.brain.output import align_slice, register_folder, resolutions, stack_folder
+from linumpy.brain.slice_folder import find_slices, load_slices
+from linumpy.brain.slice_volumes import open_slices
 from linumpy.core.errors import InputError
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import volume_spec

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from linumpy.brain import local_fit
-from linumpy.brain import register_pairwise as module
+from linumpy.brain import local_fit, pair_match
 from linumpy.brain.kriging import fit_displacement
 from linumpy.brain.local_fit import fit_locally, has_room
 from linumpy.brain.local_shifts import measure_local_shifts
+from linumpy.brain.register_pairwise import register_pair
 from linumpy.brain.rigid import fit_rigid, middle_px
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.core.device import to_host
-from linumpy.geometry.correlation import flatten
+from linumpy.geometry.flatten import flatten
 from linumpy.geometry.shift_field import ShiftField, lattice_weights
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.stage_params.brain import RegisterParams
@@ -190,11 +190,11 @@ def slice_of(xp, slice_id, data):
 @pytest.mark.parametrize("side_px", [1024, 200])
 def test_a_deformed_pair_is_measured_by_its_parts(xp, monkeypatch, side_px):
     """Also when it is larger than what is fitted at once: all of it then counts."""
-    monkeypatch.setattr(module, "MAX_COARSE_SIDE_PX", side_px)
+    monkeypatch.setattr(pair_match, "MAX_COARSE_SIDE_PX", side_px)
     monkeypatch.setattr(local_fit, "_MIN_WINDOWS", 5)
     first, second = deformed_pair(3)
     params = RegisterParams(first_plane=0, expected_z=True, max_translation_px=20)
-    found = module.register_pair(
+    found = register_pair(
         slice_of(xp, 0, first), slice_of(xp, 1, second), (10.0, 10.0, 10.0), 0.0, params,
         expected_um=[0.0],
     )  # fmt: skip

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter1d
 
-from linumpy.brain import register_pairwise as module
-from linumpy.brain import slice_planes
+from linumpy.brain import pair_match, slice_planes
 from linumpy.brain.pair_depths import clear_maximum, depth_scores
+from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.register_slices import (
     motor_registration,
@@ -214,7 +214,7 @@ def test_large_slices_are_searched_coarsely_with_the_same_answer(xp, rng, tissue
     """Slices wider than the coarse side are binned first; the refinement is as fine as ever."""
     fixed = volume(xp, 0, cut(rng, tissue, 0))
     moving = volume(xp, 1, cut(rng, tissue, 1, (11.25, -9.5)))
-    monkeypatch.setattr(module, "MAX_COARSE_SIDE_PX", 40)
+    monkeypatch.setattr(pair_match, "MAX_COARSE_SIDE_PX", 40)
     found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
     np.testing.assert_allclose(found.shift_um[1:], (112.5, -95), atol=2.0)
 
@@ -237,7 +237,7 @@ def test_a_pair_reads_each_slice_once(rng, tissue, monkeypatch):
     small = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
     assert sorted(reads) == [(1, 0, 30), (2, 2, 22)]
     reads.clear()
-    monkeypatch.setattr(module, "MAX_COARSE_SIDE_PX", 40)
+    monkeypatch.setattr(pair_match, "MAX_COARSE_SIDE_PX", 40)
     register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
     planes = [read for read in reads if read[2] - read[1] == 1]
     assert len(set(planes)) == len(planes)
@@ -345,7 +345,7 @@ def test_measured_points_meet_at_one_common_position():
         centre = rng.uniform(0, 4000, 2)
         back = turn(turns[2] - turns[a]) @ (common(b, centre) - pivot - shifts[a] + shifts[2])
         measured.append(
-            module.PairShift(
+            PairShift(
                 a,
                 b,
                 np.array([0.0, *(back + pivot - centre)]),

@@ -12,7 +12,7 @@ from linumpy.brain.register_slices import register_slices
 from linumpy.brain.rigid import fit_rigid, middle_px
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.core.device import to_host
-from linumpy.geometry.correlation import flatten
+from linumpy.geometry.flatten import flatten
 from linumpy.geometry.turned import (
     Turn,
     find_samples,

@@ -11,6 +11,7 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
     common_canvas,
     interpolate,
 )
+from linumpy.brain.laying import lay_slice
 from linumpy.brain.pair_shift import PairParts, PairShift
 from linumpy.brain.register_slices import (
     SliceRegistration,
@@ -19,7 +20,6 @@ from linumpy.brain.register_slices import (
 )
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.solve_deformation import MatchedPlaces, solve_deformation
-from linumpy.brain.stacking import lay_slice
 from linumpy.core.device import to_host
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import rotation_matrix

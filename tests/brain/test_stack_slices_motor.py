@@ -14,12 +14,8 @@ from scipy.ndimage import shift as scipy_shift
 from linumpy.brain import stack_slices_motor as module
 from linumpy.brain import stacking
 from linumpy.brain.register_slices import SliceRegistration, motor_registration
-from linumpy.brain.stack_slices_motor import (
-    brain_geometry,
-    open_slices,
-    stack_slices_motor,
-    z_matches,
-)
+from linumpy.brain.slice_volumes import open_slices
+from linumpy.brain.stack_slices_motor import brain_geometry, stack_slices_motor, z_matches
 from linumpy.core.device import CPU, to_host
 from linumpy.core.errors import InputError
 from linumpy.geometry.resample import HALF, axis_weights

@@ -9,15 +9,14 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
     interpolate,
     place_block,
 )
+from linumpy.brain.laying import add_faces, lay_slice
 from linumpy.brain.stacking import (
     BLOCK_PX,
     SLAB_PX,
     StackedSlice,
-    add_faces,
     cuts,
     find_z_overlap,
     hann_weights,
-    lay_slice,
     place_slices,
     stack_steps,
 )

@@ -15,13 +15,8 @@ from linumpy.brain.gaps.files import (
     write_manifest,
 )
 from linumpy.brain.manual.files import refine_manual_transforms
-from linumpy.brain.output import (
-    find_slices,
-    load_folder,
-    load_slices,
-    register_folder,
-    stack_folder,
-)
+from linumpy.brain.output import register_folder, stack_folder
+from linumpy.brain.slice_folder import find_slices, load_folder, load_slices
 from linumpy.brain.stack_slices_motor import BrainModel
 from linumpy.core.errors import InputError
 from linumpy.flat.pictures import find_pictures
@@ -272,7 +267,7 @@ def test_a_batch_with_one_broken_slice_fails_naming_it_and_makes_no_brain(
 
 
 def test_metadata_of_a_slice_is_read_once(slices, monkeypatch):
-    from linumpy.brain import output, stack_slices_motor
+    from linumpy.brain import output, slice_folder, slice_volumes
 
     opened = []
 
@@ -280,7 +275,7 @@ def test_metadata_of_a_slice_is_read_once(slices, monkeypatch):
         opened.append(path)
         return open_image(path, **options)
 
-    for module in (output, stack_slices_motor):
+    for module in (output, slice_folder, slice_volumes):
         monkeypatch.setattr(module, "open_image", count)
     paths = find_slices(slices / "slices")
     load_slices(paths, None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from linumpy.core.stream import StreamError, stream
 from linumpy.geometry import neighbours
 from linumpy.geometry.neighbours import boxes_by_block, close_pairs
-from linumpy.tiles.register_tiles import find_pairs
+from linumpy.tiles.pairs import find_pairs
 
 from . import load
 

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from linumpy.brain.register_slices import motor_registration
-from linumpy.brain.stack_slices_motor import open_slices, stack_slices_motor
+from linumpy.brain.slice_volumes import open_slices
+from linumpy.brain.stack_slices_motor import stack_slices_motor
 from linumpy.brain.stacking import BLOCK_PX, SLAB_PX, place_slices, stack_steps
 from linumpy.core.errors import InputError
 from linumpy.io.omezarr import open_image

@@ -10,9 +10,9 @@ from linumpy.geometry.correlation import (
     correlation_surface,
     fetch_surfaces,
     find_peak,
-    flatten,
     start_correlation,
 )
+from linumpy.geometry.flatten import flatten
 
 from .speckle import FINE, fixed_field, image
 

@@ -140,7 +140,7 @@ def test_arrays_go_from_gpu_to_gpu_in_what_holds_them():
     import cupy
 
     from linumpy.core.device import with_arrays_on
-    from linumpy.tiles.register_tiles import TileEvidence
+    from linumpy.tiles.pairs import TileEvidence
 
     with cupy.cuda.Device(1):
         slabs = cupy.arange(60, dtype=cupy.float32).reshape(3, 4, 5)[:, ::2, 1:]

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from linumpy.core.device import is_device_array, to_host
-from linumpy.geometry.correlation import correlation_surface, flatten
+from linumpy.geometry.correlation import correlation_surface
+from linumpy.geometry.flatten import flatten
 from linumpy.stage_params.slices import BLENDING_METHODS
-from linumpy.tiles.register_tiles import TilePair, correlate_pair, tile_evidence
+from linumpy.tiles.pairs import TilePair, correlate_pair, tile_evidence
 from linumpy.tiles.stitch_3d_refined import (
     blending_weights,
     canvas_shape,
@@ -123,7 +124,7 @@ def test_pairs_of_tiles_are_the_hosts(rng, on_device, shape, masked):
 
 def test_slabs_are_chosen_as_on_the_host(rng, on_device):
     from linumpy.geometry.tile_kernels import choose_slabs
-    from linumpy.tiles.register_tiles import _MIN_SLABS, _SIGNAL_OVER_NOISE, _common_slabs
+    from linumpy.tiles.pairs import _MIN_SLABS, _SIGNAL_OVER_NOISE, _common_slabs
 
     for n, spread in ((24, 3.0), (24, 0.1), (9, 1.0), (3, 1.0)):
         first, second = 1 + spread * rng.random((2, n), dtype=np.float32)

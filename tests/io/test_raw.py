@@ -312,7 +312,7 @@ def test_no_folder_no_tile_no_slice(tmp_path: Path) -> None:
 
 @given(st.sets(st.integers(0, 30)))
 def test_ids_text_says_what_parse_ids_reads(ids: set[int]) -> None:
-    from linumpy.io.tables import parse_ids
+    from linumpy.io.table_rows import parse_ids
 
     assert parse_ids(ids_text(ids)) == tuple(sorted(ids))
 

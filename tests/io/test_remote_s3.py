@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from linumpy.brain.output import find_slices
+from linumpy.brain.slice_folder import find_slices
 from linumpy.core.errors import InputError
 from linumpy.io.grid import open_grid
 from linumpy.io.omezarr import open_image

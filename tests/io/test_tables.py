@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from linumpy.core.errors import InputError, OutputExistsError
+from linumpy.io.table_rows import parse_ids
 from linumpy.io.tables import (
     SliceConfig,
     XYShift,
     offsets_from_shifts,
-    parse_ids,
     position_corrections_um,
     read_shifts,
     read_slice_config,

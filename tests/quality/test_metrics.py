@@ -24,7 +24,8 @@ from linumpy.intensity.normalize_intensities_per_slice import Normalization
 from linumpy.io.models import save_model
 from linumpy.metrics.figures import StageMetrics
 from linumpy.metrics.limits import LIMITS, Limits, worst
-from linumpy.metrics.stages import READERS, measure
+from linumpy.metrics.readers import READERS
+from linumpy.metrics.stages import measure
 from linumpy.mosaic.detect_rehoming import RehomingReport
 from linumpy.quality.assess_slice_quality import SliceQuality
 from linumpy.quality.run import Run

@@ -2,18 +2,12 @@ import numpy as np
 import pytest
 
 from linumpy.core.device import to_host
-from linumpy.geometry.correlation import Peak, flatten
+from linumpy.geometry.correlation import Peak
+from linumpy.geometry.flatten import flatten
 from linumpy.geometry.network import connected_components
-from linumpy.tiles.register_tiles import (
-    MAX_SLABS,
-    PairResult,
-    correlate_pair,
-    find_pairs,
-    overlap_means,
-    solve_positions,
-    tile_brightness,
-    tile_evidence,
-)
+from linumpy.tiles.brightness import overlap_means, tile_brightness
+from linumpy.tiles.pairs import MAX_SLABS, PairResult, correlate_pair, find_pairs, tile_evidence
+from linumpy.tiles.register_tiles import solve_positions
 
 from ..geometry.speckle import FINE, fixed_field, image
 

@@ -14,7 +14,8 @@ import numpy as np
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger
-from linumpy.io.tables import SliceConfig, parse_slice_id, stamp
+from linumpy.io.table_rows import parse_slice_id
+from linumpy.io.tables import SliceConfig, stamp
 from linumpy.stage_params.gaps import InterpolateParams
 from linumpy.store.untrusted import TABLE_NBYTES, quoted, read_bounded
 
@@ -99,8 +100,8 @@ def interpolate_gap(
         JSON of the report, PNG, and one-line CSV to write; None for none.
     """
     from linumpy.brain.gaps.interpolate_missing_slice import WIDE_GAP, interpolate_missing_slice
-    from linumpy.brain.output import load_slices
     from linumpy.brain.register_slices import SliceRegistration
+    from linumpy.brain.slice_folder import load_slices
     from linumpy.io.models import load_model, model_place, save_model
     from linumpy.io.omezarr import open_image
 

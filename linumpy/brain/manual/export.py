@@ -300,7 +300,7 @@ def export_folder(
     device: Device = CPU,
 ) -> dict[str, Any]:
     """Write a package of the slices of a folder: between files."""
-    from linumpy.brain.output import load_folder
+    from linumpy.brain.slice_folder import load_folder
     from linumpy.io.models import load_model, model_place
 
     model = load_model(*model_place(registration), SliceRegistration)

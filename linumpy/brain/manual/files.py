@@ -49,7 +49,7 @@ def refine_manual_transforms(
     from linumpy.brain.manual.network import ManualPair, place_by_hand
     from linumpy.brain.manual.refine import refine_transform
     from linumpy.brain.manual.transforms import find_transforms, read_transform
-    from linumpy.brain.output import load_folder
+    from linumpy.brain.slice_folder import load_folder
     from linumpy.io.models import load_model, model_place, save_model
 
     model = load_model(*model_place(registration), SliceRegistration)

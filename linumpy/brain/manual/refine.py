@@ -10,12 +10,8 @@ from linumpy.brain.poses import entry_of
 from linumpy.brain.register_slices import SliceRegistration, SliceVolume
 from linumpy.brain.rigid import fit_rigid, middle_px
 from linumpy.core.device import Array, namespace
-from linumpy.geometry.correlation import (
-    ACCEPT_Z_SCORE,
-    correlation_surface,
-    find_peak,
-    flatten,
-)
+from linumpy.geometry.correlation import ACCEPT_Z_SCORE, correlation_surface, find_peak
+from linumpy.geometry.flatten import flatten
 from linumpy.geometry.zmorph import planar, sample_plane, source_window, turn_about
 from linumpy.stage_params.gaps import RefineManualParams
 

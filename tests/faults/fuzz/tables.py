@@ -2,9 +2,9 @@
 
 from linumpy.brain.gaps.files import read_manifest
 from linumpy.io.psoct import read_scan_positions
+from linumpy.io.table_rows import parse_ids
 from linumpy.io.tables import (
     offsets_from_shifts,
-    parse_ids,
     position_corrections_um,
     read_shifts,
     read_slice_config,

@@ -1,0 +1,233 @@
+"""Metrics of slices and brain: what registration, stacking, bias field and atlas left in models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from linumpy.metrics.depths import depth_metrics
+from linumpy.metrics.figures import StageMetrics
+from linumpy.metrics.readers import figures_of, median_of, rms_per_axis, share_of, slice_names
+
+
+@figures_of("detect_rehoming", "rehoming_report")
+def detect_rehoming(model: Any, found: StageMetrics) -> None:
+    """Say how often the stage did what stages do not do."""
+    found.add("n_steps", model.n_steps, "", "steps between slices")
+    found.add("n_mended", model.n_mended, "", "steps that were mended")
+    found.add("n_kept", model.n_kept, "", "large steps that were kept")
+    found.add("n_unreliable", model.n_unreliable, "", "steps that are not reliable")
+    for event in model.events:
+        if event["kind"] == "large_step":
+            found.warnings.append(
+                f"slice z{event['slice_id']:02d}: a large step of the stage that lasts; "
+                "positions before and after it rest on registration"
+            )
+
+
+@figures_of("assess_slice_quality")
+def assess_slice_quality(model: Any, found: StageMetrics) -> None:
+    """Say how alike neighbours are, and what was left out."""
+    scores = [s["score"] for s in model.slices if s["score"] is not None]
+    out = [s for s in model.slices if s["exclude_reason"]]
+    found.add("n_slices", len(model.slices), "", "slices looked at")
+    found.add("lowest_score", min(scores, default=None), "", "of the slices with a score")
+    found.add("median_score", median_of(scores), "", "of the slices with a score")
+    found.add(
+        "excluded_share", share_of(len(out), len(model.slices)), "", "left out", "excluded_share"
+    )
+    for part, words in (("ssim", "structural similarity"), ("edges", "correlation of edges")):
+        values = [p[part] for p in model.pairs if p[part] is not None]
+        found.add(f"median_{part}", median_of(values), "", f"{words} of neighbours, median")
+    for s in out:
+        found.warnings.append(f"slice z{s['slice_id']:02d} is left out: {s['exclude_reason']}")
+
+
+def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:
+    """Say how large the fields of slices are, and what they leave between neighbours."""
+    fields = [np.asarray(values, float) for values in record["fields_um"].values()]
+    found.add("deformation_rms", rms_per_axis(fields), "um", "fields of slices, along one axis")
+    found.add(
+        "deformation_max",
+        max((float(np.abs(values).max()) for values in fields), default=None),
+        "um",
+        "largest displacement that a field holds",
+        "deformation",
+    )
+    found.add(
+        "deformation_left",
+        rms_per_axis(np.array([pair["after_um"]]) for pair in record["pairs"]),
+        "um",
+        "what the fields leave of the displacement between two slices, along one axis",
+        "deformation_left",
+    )
+
+
+@figures_of("register_slices")
+def register_slices(model: Any, found: StageMetrics) -> None:
+    """Say how well the slices hold together, and how far they were moved."""
+    voxel = np.asarray(model.voxel_um)
+    accepted = [p for p in model.pairs if p["accepted"]]
+    offsets = np.array([s["offset_um"] for s in model.slices], float).reshape(-1, 3) / voxel
+    alone = [s["slice_id"] for s in model.slices if s["n_pairs"] == 0]
+    found.add("n_slices", len(model.slices), "", "slices registered")
+    found.add("n_pairs", len(model.pairs), "", "pairs that share planes")
+    # Without pairs, as at motor positions, there is nothing to accept.
+    found.add(
+        "accepted_share",
+        share_of(len(accepted), len(model.pairs)),
+        "",
+        "pairs accepted",
+        "accepted_share",
+    )
+    found.add(
+        "confidence",
+        median_of(p["confidence"] for p in accepted),
+        "",
+        "median over accepted pairs",
+        "confidence",
+    )
+    residuals = [
+        np.asarray(p["residual_um"])[1:] / voxel[1:]
+        for p in accepted
+        if p["residual_um"] is not None
+    ]
+    found.add(
+        "residual_rms",
+        rms_per_axis(residuals),
+        "pixel",
+        "accepted pairs against the solved positions",
+        "rms_residual",
+    )
+    found.add(
+        "depth_residual_rms",
+        rms_per_axis(
+            np.asarray(p["residual_um"][:1]) / voxel[0]
+            for p in accepted
+            if p["residual_um"] is not None and p.get("z_measured")
+        ),
+        "voxel",
+        "measured depths of accepted pairs against the solved ones",
+        "depth_residual",
+    )
+    if model.deformation is not None:
+        _deformation(model.deformation, found)
+    sizes = np.hypot(offsets[:, 1], offsets[:, 2])
+    found.add(
+        "translation_max",
+        float(sizes.max()) if len(sizes) else None,
+        "pixel",
+        "largest move from the motor position",
+        "translation",
+    )
+    turns = list(model.rotations_deg().values())
+    found.add(
+        "rotation_max",
+        max(turns, key=abs, default=None),
+        "degree",
+        "largest turn of a slice",
+        "rotation",
+    )
+    if len(offsets):
+        depth = offsets[:, 0]
+        found.add(
+            "z_offset_std", float(depth.std()), "voxel", "spread of depth offsets", "z_offset_std"
+        )
+        steps = np.diff(depth)
+        found.add(
+            "z_step_range",
+            float(np.ptp(steps)) if len(steps) else None,
+            "voxel",
+            "range of depth steps between slices, from the interval",
+            "z_offset_range",
+        )
+    depth_metrics(model, found)
+    if alone and len(model.slices) > 1:
+        found.warnings.append(
+            f"slices {slice_names(alone)} match no other slice and stay where the motors put them"
+        )
+
+
+@figures_of("auto_exclude_slices")
+def auto_exclude_slices(model: Any, found: StageMetrics) -> None:
+    """Say what was left out for lack of a match."""
+    found.add("n_slices", model.n_slices, "", "slices looked at")
+    found.add("n_unmatched_pairs", len(model.unmatched_pairs), "", "neighbours that do not match")
+    found.add(
+        "excluded_share",
+        share_of(len(model.excluded), model.n_slices),
+        "",
+        "left out",
+        "excluded_share",
+    )
+    for s in model.excluded:
+        found.warnings.append(f"slice z{s['slice_id']:02d} is left out: {s['reason']}")
+
+
+@figures_of("interpolate_missing_slice", "interpolated_diagnostics")
+def interpolate_missing_slice(model: Any, found: StageMetrics) -> None:
+    """Say what a gap was filled from, or why it stays."""
+    match = model.match or {}
+    found.add("gap", model.gap_um, "um", "depth that no neighbour shows")
+    found.add("n_planes", model.n_planes, "", "planes that were made")
+    found.add("correlation", match.get("correlation"), "", "of the neighbours' most alike planes")
+    found.add("moved_correlation", match.get("moved_correlation"), "", "of the same after the map")
+    if model.failed:
+        found.warnings.append(
+            f"slice z{model.slice_id:02d}: the gap stays empty ({model.fallback_reason})"
+        )
+
+
+@figures_of("stack_slices_motor")
+def stack_slices_motor(model: Any, found: StageMetrics) -> None:
+    """Say how slices overlap in depth, and where tissue is missing."""
+    places = model.slices
+    shared = [p["overlap_px"] for p in places[1:]]
+    found.add("n_slices", len(places), "", "slices stacked")
+    found.add("overlap_min", min(shared, default=None), "voxel", "planes that slices share, least")
+    found.add("overlap_median", median_of(shared), "voxel", "planes that slices share, median")
+    missing = 0
+    for above, place in zip(places, places[1:], strict=False):
+        begin = place["z_start_px"] + place["first_plane_px"]
+        gap = begin - (above["z_start_px"] + above["n_planes"])
+        if gap > 0:
+            missing += gap
+            found.warnings.append(
+                f"slices z{above['slice_id']:02d} and z{place['slice_id']:02d} leave a gap of "
+                f"{gap} planes"
+            )
+    height = max((p["z_start_px"] + p["n_planes"] for p in places), default=0)
+    found.add(
+        "empty_fraction", share_of(missing, height), "", "planes without data", "empty_fraction"
+    )
+
+
+@figures_of("correct_bias_field")
+def correct_bias_field(model: Any, found: StageMetrics) -> None:
+    """Say what the field was learned from, and how strong it was."""
+    low, high = model.field_range
+    found.add(
+        "mask_coverage", model.tissue_fraction, "", "cells that taught the field", "mask_coverage"
+    )
+    found.add("field_min", low, "", "least of the field in tissue")
+    found.add("field_max", high, "", "largest of the field in tissue")
+    found.add("strength", model.strength, "", "share of it that was taken off")
+
+
+@figures_of("align_to_ras")
+def align_to_ras(model: Any, found: StageMetrics) -> None:
+    """Say how well the brain matches the atlas, and how clear its orientation is."""
+    found.add("overlap", model.overlap, "", "tissue that lies within the atlas", "atlas_overlap")
+    found.add(
+        "margin",
+        model.margin,
+        "",
+        "how much less like the atlas the next best orientation is",
+        "orientation_margin",
+    )
+    found.add("likeness", model.likeness, "nat", "mutual information of brain and atlas")
+    found.add("tilt", model.tilt_deg, "degree", "turn beyond the exchange of axes")
+    for axis, scale in zip(("z", "axis_1", "axis_2"), model.scale, strict=True):
+        found.add(f"scale_{axis}", scale, "", "size in the atlas over that in the brain")

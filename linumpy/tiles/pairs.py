@@ -1,0 +1,255 @@
+"""Displacement of neighbouring tiles, by correlation of their overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.core.device import Array, is_device_array, namespace, to_host
+from linumpy.geometry.correlation import (
+    CorrelationSurface,
+    Peak,
+    PendingSurface,
+    fetch_surfaces,
+    find_peak,
+    start_correlation,
+)
+from linumpy.geometry.flatten import flatten
+from linumpy.geometry.neighbours import close_pairs
+from linumpy.tiles.scan_distortion import FAST_AXIS
+
+MAX_SLABS = 24
+MIN_SIDE_SHARE = 0.5
+MIN_OVERLAP_SHARE = 0.03
+
+_SIGNAL_OVER_NOISE = 1.3
+_MIN_SLABS = 4
+
+
+@dataclass(frozen=True)
+class TileEvidence:
+    """What registration keeps of a tile.
+
+    Attributes
+    ----------
+    slabs
+        Flattened depth slabs, shape (slabs, axis 1, axis 2), on the tile's device.
+    slab_means
+        Mean amplitude of each slab, beside them.
+    """
+
+    slabs: Array
+    slab_means: Array
+
+
+@dataclass(frozen=True)
+class TilePair:
+    """Two neighbouring tiles, by number, and where the stage puts the second from the first."""
+
+    a: int
+    b: int
+    expected_px: tuple[float, float]
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Both numbers."""
+        return self.a, self.b
+
+
+@dataclass
+class PairResult:
+    """A pair's correlation and what became of it.
+
+    `mismatch_px` is what scan distortion adds to its displacement; `displacement_px` is without.
+    """
+
+    pair: TilePair
+    surface: CorrelationSurface
+    origin_px: tuple[int, int]
+    peak: Peak | None
+    accepted: bool = False
+    residual_px: tuple[float, float] | None = None
+    mismatch_px: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def displacement_px(self) -> np.ndarray:
+        """Measured position of tile b from tile a."""
+        assert self.peak is not None
+        measured = np.add(self.peak.displacement_px, self.origin_px)
+        return np.asarray(measured - self.mismatch_px)
+
+    def find_peak_near(self, expected_px: np.ndarray, within_px: float) -> Peak | None:
+        """Search the same surface near where the other pairs expect the second tile."""
+        seen = np.add(expected_px, self.mismatch_px) - self.origin_px
+        local = (float(seen[0]), float(seen[1]))
+        return find_peak(self.surface, expected_px=local, within_px=within_px)
+
+
+def find_pairs(stage_px: np.ndarray, tile_shape: tuple[int, int]) -> list[TilePair]:
+    """List the pairs of tiles that overlap along a side, by their stage positions.
+
+    Parameters
+    ----------
+    stage_px
+        Tile corners, shape (n_tiles, 2), in lateral pixels.
+    tile_shape
+        Pixels of a tile along axis 1 and axis 2.
+    """
+    pairs = close_pairs(stage_px, tile_shape)
+    if not len(pairs):
+        return []
+    shift = stage_px[pairs[:, 1]] - stage_px[pairs[:, 0]]
+    share = 1 - np.abs(shift) / np.asarray(tile_shape)
+    # Along a side: most of one axis is shared, and something of the other.
+    beside = (share.max(axis=1) >= MIN_SIDE_SHARE) & (share.min(axis=1) >= MIN_OVERLAP_SHARE)
+    return [
+        TilePair(int(a), int(b), (float(step[0]), float(step[1])))
+        for (a, b), step in zip(pairs[beside], shift[beside], strict=True)
+    ]
+
+
+def tile_evidence(array: Array, valid: Array | None = None) -> TileEvidence:
+    """Reduce a tile to flattened depth slabs for `correlate_pair`.
+
+    Parameters
+    ----------
+    array
+        Corrected tile (z, axis 1, axis 2), float32, NumPy or CuPy.
+    valid
+        Its mask, or None.
+    """
+    thickness = -(-array.shape[0] // MAX_SLABS)
+    if is_device_array(array):
+        from linumpy.geometry.tile_kernels import slab_means
+
+        slabs, there = slab_means(array, valid, thickness)
+    else:
+        slabs, there = _slab_means(
+            to_host(array), None if valid is None else to_host(valid), thickness
+        )
+    # A mask that leaves nothing out must not round differently from none: files always have one.
+    if there is None or bool(there.all()):
+        return TileEvidence(flatten(slabs), slabs.mean(axis=(1, 2)))
+    xp = namespace(slabs)
+    weight = xp.maximum(there.sum(axis=(1, 2)), 1).astype(xp.float32)
+    return TileEvidence(flatten(slabs, there), slabs.sum(axis=(1, 2)) / weight)
+
+
+def _slab_means(
+    array: np.ndarray, valid: np.ndarray | None, thickness: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return means over slabs of `thickness` planes, and where a slab has data (None: all over).
+
+    Planes left at the end are not used.
+    """
+    n_slabs = array.shape[0] // thickness
+    slabs = np.zeros((n_slabs, *array.shape[1:]), np.float32)
+    there = None if valid is None else np.ones(slabs.shape, np.uint8)
+    for n, slab in enumerate(slabs):
+        planes = slice(n * thickness, (n + 1) * thickness)
+        if valid is None or valid[planes].min():
+            for plane in array[planes]:
+                slab += plane
+            slab /= thickness
+            continue
+        assert there is not None
+        count = np.zeros(slab.shape, np.float32)
+        for plane, mask in zip(array[planes], valid[planes] > 0, strict=True):
+            slab += plane * mask
+            count += mask
+        there[n] = count > 0
+        slab /= np.maximum(count, 1)
+    return slabs, there
+
+
+@dataclass(frozen=True)
+class PendingPair:
+    """A pair's correlation that may still be computed on a device; see `finish_pairs`."""
+
+    pair: TilePair
+    surface: PendingSurface
+    origin_px: tuple[int, int]
+
+
+def correlate_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) -> PairResult:
+    """Correlate two tiles where the stage says that they overlap, with room for its error.
+
+    The window searched reaches three quarters of the nominal overlap to either side: an error of
+    the stage larger than that leaves too little in common to be recognised.
+    """
+    return finish_pairs([start_pair(first, second, pair)])[0]
+
+
+def start_pair(
+    first: TileEvidence,
+    second: TileEvidence,
+    pair: TilePair,
+    strip: tuple[int, int] | None = None,
+) -> PendingPair:
+    """Start what `correlate_pair` does; a device is not waited for.
+
+    Parameters
+    ----------
+    first, second, pair
+        As there.
+    strip
+        First pixel of tile a along the fast axis that counts, and the one after the last; None for
+        all that the tiles share.
+    """
+    shape = first.slabs.shape[1:]
+    expected = np.asarray(pair.expected_px)
+    overlap = np.asarray(shape) - np.abs(expected)
+    reach = int(np.clip(0.75 * overlap.min(), 4, 64))
+    windows, starts = [], []
+    for axis in (0, 1):
+        d, n = expected[axis], shape[axis]
+        start_a = int(np.clip(np.floor(d) - reach, 0, n))
+        stop_a = int(np.clip(np.ceil(d) + n + reach, 0, n))
+        start_b = int(np.clip(np.floor(-d) - reach, 0, n))
+        stop_b = int(np.clip(np.ceil(-d) + n + reach, 0, n))
+        if strip is not None and axis == FAST_AXIS:
+            start_a, stop_a = strip
+            start_b = int(np.clip(np.floor(start_a - d) - reach, 0, n))
+            stop_b = int(np.clip(np.ceil(stop_a - d) + reach, 0, n))
+        windows.append((slice(start_a, stop_a), slice(start_b, stop_b)))
+        starts.append(start_a - start_b)
+    centre = tuple(int(np.rint(d - s)) for d, s in zip(expected, starts, strict=True))
+    part_a = first.slabs[:, windows[0][0], windows[1][0]]
+    part_b = second.slabs[:, windows[0][1], windows[1][1]]
+    chosen: Array | None = None
+    if is_device_array(part_a):
+        from linumpy.geometry.tile_kernels import choose_slabs
+
+        chosen = choose_slabs(first.slab_means, second.slab_means, _SIGNAL_OVER_NOISE, _MIN_SLABS)
+    else:
+        common = _common_slabs(to_host(first.slab_means), to_host(second.slab_means))
+        part_a, part_b = part_a[common], part_b[common]
+    surface = start_correlation(
+        part_a,
+        part_b,
+        centre,  # type: ignore[arg-type]
+        (reach, reach),
+        chosen=chosen,
+    )
+    return PendingPair(pair, surface, (starts[0], starts[1]))
+
+
+def finish_pairs(pending: Sequence[PendingPair]) -> list[PairResult]:
+    """Return the results of pairs that were started, with one copy from a device."""
+    surfaces = fetch_surfaces([p.surface for p in pending])
+    return [
+        PairResult(p.pair, surface, p.origin_px, find_peak(surface))
+        for p, surface in zip(pending, surfaces, strict=True)
+    ]
+
+
+def _common_slabs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Choose the slabs where both tiles rise above their noise; the brightest if hardly any do."""
+    noise = min(first.min(), second.min())
+    signal = np.minimum(first, second)
+    chosen = np.flatnonzero(signal > _SIGNAL_OVER_NOISE * noise)
+    if len(chosen) < _MIN_SLABS:
+        chosen = np.sort(np.argsort(signal)[-_MIN_SLABS:])
+    return chosen
