@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Canvas, align_mosaics_3d_from_shifts
-from linumpy.brain.register_slices import SliceRegistration, motor_registration, register_slices
+from linumpy.brain.register_slices import motor_registration, register_slices
 from linumpy.brain.slice_folder import load_folder
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.stack_slices_motor import brain_geometry, stack_slices_motor, z_matches
 from linumpy.brain.stacking import BLOCK_PX, cuts
 from linumpy.core.device import CPU, Array, Device, default_workers, to_host
@@ -77,7 +78,7 @@ def align_slice(
     volumes, voxel_um, _ = load_folder(folder, None, device=device)
     _check_voxels(model, voxel_um, registration)
     attributes = open_image(slice_path).attributes
-    placed = model.offsets_um()
+    placed = model.offset_um
     # Slices that are left out of the brain do not widen its canvas.
     volumes = [v for v in _as_registered(volumes, model) if v.slice_id in placed or v.place]
     volume = next((v for v in volumes if v.slice_id == attributes.get("slice_id")), None)
@@ -218,7 +219,7 @@ def _check_complete(
     """Refuse to go without a slice that was registered, where no table says why."""
     there = {volume.slice_id for volume in volumes}
     if config is None:
-        lacking = sorted(set(model.offsets_um()) - there)
+        lacking = sorted(set(model.offset_um) - there)
         if lacking:
             raise InputError(
                 f"{path}: has slice z{lacking[0]:02d}, of which there is no volume; a slice that "

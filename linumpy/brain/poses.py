@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.errors import InputError
 from linumpy.geometry.zmorph import planar, turn_about
 

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from linumpy.brain.deformation_model import deformation_record, fields_of
+from linumpy.brain.deformation_model import deformation_record
 from linumpy.brain.expected_depths import expected_depths, expected_steps
 from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.solve_depths import DepthSolution, solve_depths
 from linumpy.brain.solve_slices import SliceSolution, solve_slices
 from linumpy.core.log import logger
-from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.stage_params.brain import EULER, RegisterParams
 
@@ -37,84 +37,6 @@ _MAX_ID_STEP = 2
 _MIN_WEIGHT = 0.1
 _TRUSTED_SHARE = 0.8
 _LONE_CONFIDENCE = 0.6
-
-
-@dataclass(frozen=True)
-class SliceRegistration:
-    """The model: how all slices lie, and the pairs that this rests on.
-
-    A point p of a slice, as the stage reports it (um, axis 1 and axis 2), lies at the common
-    position ``R(rotation_deg) · (p − pivot_um) + pivot_um + offset_um[1:]``; R turns axis 1
-    towards axis 2. A slice's face lies at ``(id − first id) · interval + offset z``.
-
-    Attributes
-    ----------
-    slices
-        ``slice_id, offset_um (z, axis 1, axis 2), rotation_deg, n_pairs``; ``moved_um``, what
-        was added to the position that the slice itself tells before all this; ``depth_sigma_um``,
-        the standard error of its depth below the first slice, None where no pair measured any.
-    pairs
-        ``fixed_id, moving_id``; ``shift_um, rotation_deg``: where the moving slice's point
-        ``centre_um`` lies in the fixed slice's frame, minus that point, and how far the moving
-        slice is turned against the fixed one, ``shift_um`` None when nothing was found;
-        ``correlation, z_correlation`` (both the correlation of the planes that match best),
-        ``agreement, confidence, accepted, reason, z_measured, plane_fixed, plane_moving``;
-        ``sigma_um, sigma_deg``: how uncertain deformation leaves shift and turn, 0 where no parts
-        of the planes were measured; ``residual_um, residual_deg``: measured minus solved, of
-        accepted pairs.
-    pivot_um
-        The point that slices are turned about: the middle of the reference slice.
-    jumps
-        Slices from which on the motors' zero is another.
-    depth_scale, depth_scale_sigma
-        How much longer pairs measure all distances of faces than stage and interval tell, as a
-        share of the distance, and its standard error; None where pairs do not tell.
-    depth_scale_kept
-        Whether slices lie as far apart as pairs measure, for all that.
-    deformation
-        Smooth fields of slices, None without: ``origin_um, step_um`` of a lattice of common
-        positions, ``fields_um`` by slice id, (2, n1, n2): what belongs at the common position x is
-        seen where shift and turn put x + field. ``pairs``: what neighbours are off against each
-        other, an axis, ``before_um`` and ``after_um``; ``sigma_um, length_um`` of a field.
-    """
-
-    reference_id: int
-    voxel_um: tuple[float, float, float]
-    slice_interval_um: float
-    slices: list[dict[str, Any]]
-    pairs: list[dict[str, Any]]
-    pivot_um: tuple[float, float] = (0.0, 0.0)
-    jumps: tuple[int, ...] = ()
-    depth_scale: float | None = None
-    depth_scale_sigma: float | None = None
-    depth_scale_kept: bool = False
-    deformation: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a model that would place slices anywhere."""
-        for entry in self.slices:
-            numbers = [*entry["offset_um"], entry.get("rotation_deg", 0.0)]
-            if len(numbers) != 4 or not np.isfinite(np.asarray(numbers, float)).all():
-                raise ValueError(
-                    f"slice {entry['slice_id']}: offset_um {entry['offset_um']}, rotation_deg "
-                    f"{numbers[-1]}; expected three finite numbers and one"
-                )
-        ids = [entry["slice_id"] for entry in self.slices]
-        if len(set(ids)) < len(ids):
-            raise ValueError(f"slices {ids}: expected each once")
-        fields_of(self.deformation)
-
-    def offsets_um(self) -> dict[int, np.ndarray]:
-        """Return each slice's offset (z, axis 1, axis 2)."""
-        return {s["slice_id"]: np.asarray(s["offset_um"], float) for s in self.slices}
-
-    def rotations_deg(self) -> dict[int, float]:
-        """Return each slice's turn."""
-        return {s["slice_id"]: float(s.get("rotation_deg", 0.0)) for s in self.slices}
-
-    def fields_um(self) -> dict[int, ShiftField]:
-        """Return the fields of deformed slices over common positions."""
-        return fields_of(self.deformation)
 
 
 def register_slices(

@@ -12,8 +12,8 @@ import numpy as np
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Canvas, Placement, common_canvas
 from linumpy.brain.laying import add_faces, lay_slice
-from linumpy.brain.register_slices import SliceRegistration
 from linumpy.brain.slice_planes import SliceVolume
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.stacking import (
     BLOCK_PX,
     FEATHER_UM,
@@ -65,8 +65,8 @@ def brain_geometry(
     InputError
         When the registration lacks a slice.
     """
-    offsets, turns = registration.offsets_um(), registration.rotations_deg()
-    fields = registration.fields_um()
+    offsets, turns = registration.offset_um, registration.rotation_deg
+    fields = registration.fields_um
     for volume in slices:
         if volume.place is not None:
             offsets[volume.slice_id] = np.array(volume.place.offset_um)
@@ -151,7 +151,7 @@ def stack_slices_motor(
         When the registration lacks a slice, or a slice has nothing to show.
     """
     canvas, places = brain_geometry(slices, registration, params)
-    turns = registration.rotations_deg()
+    turns = registration.rotation_deg
     voxel_um = registration.voxel_um
     n_planes = max(place.end for place in places)
     origin_um = (slices[0].face_to_plane_um, *canvas.corner_um)

@@ -17,12 +17,8 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
     align_mosaics_3d_from_shifts,
     common_canvas,
 )
-from linumpy.brain.register_slices import (
-    SliceRegistration,
-    SliceVolume,
-    motor_registration,
-    register_slices,
-)
+from linumpy.brain.register_slices import SliceVolume, motor_registration, register_slices
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.device import CPU, Array, Device, default_workers
 from linumpy.core.errors import InputError
 from linumpy.core.log import progress
@@ -141,7 +137,7 @@ def stack_slices_2d(
 def _canvas(
     pictures: Sequence[SliceVolume], voxel_um: Triple, registration: SliceRegistration
 ) -> Canvas:
-    offsets, rotations = registration.offsets_um(), registration.rotations_deg()
+    offsets, rotations = registration.offset_um, registration.rotation_deg
     ids = [p.slice_id for p in pictures]
     lacking = [i for i in ids if i not in offsets]
     if lacking:

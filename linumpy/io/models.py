@@ -99,7 +99,7 @@ def load_model(folder: Path | str, stem: str, kind: type[M]) -> M:
             fields[field.name] = tuple(fields[field.name])
     try:
         return kind(**{name: fields[name] for name in names})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise InputError(f"{path}: not a {stem} model ({error})") from error
 
 

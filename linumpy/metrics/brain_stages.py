@@ -122,7 +122,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         "largest move from the motor position",
         "translation",
     )
-    turns = list(model.rotations_deg().values())
+    turns = list(model.rotation_deg.values())
     found.add(
         "rotation_max",
         max(turns, key=abs, default=None),

@@ -101,7 +101,7 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
     values
         Parameters under their pipeline names; the resolution is taken from the run's models.
     """
-    from linumpy.brain.register_slices import SliceRegistration
+    from linumpy.brain.slice_registration import SliceRegistration
     from linumpy.brain.slice_volumes import open_slices
     from linumpy.brain.stack_slices_motor import stack_slices_motor
     from linumpy.intensity.compensate_psf import AxialResponse

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from linumpy.brain.deformation_model import fields_of
+from linumpy.brain.slice_registration import SliceRegistration as SliceRegistration
 from linumpy.core.errors import InputError
-from linumpy.geometry.shift_field import ShiftField
-from linumpy.io.models import read_json
+from linumpy.io.models import load_model, read_json
 from linumpy.io.table_rows import LARGEST_ID
 from linumpy.store.untrusted import TABLE_NBYTES, read_arrays, read_bounded
 
@@ -66,36 +65,6 @@ class TileRegistration:
         )
 
 
-@dataclass(frozen=True)
-class SliceRegistration:
-    """``register_slices.json``: how slices lie, by slice id, and pairs.
-
-    Attributes
-    ----------
-    offset_um
-        z, axis 1, axis 2.
-    rotation_deg
-        About `pivot_um`, positive from axis 1 towards axis 2.
-    moved_um
-        What was added to the positions of a slice's tiles, along axis 1 and axis 2, before.
-    fields_um
-        Deformation of slices over common positions; empty where none was solved for.
-    """
-
-    reference_id: int
-    offset_um: Mapping[int, tuple[float, float, float]]
-    pairs: Sequence[Mapping[str, Any]]
-    rotation_deg: Mapping[int, float] = field(default_factory=dict)
-    pivot_um: tuple[float, float] = (0.0, 0.0)
-    moved_um: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    fields_um: Mapping[int, ShiftField] = field(default_factory=dict)
-
-    @property
-    def first_id(self) -> int:
-        """Lowest slice id."""
-        return min(self.offset_um)
-
-
 class Run:
     """A pipeline's output folder.
 
@@ -141,8 +110,9 @@ class Run:
     @cached_property
     def slice_registration(self) -> SliceRegistration | None:
         """``models/register_slices.json``."""
-        path = self.models / "register_slices.json"
-        return _parsed(path, _slice_registration) if path.exists() else None
+        if not (self.models / "register_slices.json").exists():
+            return None
+        return load_model(self.models, "register_slices", SliceRegistration)
 
     @cached_property
     def stack(self) -> dict[str, Any] | None:
@@ -329,26 +299,6 @@ def _stack(record: Mapping[str, Any]) -> dict[str, Any]:
             {**entry, **{name: int(entry[name]) for name in numbers}} for entry in record["slices"]
         ],
     }
-
-
-def _slice_registration(record: Mapping[str, Any]) -> SliceRegistration:
-    return SliceRegistration(
-        reference_id=int(record["reference_id"]),
-        offset_um={
-            int(entry["slice_id"]): _triple(entry["offset_um"]) for entry in record["slices"]
-        },
-        pairs=tuple(record.get("pairs", ())),
-        rotation_deg={
-            int(entry["slice_id"]): float(entry.get("rotation_deg", 0.0))
-            for entry in record["slices"]
-        },
-        pivot_um=_pair(record.get("pivot_um", (0.0, 0.0))),
-        moved_um={
-            int(entry["slice_id"]): _pair(entry.get("moved_um", (0.0, 0.0)))
-            for entry in record["slices"]
-        },
-        fields_um=fields_of(record.get("deformation")),
-    )
 
 
 def _pair(values: Any) -> tuple[float, float]:

@@ -189,6 +189,11 @@ class _Known:
     """What models of all slices say of single ones."""
 
     def __init__(self, run: Run) -> None:
+        placed = run.slice_registration
+        self.offset_um: dict[int, tuple[float, float, float]] = {}
+        if placed is not None:
+            for slice_id, (z, first, second) in placed.offset_um.items():
+                self.offset_um[slice_id] = (float(z), float(first), float(second))
         registration = run.model("register_slices") or {}
         self.rotation_deg: dict[int, float] = {
             int(s["slice_id"]): float(s["rotation_deg"])
@@ -204,7 +209,6 @@ def _slice_record(
 ) -> SliceRecord:
     tiles = run.tile_registrations.get(slice_id)
     crop = run.crops.get(slice_id, {})
-    registration = run.slice_registration
     attributes = _volume_attributes(run.slice_paths.get(slice_id))
     reasons = [config.get(key, "") for key in ("exclude_reason", "auto_exclude_reason")]
     missing = tuple((int(a), int(b)) for a, b in attributes.get("missing_tiles", ()))
@@ -221,7 +225,7 @@ def _slice_record(
         notes=config.get("notes") or "",
         interface_um=crop.get("interface_um", attributes.get("interface_um")),
         tilt_um=None if tilt is None else float(math.hypot(*tilt)),
-        offset_um=None if registration is None else registration.offset_um.get(slice_id),
+        offset_um=known.offset_um.get(slice_id),
         rotation_deg=known.rotation_deg.get(slice_id),
         quality=_score(config.get("quality_score")),
         rehomed=_is_true(config, "rehomed") or slice_id in known.jumps,

@@ -78,7 +78,7 @@ def registration(slices):
 def test_hidden_shifts_are_found_in_all_three_axes(slices, registration, device, tmp_path):
     path = tmp_path / "register_slices.json"
     model = register_folder(slices, None, path, {}, device=device)
-    offsets = model.offsets_um()
+    offsets = model.offset_um
     for k in IDS:
         lateral = np.subtract(HIDDEN[k], HIDDEN[model.reference_id])
         np.testing.assert_allclose(offsets[k][1:], lateral, atol=2.0)
@@ -194,7 +194,7 @@ def test_a_cleaned_table_moves_slices_and_the_registration_remembers(scene, slic
         np.testing.assert_allclose(after[k].moved_um, added, atol=1e-9)
     path = tmp_path / "r.json"
     model = register_folder(slices, shifts, path, {})
-    offset = model.offsets_um()[1][1:] + np.array([40, -10])
+    offset = model.offset_um[1][1:] + np.array([40, -10])
     np.testing.assert_allclose(offset, np.subtract(HIDDEN[1], HIDDEN[3]), atol=2.0)
     stack_folder(
         slices, shifts, tmp_path / "b.ome.zarr", {}, registration=path,

@@ -24,7 +24,7 @@ from linumpy.brain.gaps.match import (
     PlaneStack,
     match_slices,
 )
-from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.errors import InputError
 from linumpy.geometry.zmorph import affine_power, planar, turn_about
 from linumpy.io.models import save_model

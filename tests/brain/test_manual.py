@@ -17,11 +17,8 @@ from linumpy.brain.manual.transforms import (
 )
 from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.poses import map_of, pose_of, stage_to_common
-from linumpy.brain.register_slices import (
-    SliceRegistration,
-    SliceVolume,
-    solve_registration,
-)
+from linumpy.brain.register_slices import SliceVolume, solve_registration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.errors import InputError
 from linumpy.geometry.zmorph import planar, turn_about
 from linumpy.io.models import load_model, save_model
@@ -224,7 +221,7 @@ def test_a_break_takes_all_that_follows_along():
     placed = place_by_hand(model, [ManualPair(3, 4, wanted)])
     for i in range(8):
         expected = (0.0, 0.0) if i < 4 else (-250.0, 130.0)
-        np.testing.assert_allclose(placed.offsets_um()[i][1:], expected, atol=0.5)
+        np.testing.assert_allclose(placed.offset_um[i][1:], expected, atol=0.5)
     assert len(placed.pairs) == len(pairs) + 1
 
 
@@ -234,7 +231,7 @@ def test_a_contradiction_is_settled_by_the_majority():
     placed = place_by_hand(model, [ManualPair(3, 4, planar(np.eye(2), (250.0, -130.0)))])
     for i in range(8):
         expected = (0.0, 0.0) if i < 4 else (-250.0, 130.0)
-        np.testing.assert_allclose(placed.offsets_um()[i][1:], expected, atol=2.0)
+        np.testing.assert_allclose(placed.offset_um[i][1:], expected, atol=2.0)
 
 
 def test_the_reference_stays_where_it_is():
@@ -404,7 +401,7 @@ def test_the_package_goes_out_and_comes_back(folder, script):
     )  # fmt: skip
     assert "refined by" in done.stderr
     model = load_model(folder / "out", "register_slices", SliceRegistration)
-    np.testing.assert_allclose(model.offsets_um()[2][1:], (-90.0, 60.0), atol=4.0)
+    np.testing.assert_allclose(model.offset_um[2][1:], (-90.0, 60.0), atol=4.0)
     assert [p["source"] for p in model.pairs if p["moving_id"] == 2] == ["manual"]
     script(
         "refine_manual_transforms", folder / "slices", folder / "shifts.csv",
@@ -412,7 +409,7 @@ def test_the_package_goes_out_and_comes_back(folder, script):
         "--manual_transforms_dir", package / "transforms",
     )  # fmt: skip
     model = load_model(folder / "plain", "register_slices", SliceRegistration)
-    np.testing.assert_allclose(model.offsets_um()[2][1:], (-60.0, 20.0), atol=0.5)
+    np.testing.assert_allclose(model.offset_um[2][1:], (-60.0, 20.0), atol=0.5)
     write_transform(package / "transforms/slice_z07/transform.tfm", guess, (0.0, 0.0))
     failed = script(
         "refine_manual_transforms", folder / "slices", folder / "shifts.csv",

@@ -125,10 +125,10 @@ def test_uneven_cuts_are_solved_and_told(xp, rng, tissue, stage):
         slices = [
             replace(s, stage_z_um=5000 + stage * z) for s, z in zip(slices, depth, strict=True)
         ]
-        moved = motor_registration(slices, VOXEL_UM, INTERVAL_UM).offsets_um()
+        moved = motor_registration(slices, VOXEL_UM, INTERVAL_UM).offset_um
         np.testing.assert_allclose([moved[k][0] for k in range(4)], [0, 0, 50, 50])
     model = register_slices(slices, VOXEL_UM, INTERVAL_UM, PARAMS)
-    offsets = model.offsets_um()
+    offsets = model.offset_um
     np.testing.assert_allclose([offsets[k][0] for k in range(4)], [0, 0, 50, 50], atol=4)
     sigma = [s["depth_sigma_um"] for s in model.slices]
     assert sigma[0] == 0 and 0.2 < max(sigma) < 8
@@ -277,7 +277,7 @@ def test_all_slices_are_solved_together(xp, rng, tissue):
     deeper = {0: 0, 1: 2, 3: 1}
     slices = [volume(xp, k, cut(rng, tissue, k, hidden[k], deeper[k])) for k in ids]
     model = register_slices(slices, VOXEL_UM, INTERVAL_UM, PARAMS)
-    offsets = model.offsets_um()
+    offsets = model.offset_um
     assert model.reference_id == 1 and not offsets[1][1:].any() and offsets[0][0] == 0
     for k in ids:
         lateral = 10 * np.subtract(hidden[k], hidden[1])
@@ -316,7 +316,7 @@ def test_a_slice_that_matches_nothing_is_no_reference(xp, rng, tissue):
     volumes[2] = volume(xp, 2, rng.rayleigh(1.0, SHAPE).astype(np.float32))
     model = register_slices(volumes, VOXEL_UM, INTERVAL_UM, PARAMS)
     assert model.reference_id == 1
-    offsets = model.offsets_um()
+    offsets = model.offset_um
     assert offsets[1].tolist()[1:] == [0.0, 0.0]
     for n in (0, 3, 4):
         np.testing.assert_allclose(offsets[n][1:], np.array([n - 1, 1 - n]) * 10, atol=3.0)
@@ -361,8 +361,8 @@ def test_measured_points_meet_at_one_common_position():
     assert model.pivot_um == tuple(pivot)
     for k in range(4):
         # What is left is what the motors' weight takes.
-        assert model.rotations_deg()[k] == pytest.approx(turns[k] - turns[2], abs=2e-3)
-        np.testing.assert_allclose(model.offsets_um()[k][1:], common(k, pivot) - pivot, atol=0.5)
+        assert model.rotation_deg[k] == pytest.approx(turns[k] - turns[2], abs=2e-3)
+        np.testing.assert_allclose(model.offset_um[k][1:], common(k, pivot) - pivot, atol=0.5)
     assert all(np.abs(p["residual_um"][1:]).max() < 0.5 for p in model.pairs)
 
 

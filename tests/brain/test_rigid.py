@@ -117,18 +117,18 @@ def test_turned_slices_are_solved_together(xp):
         for k in range(3)
     ]
     model = register_slices(slices, VOXEL_UM, STEP * 10.0, RegisterParams(first_plane=1))
-    assert model.reference_id == 1 and model.rotations_deg()[1] == 0
+    assert model.reference_id == 1 and model.rotation_deg[1] == 0
     middle = CORNER + np.array(SHAPE) / 2
     np.testing.assert_allclose(model.pivot_um, middle * 10)
     points = CORNER + np.array([[10.0, 12], [60, 20], [30, 70]])
     back = rotation_matrix(-turns[1])
     for k in range(3):
-        assert model.rotations_deg()[k] == pytest.approx(turns[k] - turns[1], abs=0.15)
+        assert model.rotation_deg[k] == pytest.approx(turns[k] - turns[1], abs=0.15)
         truth = (points - middle) @ rotation_matrix(turns[k]).T + middle + offsets[k]
         truth = (truth - middle - offsets[1]) @ back.T + middle
         pivot = np.array(model.pivot_um)
-        turn = rotation_matrix(model.rotations_deg()[k])
-        found = (points * 10 - pivot) @ turn.T + pivot + model.offsets_um()[k][1:]
+        turn = rotation_matrix(model.rotation_deg[k])
+        found = (points * 10 - pivot) @ turn.T + pivot + model.offset_um[k][1:]
         np.testing.assert_allclose(found / 10, truth, atol=0.25)
     for pair in model.pairs:
         assert abs(pair["residual_deg"]) < 0.2 and np.abs(pair["residual_um"][1:]).max() < 2

@@ -13,12 +13,9 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
 )
 from linumpy.brain.laying import lay_slice
 from linumpy.brain.pair_shift import PairParts, PairShift
-from linumpy.brain.register_slices import (
-    SliceRegistration,
-    _trust,
-    solve_registration,
-)
+from linumpy.brain.register_slices import _trust, solve_registration
 from linumpy.brain.slice_planes import SliceVolume
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.solve_deformation import MatchedPlaces, solve_deformation
 from linumpy.core.device import to_host
 from linumpy.geometry.shift_field import ShiftField
@@ -133,12 +130,12 @@ def test_the_model_undoes_deformation_of_turned_slices_when_asked_to(rng):
     given = (slices, pairs, (10.0, 10.0, 10.0), 100.0)
     plain = solve_registration(*given, RegisterParams())
     model = solve_registration(*given, RegisterParams(elastic=True))
-    assert plain.deformation is None and not plain.fields_um()
+    assert plain.deformation is None and not plain.fields_um
     # Shift and turn are what they were.
     assert replace(model, deformation=None) == plain
     for pair in model.deformation["pairs"]:
         assert pair["after_um"] < min(3, pair["before_um"] / 5)
-    assert sorted(model.fields_um()) == [0, 1, 2, 3]
+    assert sorted(model.fields_um) == [0, 1, 2, 3]
     wrong = {**model.deformation, "fields_um": {"2": [[[0.0, float("nan")]], [[0.0, 0.0]]]}}
     with pytest.raises(ValueError, match="deformation of slice 2"):
         SliceRegistration(1, (1.0,) * 3, 1.0, [], [], deformation=wrong)

@@ -5,7 +5,7 @@ import pytest
 
 from linumpy.brain import stacking
 from linumpy.brain.output import align_slice, stack_folder
-from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.slice_volumes import open_slices
 from linumpy.brain.stack_slices_motor import stack_slices_motor
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, encode_map, encode_weights

@@ -13,7 +13,8 @@ from scipy.ndimage import shift as scipy_shift
 
 from linumpy.brain import stack_slices_motor as module
 from linumpy.brain import stacking
-from linumpy.brain.register_slices import SliceRegistration, motor_registration
+from linumpy.brain.register_slices import motor_registration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.slice_volumes import open_slices
 from linumpy.brain.stack_slices_motor import brain_geometry, stack_slices_motor, z_matches
 from linumpy.core.device import CPU, to_host

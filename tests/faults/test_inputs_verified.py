@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.errors import InputError
 from linumpy.core.exit_status import exit_status
 from linumpy.io.grid import GridInfo, GridTile, create_grid

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 from linumpy.brain.correct_bias_field import correct_bias_field
 from linumpy.brain.output import register_folder, stack_folder
-from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.errors import InputError
 from linumpy.io.grid import open_grid
 from linumpy.io.models import load_model, save_model

@@ -149,6 +149,6 @@ def test_down_a_column_of_the_brain_each_slice_comes_once(
 def test_a_registration_that_names_a_slice_twice_is_refused():
     slices = [{"slice_id": 1, "offset_um": [0.0] * 3} for _ in range(2)]
     with pytest.raises((InputError, ValueError), match="expected each once"):
-        from linumpy.brain.register_slices import SliceRegistration
+        from linumpy.brain.slice_registration import SliceRegistration
 
         SliceRegistration(1, small.VOXEL_UM, 80.0, slices, [])

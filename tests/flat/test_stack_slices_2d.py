@@ -70,7 +70,7 @@ def test_shifts_that_the_stage_does_not_tell_are_found(tmp_path, seed):
     params = Stack2dParams(max_translation_px=60, transform=TRANSLATION)
     found = align_pictures(*open_pictures(find_pictures(tmp_path)), params)
     assert found.reference_id == 6 and found.slice_interval_um == 200
-    offsets = np.array([found.offsets_um()[i][1:] for i in ids]) / PIXEL_UM
+    offsets = np.array([found.offset_um[i][1:] for i in ids]) / PIXEL_UM
     expected = (true - stage) - (true - stage)[2]
     np.testing.assert_allclose(offsets, expected, atol=0.15)
     accepted = {(p["fixed_id"], p["moving_id"]) for p in found.pairs if p["accepted"]}
@@ -96,7 +96,7 @@ def test_turned_slices_are_turned_back(tmp_path, seed):
     model = stack_folder_2d(tmp_path, tmp_path / "brain.ome.zarr", RESOLUTIONS)
     # The registration turns slices the other way.
     for n, angle in enumerate(angles):
-        assert model.rotations_deg()[n] == pytest.approx(-angle, abs=0.1)
+        assert model.rotation_deg[n] == pytest.approx(-angle, abs=0.1)
     brain = open_image(tmp_path / "brain.ome.zarr")
     stack, valid = np.asarray(brain.array), np.asarray(brain.valid)
     for n in (0, 2):
@@ -110,7 +110,7 @@ def test_unlike_slices_stay_where_the_stage_left_them(tmp_path, rng, caplog):
     pictures = open_pictures(find_pictures(tmp_path))
     found = align_pictures(*pictures, Stack2dParams(max_translation_px=40))
     assert not any(p["accepted"] for p in found.pairs)
-    assert np.abs(list(found.offsets_um().values())).max() == 0
+    assert np.abs(list(found.offset_um.values())).max() == 0
     assert "z00, z01" in caplog.text
 
 

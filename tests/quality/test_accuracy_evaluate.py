@@ -100,7 +100,7 @@ def test_models_of_the_ideal_run_are_true(wrong_run: Folders, tmp_path: Path) ->
     # The reference slice's stage positions are kept, so that both runs share a frame.
     assert ideal.slice_registration is not None
     assert ideal.slice_registration.reference_id == 1
-    assert ideal.slice_registration.offset_um[1][1:] == (0.0, 0.0)
+    assert ideal.slice_registration.offset_um[1][1:].tolist() == [0.0, 0.0]
 
 
 def _model_figures(run: Run, truth: object) -> dict[str, float]:

@@ -13,7 +13,7 @@ from linumpy.brain.align_to_ras import AlignedBrain
 from linumpy.brain.auto_exclude_slices import ExclusionModel
 from linumpy.brain.bias.model import BiasModel
 from linumpy.brain.gaps.interpolate_missing_slice import InterpolationReport
-from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.stack_slices_motor import BrainModel
 from linumpy.geometry.crop_3d_mosaic_below_interface import InterfaceCut
 from linumpy.geometry.detect_focal_curvature import FocalCurvature

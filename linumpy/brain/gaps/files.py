@@ -100,8 +100,8 @@ def interpolate_gap(
         JSON of the report, PNG, and one-line CSV to write; None for none.
     """
     from linumpy.brain.gaps.interpolate_missing_slice import WIDE_GAP, interpolate_missing_slice
-    from linumpy.brain.register_slices import SliceRegistration
     from linumpy.brain.slice_folder import load_slices
+    from linumpy.brain.slice_registration import SliceRegistration
     from linumpy.io.models import load_model, model_place, save_model
     from linumpy.io.omezarr import open_image
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from linumpy.brain.gaps.match import PlaneStack
 from linumpy.brain.poses import entry_of, stage_to_common
-from linumpy.brain.register_slices import SliceRegistration, SliceVolume
+from linumpy.brain.register_slices import SliceVolume
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.device import to_host
 from linumpy.geometry.zmorph import planar, sample_plane
 from linumpy.stage_params.gaps import InterpolateParams

@@ -28,7 +28,8 @@ from linumpy.brain.gaps.match import (
     match_slices,
     tissue_threshold,
 )
-from linumpy.brain.register_slices import SliceRegistration, SliceVolume
+from linumpy.brain.register_slices import SliceVolume
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.stacking import BLOCK_PX, cuts
 from linumpy.core.device import Array, namespace, to_host
 from linumpy.core.errors import InputError
@@ -347,7 +348,7 @@ def _spec(
 
     Its plane 0 goes on exactly where the upper neighbour ends.
     """
-    offsets = model.offsets_um()
+    offsets = model.offset_um
     sides = (gap.upper.volume.slice_id, gap.lower.volume.slice_id)
     between_um = float(np.mean([offsets[side][0] for side in sides]))
     face_um = (slice_id - min(offsets)) * model.slice_interval_um + between_um

@@ -18,7 +18,8 @@ import numpy as np
 from linumpy.brain.manual.refine import shared_planes
 from linumpy.brain.manual.transforms import FILE_NAME, write_transform
 from linumpy.brain.poses import entry_of, stage_to_common
-from linumpy.brain.register_slices import SliceRegistration, SliceVolume
+from linumpy.brain.register_slices import SliceVolume
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.device import CPU, Device, to_host
 from linumpy.core.log import progress
 from linumpy.io.slice_layout import SHARD_PX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger, progress

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.brain.poses import map_of, pivot_of, pose_of, stage_to_common
-from linumpy.brain.register_slices import SliceRegistration
+from linumpy.brain.slice_registration import SliceRegistration
 
 MANUAL = "manual"
 REPLACED = "a manual transform says otherwise"
@@ -156,7 +156,7 @@ def residual_of(pair: Mapping[str, Any], model: SliceRegistration) -> dict[str, 
     ids = (pair["fixed_id"], pair["moving_id"])
     fixed, moving = (stage_to_common(model, i) for i in ids)
     lateral = (fixed @ (*(centre + shift), 1.0))[:2] - (moving @ (*centre, 1.0))[:2]
-    offsets, turns = model.offsets_um(), model.rotations_deg()
+    offsets, turns = model.offset_um, model.rotation_deg
     depth -= offsets[ids[1]][0] - offsets[ids[0]][0]
     return {
         "residual_um": [float(depth), *(float(v) for v in lateral)],
@@ -170,7 +170,7 @@ def _record(manual: ManualPair, before: SliceRegistration, pivot: np.ndarray) ->
     automatic: Mapping[str, Any] = next(
         (p for p in before.pairs if (p["fixed_id"], p["moving_id"]) == ids), {}
     )
-    offsets = before.offsets_um()
+    offsets = before.offset_um
     depth = offsets[ids[1]][0] - offsets[ids[0]][0]
     to_fixed = np.linalg.inv(manual.fixed_to_moving)
     turn, shift = pose_of(to_fixed, pivot)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.brain.poses import entry_of
-from linumpy.brain.register_slices import SliceRegistration, SliceVolume
+from linumpy.brain.register_slices import SliceVolume
 from linumpy.brain.rigid import fit_rigid, middle_px
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.device import Array, namespace
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE, correlation_surface, find_peak
 from linumpy.geometry.flatten import flatten
