@@ -12,9 +12,10 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
         "Write the average intensity projection of a mosaic grid as a 16-bit PNG.\n\n"
-        "One pixel a voxel; percentiles 0.1-99.9 span the range.",
+        "A JPEG of 8 bits where the name ends in .jpg. One pixel a voxel; percentiles 0.1-99.9 "
+        "span the range.",
         "mosaic grid (*.ome.zarr)",
-        "picture to write (*.png)",
+        "picture to write (*.png, *.jpg)",
     )
     add_assume_unit(parser)
     return parser
@@ -25,8 +26,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.core.device import resolve
+    from linumpy.io.picture_files import picture_format
     from linumpy.slices.aip_output import write_aip_png
 
+    picture_format(args.output)
     write_aip_png(
         args.input,
         args.output,

@@ -17,7 +17,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Only the pyramid level that fits the picture is read."
     )
     parser.add_argument("input", type=as_path, help="OME-Zarr volume")
-    parser.add_argument("output", type=Path, help="PNG to write")
+    parser.add_argument("output", type=Path, help="picture to write (*.png, *.jpg)")
     parser.add_argument("--cmap", default="gray", help="matplotlib colour map")
     parser.add_argument(
         "--max_size", type=int, default=1400, metavar="PX", help="longest side read, voxels"

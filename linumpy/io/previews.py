@@ -15,6 +15,7 @@ import numpy as np
 
 from linumpy.geometry.orientation import parse_orientation
 from linumpy.io.anatomy import stated_orientation
+from linumpy.io.picture_files import JPEG_QUALITY, encoded, picture_format
 from linumpy.io.planes import AXIS_NAMES, UNKNOWN, View, central_views, upright_lengths
 from linumpy.io.scale_bar import add_scale_bar, draw_scale_bar
 from linumpy.store.atomic import atomic_path, refuse_existing
@@ -88,16 +89,25 @@ def write_grey(
     overwrite: bool = False,
     notes: Mapping[str, float] | None = None,
 ) -> None:
-    """Write a uint8 or uint16 array (rows, columns) as grey PNG, with `notes` as its texts."""
+    """Write a uint8 or uint16 array (rows, columns) as grey PNG, or JPEG of 8 bits, by its name.
+
+    A PNG holds `notes` as its texts.
+    """
     from PIL import Image as Pillow
     from PIL.PngImagePlugin import PngInfo
 
-    texts = PngInfo()
-    for name, value in (notes or {}).items():
-        texts.add_text(name, repr(float(value)))
+    kind = picture_format(path)
+    if kind == "JPEG" and pixels.dtype == np.uint16:
+        pixels = (pixels >> 8).astype(np.uint8)
+    options: dict[str, Any] = {"quality": JPEG_QUALITY}
+    if kind == "PNG":
+        texts = PngInfo()
+        for name, value in (notes or {}).items():
+            texts.add_text(name, repr(float(value)))
+        options = {"compress_level": 6, "pnginfo": texts}
     picture = Pillow.fromarray(np.ascontiguousarray(pixels))
     with atomic_path(path, overwrite=overwrite) as partial, partial.open("wb") as file:
-        picture.save(file, format="PNG", compress_level=6, pnginfo=texts)
+        picture.save(file, format=kind, **options)
 
 
 def slice_preview(
@@ -199,11 +209,12 @@ def brain_preview(
     """
     from linumpy.io.omezarr import open_image
 
+    picture_format(path)
     refuse_existing(path, overwrite)
     code = parse_orientation(orientation, "--orientation") if orientation.strip() else ""
     image = open_image(image_path, assume_unit=assume_unit, choice=choice or {})
     figure = three_plane_figure(image, cmap=cmap, max_side_px=max_side_px, orientation=code)
-    data = figure_png(figure)
+    data = encoded(figure_png(figure), path)
     with atomic_path(path, overwrite=overwrite) as partial:
         partial.write_bytes(data)
 

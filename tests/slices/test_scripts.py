@@ -149,3 +149,21 @@ def test_a_cut_says_where_it_was_made(work, tiny):
     assert abs(cut["interface_um"] - known["gap_um"]) < 10
     # The face is uneven by some 10 um RMS: its highest point lies a few planes above the mean.
     assert 0 <= cut["interface_um"] / 10 - cut["first_plane"] < 6
+
+
+def test_the_name_of_a_picture_says_what_it_holds(script, work, tmp_path):
+    """Seen to fail where a volume is written under the name of a picture."""
+    grid, brain = work / "2.ome.zarr", work / "brain.ome.zarr"
+    script("aip", grid, tmp_path / "aip.jpg")
+    script("screenshot_omezarr", brain, tmp_path / "brain.jpg")
+    for path in tmp_path.iterdir():
+        with Pillow.open(path) as picture:
+            assert picture.format == "JPEG"
+    for command, source, ends in (
+        ("aip", grid, ".png or .jpg, or in .ome.zarr"),
+        ("screenshot_omezarr", brain, ".png or .jpg"),
+    ):
+        done = script(command, source, tmp_path / "x.tif", check=False)
+        path = tmp_path / "x.tif"
+        said = f"linum_{command}.py: error: {path}: expected a name that ends in {ends}\n"
+        assert (done.returncode, done.stderr) == (1, said)
