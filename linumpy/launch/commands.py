@@ -85,7 +85,9 @@ def _planned(found: Answer, asked: dict[str, Any]) -> Answer:
     lacking = [] if asked.get("resume") else plan["disk_problems"]
     if asked["params"]["gpu_count"] != 0 and runs_here(asked.get("configs") or ()):
         lacking = [*lacking, *plan["memory_problems"]]
-    if lacking:
+    if lacking and asked["params"]["skip_preflight"]:
+        found["warnings"] = [*found["warnings"], *lacking]
+    elif lacking:
         raise ProblemsError([Problem(text) for text in lacking])
     note_plan(plan, asked["params"]["output"])
     return {**found, "needs": None}

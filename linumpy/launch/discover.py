@@ -35,7 +35,8 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
         ``input``, ``output``, ``work_dir``, ``subject_name``, ``slices``, ``slice_config``,
         ``shifts_xy``: texts or None; ``skip_bad_slices``, true or false; ``exclude_first_slices``;
         parameters that headers may contradict: ``resolution``, ``axial_resolution``,
-        ``slicing_interval_mm``, ``stage_to_array``; what `place_problems` takes.
+        ``slicing_interval_mm``, ``stage_to_array``; what `place_problems` takes;
+        ``skip_preflight``, for warnings instead of problems of headers and places.
         ``listing`` where Nextflow listed an input elsewhere: rows of name, bytes and time, and
         ``texts`` of its tables by name.
 
@@ -71,7 +72,8 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
             "in it"
         )
     root = _first(grids).parent if grids else tree.root
-    problems = [Problem(text) for text in place_problems(asked, root)]
+    problems: list[Problem] = []
+    doubts = [Problem(text) for text in place_problems(asked, root)]
     if not grids:
         problems += layout_problems(option, root, tiles, odd_names)
     slices = _grid_slices(tree, option, grids, root) if grids else _raw_slices(tree, tiles)
@@ -90,12 +92,16 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
     chosen = [number for number in chosen if number not in bad]
     wanted = [number for number in wanted if number not in bad]
     if grids:
-        problems += map(Problem, resolution_problems(asked.get("resolution")))
+        doubts += map(Problem, resolution_problems(asked.get("resolution")))
     elif wanted:
         warnings += layout_warnings(wanted, {i: map(index_of, tiles[i]) for i in wanted}, ids)
-        problems += _header_problems(
+        doubts += _header_problems(
             {i: headers[i] for i in wanted if i in headers}, root, {**asked, "n_slices": len(ids)}
         )
+    if asked.get("skip_preflight"):
+        warnings += (line for doubt in doubts for line in (doubt.text, *doubt.details))
+    else:
+        problems += doubts
     if problems:
         raise ProblemsError(problems)
     return {

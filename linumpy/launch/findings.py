@@ -16,6 +16,8 @@ _NOTHING = "no problems"
 
 def made(folder: Path, subject: str, seconds: float) -> str:
     """Return the results of a run that lie directly in its output folder, brain first."""
+    if not subject:
+        return ""
     names = [path.name for path in folder.glob(f"{subject}[._]*") if path.name.endswith(_RESULTS)]
     if not names:
         return ""

@@ -62,7 +62,7 @@ class Keeper:
         return {"warnings": self._claim.warnings}
 
     def _begin(self, asked: dict[str, Any]) -> Answer:
-        self._subject, self._started = asked["record"]["subject"], time.monotonic()
+        self._subject, self._started = asked["record"].get("subject", ""), time.monotonic()
         self._record = Record(self._claim.output, asked)
         self._publisher = Publisher(self._claim.output, Path(asked["links"]), asked["mode"])
         if asked["mend"]:

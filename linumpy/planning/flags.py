@@ -10,7 +10,7 @@ from linumpy.launch.parameters import Schema, read_schema
 from linumpy.launcher.installed_workflow import workflow_script
 from linumpy.planning.plan_params import DEFAULTS
 
-FOR_THE_INPUT = ("exclude_first_slices", "skip_bad_slices")
+FOR_THE_INPUT = ("exclude_first_slices", "skip_bad_slices", "skip_preflight")
 """Parameters that decide what of an input counts, beside those that the plan rests on."""
 
 

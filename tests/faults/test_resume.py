@@ -59,7 +59,7 @@ class Story:
         (atlas / "0" / "zarr.json").write_text("{}", encoding="utf-8")
         self.arguments: list[str | Path] = [
             *("--input", make_raw(self.folder / "raw", [0, 1]), "--output", self.output),
-            *("-profile", "gpu", "--align_to_ras_enabled", "--atlas", atlas),
+            *("-profile", "gpu", "--skip_preflight", "--align_to_ras_enabled", "--atlas", atlas),
             *("--atlas_unit", HOSTILE, "--interpolate_missing_slices", "false"),
         ]
 

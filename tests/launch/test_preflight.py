@@ -155,11 +155,11 @@ def test_all_kinds_of_mistakes_are_named_at_once(raw: Path) -> None:
     assert lines[0] == "7 problems, nothing was started:"
     assert [line.split(":")[0].split(" /")[0] for line in lines[1:]] == [
         "  --gpu_count two",
-        "  --output",
         "  --slice_config none.csv",
         "  --slices 9",
         "  --input",
         "   ",
+        "  --output",
         "  --resolution 0.01",
         "  --stage_to_array -x,+y",
     ]
@@ -168,6 +168,18 @@ def test_all_kinds_of_mistakes_are_named_at_once(raw: Path) -> None:
     ] == f"    {tile}/image_00000.bin: 100 bytes, expected {INFO_NBYTES} (4 x 150 " + (
         "samples x (200 + 20) A-lines x 100 B-scans)"
     )
+
+
+def test_what_only_speaks_against_a_run_may_be_skipped(raw: Path) -> None:
+    given = {"resolution": 0.01, "stage_to_array": "-x,+y", "skip_preflight": True}
+    warned = found(raw, **given)["warnings"]
+    assert [text.split(":")[0] for text in warned] == [
+        "--resolution 0.01",
+        "--stage_to_array -x,+y",
+    ]
+    (raw / "slice_z01/tiles/tile_x02_y01_z01/image_00000.bin").unlink()
+    (line, _) = refused(raw, **given)
+    assert line.startswith(f"--input {raw}: 1 tile in 1 slice (z01) cannot be read")
 
 
 def test_doubled_tiles_and_several_acquisitions(tmp_path: Path) -> None:

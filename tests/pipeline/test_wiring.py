@@ -58,7 +58,15 @@ class Failed:
         self.output = self.folder / "output"
         arguments: list[str | Path] = [
             *("--input", make_raw(self.folder / "raw", [0, 1]), "--output", self.output),
-            *("-profile", "gpu", "--axial_resolution", "1.5", "--slicing_interval_mm", "0.25"),
+            *(
+                "-profile",
+                "gpu",
+                "--skip_preflight",
+                "--axial_resolution",
+                "1.5",
+                "--slicing_interval_mm",
+                "0.25",
+            ),
             *("--stage_to_array=-y,+x", "--gpu_memory", "8GB", *flags(SET)),
         ]
 
