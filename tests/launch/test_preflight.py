@@ -164,7 +164,7 @@ def test_all_kinds_of_mistakes_are_named_at_once(raw: Path) -> None:
         "  --stage_to_array -x,+y",
     ]
     assert lines[
-        6
+        5
     ] == f"    {tile}/image_00000.bin: 100 bytes, expected {INFO_NBYTES} (4 x 150 " + (
         "samples x (200 + 20) A-lines x 100 B-scans)"
     )

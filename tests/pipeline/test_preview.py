@@ -76,7 +76,7 @@ def test_the_plan_has_the_processes_of_nextflows_own_graph(
     assert planned <= drawn
 
 
-def test_preview_ends_with_what_the_planner_says_is_wrong(
+def test_preview_ends_with_what_is_wrong(
     launcher: Launcher, scripts_folder: Path, raw: Path
 ) -> None:
     for path in raw.rglob("metadata.json"):
@@ -85,4 +85,11 @@ def test_preview_ends_with_what_the_planner_says_is_wrong(
         path.write_text(json.dumps(content))
     launch = preview(launcher, scripts_folder, "--input", raw, "--output", "out2")
     assert launch.status != 0
-    assert "linum_plan.py: error: slice z00: axial resolution unknown" in launch.text
+    said = (
+        "linum_nextflow.py: error: axial resolution unknown (slices 0-2): write "
+        f'"axial_resolution_um" to {raw}/slice_z00/metadata.json, or give --axial_resolution UM'
+    )
+    assert launch.text.splitlines()[-2:] == [
+        said,
+        "Next:  correct this, then give the same command again",
+    ]
