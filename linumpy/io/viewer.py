@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -143,6 +144,11 @@ pre {{ background: #f2f2f2; padding: 1rem; overflow: auto }}</style></head>
 """
 
 
+def is_local_name(host: str) -> bool:
+    """Whether a ``Host`` header names this computer itself."""
+    return (urlsplit(f"//{host}").hostname or "") in _LOCAL
+
+
 class _Handler(SimpleHTTPRequestHandler):
     """Hands out the files of one folder, whole or in part, to known viewers."""
 
@@ -193,7 +199,7 @@ class _Handler(SimpleHTTPRequestHandler):
     def _allowed_path(self) -> Path | None:
         """Return the file that is asked for; None unless it lies in the volume."""
         # A page that reached this server under another name is rejected.
-        if (urlsplit(f"//{self.headers.get('Host', '')}").hostname or "") not in _LOCAL:
+        if not is_local_name(self.headers.get("Host", "")):
             return None
         parts = [p for p in unquote(urlsplit(self.path).path).split("/") if p]
         if not parts or parts[0] != self.folder or ".." in parts or any("\0" in p for p in parts):
@@ -272,12 +278,32 @@ def serve(path: Path | str, port: int = PORT) -> Iterator[ThreadingHTTPServer]:
             ),
         },
     )
-    try:
-        server = ThreadingHTTPServer((HOST, port), handler)
-    except (OSError, OverflowError) as error:
-        raise LinumpyError(f"--port {port}: cannot be served on ({error}); name another") from error
-    with server:
+    with listen(handler, port) as server:
         yield server
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that wants an answer no more."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def listen(handler: type[BaseHTTPRequestHandler], port: int | None) -> ThreadingHTTPServer:
+    """Return a server on this computer; without a port on `PORT`, or on any that is free.
+
+    Raises
+    ------
+    LinumpyError
+        When the port is taken.
+    """
+    for chosen in (PORT, 0) if port is None else (port,):
+        try:
+            return _Server((HOST, chosen), handler)
+        except (OSError, OverflowError) as error:
+            failure = LinumpyError(f"--port {chosen}: cannot be served on ({error}); name another")
+            failure.__cause__ = error
+    raise failure
 
 
 def open_in_napari(
@@ -307,7 +333,7 @@ def open_in_napari(
     except ImportError as error:
         raise InputError(
             f"napari cannot be imported ({error}); {extra_advice('viewer')}, or look at the "
-            "volume in a browser with --neuroglancer"
+            "volume in a browser, without --napari"
         ) from error
 
     def layer(name: str, shown: Image) -> dict[str, Any]:

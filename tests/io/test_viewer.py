@@ -217,7 +217,7 @@ def test_napari_gets_levels_scale_and_mask(brain, monkeypatch):
 
 def test_without_napari_the_error_says_what_to_do(brain, monkeypatch):
     monkeypatch.setitem(sys.modules, "napari", None)
-    with pytest.raises(InputError, match=r"\[viewer\].*--neuroglancer"):
+    with pytest.raises(InputError, match=r"\[viewer\].*without --napari"):
         open_in_napari(brain)
 
 
