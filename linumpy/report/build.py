@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from linumpy.report.labels import counted, label
 from linumpy.report.links import atlas_links, picture_links
 from linumpy.report.model_figures import field_plot
 from linumpy.report.pictures import brain_frames, data_url, jpeg, slice_images, stored_picture
+from linumpy.report.plots import Plot
 from linumpy.report.run_section import (
     SECTION,
     WALL,
@@ -43,7 +44,8 @@ from linumpy.report.tile_figures import confidence_plot, stage_axes_plots, tile_
 
 TEMPLATE = "report.html.j2"
 MANY_SLICES = 40
-_ATLAS_NBYTES = 250_000
+_ATLAS_NBYTES = 200_000
+_PACKED_NBYTES = 1_200_000
 
 
 def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) -> str:
@@ -219,21 +221,37 @@ def _tile_section(run: Run, slices: list[SliceRecord]) -> dict[str, Any] | None:
         "held by the stage alone",
         "confidence": confidence_plot(registrations).render(),
         "seams": seam_plot(registrations).render(),
-        "slices": [
-            (f"z{i:02d}", _tile_plots(r, packed=n > 0))
-            for n, (i, r) in enumerate(sorted(registrations.items()))
-        ],
+        **_slices_of_tiles(registrations),
         "axes": _stage_axes(run, chosen),
     }
 
 
-def _tile_plots(registration: TileRegistration, *, packed: bool) -> Any:
-    """Return the plots of a slice's tiles; packed, as text that the page unfolds when asked."""
-    plots = [plot.render() for plot in tile_plots(registration)]
-    if not packed:
-        return plots
+def _slices_of_tiles(registrations: Mapping[int, TileRegistration]) -> dict[str, Any]:
+    """Return the plots of each slice: the first in view, others packed, the worst of too many."""
+    first, *others = sorted(registrations)
+    found: dict[int, Any] = {first: [plot.render() for plot in tile_plots(registrations[first])]}
+    left = _PACKED_NBYTES
+    for slice_id in sorted(others, key=lambda i: _accepted_share(registrations[i])):
+        packed = _packed(tile_plots(registrations[slice_id]))
+        if len(packed) > left:
+            break
+        found[slice_id] = packed
+        left -= len(packed)
+    return {
+        "slices": [(f"z{i:02d}", shown) for i, shown in sorted(found.items())],
+        "left_out": len(registrations) - len(found),
+    }
+
+
+def _accepted_share(registration: TileRegistration) -> float:
+    pairs = registration.pairs
+    return sum(pair.accepted for pair in pairs) / max(1, len(pairs))
+
+
+def _packed(plots: Sequence[Plot]) -> str:
+    """Return plots as text that the page unfolds when asked."""
     template = make_environment().get_template("macros.html.j2")
-    page = "".join(template.module.plot(plot) for plot in plots)
+    page = "".join(template.module.plot(plot.render()) for plot in plots)
     return base64.b64encode(gzip.compress(page.encode("utf-8"), mtime=0)).decode("ascii")
 
 

@@ -29,7 +29,8 @@ MOST_ROWS = 20_000
 _COLOURS = {
     INK: "var(--ink)", MUTED: "var(--muted)", FAINT: "var(--line)", BLUE: "var(--blue)",
     SKY: "var(--sky)", ORANGE: "var(--orange)", VERMILION: "var(--red)", GREEN: "var(--green)",
-    "#ffffff": "var(--paper)", "#000000": "var(--ink)",
+    # Texts by default. What lies on an image is not quite black or white, and stays.
+    "#000000": "var(--ink)",
 }  # fmt: skip
 _TAGS = frozenset({"svg", "g", "path", "use", "defs", "clipPath", "rect", "text", "tspan", "image"})
 _ATTRIBUTES = frozenset(

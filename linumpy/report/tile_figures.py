@@ -251,7 +251,7 @@ def stage_axes_plots(
         left.text(
             *(centre[::-1] / 1000), f"{tile.index[0]},{tile.index[1]}", fontsize=7.5,
             color="white", ha="center", va="center",
-            bbox={"facecolor": "black", "alpha": 0.5, "linewidth": 0, "pad": 1.2},
+            bbox={"facecolor": "#010101", "alpha": 0.5, "linewidth": 0, "pad": 1.2},
         )  # fmt: skip
     _stage_arrows(left, stage_to_array)
     _lay_like_pictures(left, solved, fov)
@@ -332,7 +332,7 @@ def _stage_arrows(axes: Axes, stage_to_array: str) -> None:
         )  # fmt: skip
         axes.text(
             end[0] + 0.045 * sign * direction[0], end[1] + 0.045 * sign * direction[1],
-            f"+{part[-1]}", color=INK, fontsize=9,
+            f"+{part[-1]}", color="#010101", fontsize=9,
             ha="center", va="center", transform=axes.transAxes, fontweight="bold",
             bbox={"facecolor": "white", "alpha": 0.85, "linewidth": 0, "pad": 1},
         )  # fmt: skip
@@ -345,8 +345,16 @@ def _unit_scale() -> Normalize:
 
 
 def _outline(axes: Axes, centres: np.ndarray, fov: np.ndarray) -> None:
-    for centre in centres:
-        axes.add_patch(_rectangle((centre - fov / 2)[::-1] / 1000, fov[::-1] / 1000, FAINT))
+    """Draw the tiles' edges, as one path."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    paths = [_rectangle((c - fov / 2)[::-1] / 1000, fov[::-1] / 1000, FAINT) for c in centres]
+    if paths:
+        whole = Path.make_compound_path(
+            *(patch.get_transform().transform_path(patch.get_path()) for patch in paths)
+        )
+        axes.add_patch(PathPatch(whole, fill=False, edgecolor=FAINT, linewidth=0.8, zorder=1))
 
 
 def _rectangle(corner: np.ndarray, size: np.ndarray, colour: str) -> Rectangle:

@@ -23,7 +23,10 @@ from PIL import Image
 from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.omezarr import open_image
 from linumpy.io.previews import slice_preview
-from linumpy.report.build import build_report
+from linumpy.quality.run import Run
+from linumpy.report.build import _packed, _slices_of_tiles, build_report
+from linumpy.report.pictures import jpeg
+from linumpy.report.tile_figures import tile_plots
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "linum_generate_pipeline_report.py"
 VOID = {"meta", "img", "br", "link", "hr", "input"}
@@ -168,6 +171,24 @@ def test_packed_plots_are_the_same_as_those_in_view(source: str) -> None:
     page = gzip.decompress(base64.b64decode(packed[-1])).decode()
     assert page.count("<svg") == 2 and "z02: 11 of 12 tile pairs accepted" in page
     assert "z02_tiles.csv" in page
+
+
+def test_of_too_many_slices_the_worst_are_shown(
+    pristine_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail with the slices taken in the order of their ids."""
+    registrations = Run(pristine_run).tile_registrations
+    packed = len(_packed(tile_plots(registrations[2])))
+    monkeypatch.setattr("linumpy.report.build._PACKED_NBYTES", packed + 100)
+    shown = _slices_of_tiles(registrations)
+    assert [name for name, _ in shown["slices"]] == ["z00", "z02"]
+    assert shown["left_out"] == 1
+
+
+def test_images_are_as_small_as_asked_for() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (200, 200), dtype="u1")
+    large, small = (jpeg(noise, most) for most in (10**6, 22_000))
+    assert len(small) * 3 / 4 < 22_100 < len(large) * 3 / 4
 
 
 def test_drawings_hold_nothing_but_shapes_and_text(source: str) -> None:
