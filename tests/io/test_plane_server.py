@@ -128,7 +128,7 @@ def test_the_page_its_files_and_what_it_knows(ask):
 
 
 def test_nobody_else_is_answered(ask):
-    """Seen to fail without the check of the host, and with files found by the last part of a path."""
+    """Seen to fail without the check of the host, and with files found by the end of a path."""
     assert ask.address.startswith("http://127.0.0.1:")
     for path in ("/", "/info.json", "/wrong/info.json", ask.word + "../info.json",
                  ask.word + "plane_server.py"):  # fmt: skip
