@@ -140,7 +140,8 @@ def foreign(first: Array, second: Array, known: Array) -> Array:
     xp, ndimage = namespace(first), ndimage_of(first)
     smooth = [ndimage.uniform_filter(planes, (0, *(_LOCAL_PX,) * 2)) for planes in (first, second)]
     level = [xp.percentile(planes, _MIDDLE, axis=(1, 2)) for planes in smooth]
-    odd = xp.zeros(first.shape[1:], xp.int32)
+    far = xp.zeros(first.shape[1:], xp.int32)
+    odd = xp.zeros_like(far)
     tissue = xp.zeros(first.shape[1:], bool)
     for a, b, low_a, low_b, data in zip(*smooth, *level, known, strict=True):
         floors = [_TISSUE_LEVEL * low for low in (low_a, low_b)]
@@ -150,12 +151,16 @@ def foreign(first: Array, second: Array, known: Array) -> Array:
         ratio = xp.log(xp.maximum(a, floors[0]) / xp.maximum(b, floors[1]))
         ratio -= xp.median(ratio[shown])
         spread = 1.4826 * float(xp.median(abs(ratio[shown])))
-        odd += shown & (abs(ratio) > max(float(np.log(TISSUE_RANGE)), _OUTLIER * spread))
+        beyond = shown & (abs(ratio) > float(np.log(TISSUE_RANGE)))
+        far += beyond
+        odd += beyond & (abs(ratio) > _OUTLIER * spread)
         tissue |= shown
     # The mirror of a bubble is bright and its column dark, with a plane between that is neither.
     found = 2 * odd > len(first)
     found = ndimage.binary_opening(found, xp.ones((_LEAST_PX, _LEAST_PX), bool))
-    if not found.any() or float(found.sum()) > _MOST_FOREIGN * float(tissue.sum()):
+    # Where nearly half is off, the spread hides a part of it.
+    most = _MOST_FOREIGN * float(tissue.sum())
+    if not found.any() or float((2 * far > len(first)).sum()) > most:
         return xp.zeros(found.shape, bool)
     margin = _LOCAL_PX // 2 + SSIM_WINDOW_PX // 2
     return ndimage.binary_dilation(found, xp.ones((2 * margin + 1,) * 2, bool))
