@@ -17,7 +17,7 @@ from linumpy.core.errors import InputError
 from linumpy.geometry.least_squares import least_squares
 from linumpy.geometry.network import robust_spread
 from linumpy.io.grid import GridInfo
-from linumpy.slices.register_stage import TilePositions
+from linumpy.tiles.positions import PlacedTile, TileRegistration
 
 _ITERATIONS = 20
 _MIN_SIGMA_UM = 0.05
@@ -54,7 +54,7 @@ class StageTransform:
 
 
 def estimate_transform(
-    slices: Sequence[TilePositions], *, use_motor_positions: bool = False
+    slices: Sequence[TileRegistration], *, use_motor_positions: bool = False
 ) -> StageTransform:
     """Fit one linear map to the tile pairs of all slices.
 
@@ -76,8 +76,8 @@ def estimate_transform(
     if len(fields_um) > 1:
         raise InputError(f"slices with tiles of {sorted(fields_um)} um; expected one size")
     steps = _grid_steps(slices)
-    expected = np.array([p["expected_um"] for s in slices for p in s.pairs if p["accepted"]])
-    measured = np.array([p["displacement_um"] for s in slices for p in s.pairs if p["accepted"]])
+    expected = np.array([p.expected_um for s in slices for p in s.pairs if p.accepted])
+    measured = np.array([p.displacement_um for s in slices for p in s.pairs if p.accepted])
     affine, residual = np.eye(2), np.zeros((0, 2))
     if not use_motor_positions:
         if not len(expected):
@@ -103,25 +103,25 @@ def estimate_transform(
     )
 
 
-def transformed_positions(grid: GridInfo, transform: StageTransform) -> TilePositions:
+def transformed_positions(grid: GridInfo, transform: StageTransform) -> TileRegistration:
     """Place the imaged tiles of a grid by the map alone, about their middle."""
     imaged = [n for n, tile in enumerate(grid.tiles) if tile.present]
     stage = grid.corner_um()[imaged]
     middle = stage.mean(axis=0)
     corner = middle + (stage - middle) @ np.asarray(transform.affine).T
-    return TilePositions(
+    return TileRegistration(
         slice_id=grid.slice_id,
         voxel_um=grid.voxel_um,
         tile_shape_px=grid.tile_shape_px,
         tiles=[
-            {
-                "ix": grid.tiles[n].ix,
-                "iy": grid.tiles[n].iy,
-                "stage_corner_um": reported.tolist(),
-                "corner_um": place.tolist(),
-                "component": -1,
-                "n_pairs": 0,
-            }
+            PlacedTile(
+                grid.tiles[n].ix,
+                grid.tiles[n].iy,
+                stage_corner_um=tuple(reported.tolist()),
+                corner_um=tuple(place.tolist()),
+                component=-1,
+                n_pairs=0,
+            )
             for n, reported, place in zip(imaged, stage, corner, strict=True)
         ],
         pairs=[],
@@ -129,7 +129,7 @@ def transformed_positions(grid: GridInfo, transform: StageTransform) -> TilePosi
     )
 
 
-def _field_um(positions: TilePositions) -> tuple[float, float]:
+def _field_um(positions: TileRegistration) -> tuple[float, float]:
     first, second = (
         round(n * pixel, 6)
         for n, pixel in zip(positions.tile_shape_px[1:], positions.voxel_um[1:], strict=True)
@@ -137,11 +137,11 @@ def _field_um(positions: TilePositions) -> tuple[float, float]:
     return first, second
 
 
-def _grid_steps(slices: Sequence[TilePositions]) -> np.ndarray:
+def _grid_steps(slices: Sequence[TileRegistration]) -> np.ndarray:
     """Return the median reported move to the next tile, um; column k along grid axis k."""
     moves: tuple[list[Any], list[Any]] = ([], [])
     for positions in slices:
-        stage = {(t["ix"], t["iy"]): np.asarray(t["stage_corner_um"]) for t in positions.tiles}
+        stage = {t.index: np.asarray(t.stage_corner_um) for t in positions.tiles}
         for (ix, iy), corner in stage.items():
             for axis, neighbour in enumerate(((ix + 1, iy), (ix, iy + 1))):
                 if neighbour in stage:

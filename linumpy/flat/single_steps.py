@@ -28,9 +28,10 @@ from linumpy.slices.raw_source import (
     open_source,
     with_masks_where_needed,
 )
-from linumpy.slices.register_stage import RegisterTiles, TilePositions
+from linumpy.slices.register_stage import RegisterTiles
 from linumpy.stage_params.flat import CropTilesParams, ProjectParams
 from linumpy.stage_params.slices import ResampleParams, StitchParams
+from linumpy.tiles.positions import TileRegistration
 
 
 class _FlaggedGridSink(GridSink):
@@ -102,9 +103,9 @@ def estimate_transform_of(
     return transform
 
 
-def _positions(path: Path, as_reported: bool, device: Device) -> TilePositions:
+def _positions(path: Path, as_reported: bool, device: Device) -> TileRegistration:
     if path.suffix == ".json":
-        return load_model(*model_place(path), TilePositions)
+        return load_model(*model_place(path), TileRegistration)
     source = GridSource.open(path)
     if as_reported:
         identity = StageTransform(
@@ -113,7 +114,7 @@ def _positions(path: Path, as_reported: bool, device: Device) -> TilePositions:
         return transformed_positions(source.layout, identity)
     register = RegisterTiles()
     run([register], source, device=device)
-    positions: TilePositions = register.model
+    positions: TileRegistration = register.model
     return positions
 
 
@@ -148,7 +149,7 @@ def stitch_grid_2d(
         )
     register = RegisterTiles()
     if positions is not None:
-        register.model = load_model(*model_place(positions), TilePositions)
+        register.model = load_model(*model_place(positions), TileRegistration)
     elif transform is not None:
         register.model = transformed_positions(
             source.layout, load_model(*model_place(transform), StageTransform)

@@ -9,9 +9,9 @@ from linumpy.io.grid import GridInfo
 from linumpy.io.omezarr import ImageSpec
 from linumpy.io.slice_layout import SHARD_PX, SliceLayout
 from linumpy.slices.block_stages import StitchedSource
-from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.stage_params.slices import StitchParams
+from linumpy.tiles.positions import TileRegistration
 
 KIND = "slice_2d"
 _CHUNK_PX = 128
@@ -38,7 +38,7 @@ class PictureLayout(SliceLayout):
 def stitch_2d(
     tiles: TileStore,
     grid: GridInfo,
-    positions: TilePositions,
+    positions: TileRegistration,
     params: StitchParams,
     *,
     device: Device = CPU,

@@ -83,7 +83,11 @@ def load_model(folder: Path | str, stem: str, kind: type[M]) -> M:
     declared = dataclasses.fields(kind)  # type: ignore[arg-type]
     names = [field.name for field in declared]
     # What has a default is newer than some models on disk.
-    needed = {field.name for field in declared if field.default is dataclasses.MISSING}
+    needed = {
+        field.name
+        for field in declared
+        if field.default is field.default_factory is dataclasses.MISSING
+    }
     if needed - set(fields):
         fields.update(read_arrays(folder / f"{stem}.npz"))
     names = [name for name in names if name in fields or name in needed]

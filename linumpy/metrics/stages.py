@@ -100,16 +100,16 @@ def compensate_psf(model: Any, found: StageMetrics) -> None:
 def register_tiles(model: Any, found: StageMetrics) -> None:
     """Say how many tiles and pairs hold together, and how well."""
     pixel = np.asarray(model.voxel_um[1:])
-    accepted = [p for p in model.pairs if p["accepted"]]
-    alone = sum(t["component"] < 0 for t in model.tiles)
+    accepted = [p for p in model.pairs if p.accepted]
+    alone = sum(t.component < 0 for t in model.tiles)
     found.add("n_tiles", len(model.tiles), "", "tiles imaged")
     found.add("n_pairs", len(model.pairs), "", "pairs of neighbours")
     # Tiles of bare agarose match nothing, and need not.
     found.add("accepted_share", share_of(len(accepted), len(model.pairs)), "", "pairs accepted")
-    clear = [p for p in model.pairs if p["confidence"] >= _CLEAR]
+    clear = [p for p in model.pairs if p.confidence >= _CLEAR]
     found.add(
         "clear_accepted_share",
-        share_of(sum(p["accepted"] for p in clear), len(clear)) if len(clear) >= _FEW else None,
+        share_of(sum(p.accepted for p in clear), len(clear)) if len(clear) >= _FEW else None,
         "",
         "pairs that match clearly and were accepted",
         "clear_pairs_share",
@@ -130,26 +130,26 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
     )
     found.add(
         "confidence",
-        median_of(p["confidence"] for p in accepted),
+        median_of(p.confidence for p in accepted),
         "",
         "median over accepted pairs",
         "confidence",
     )
     found.add(
         "residual_rms",
-        rms_per_axis(np.asarray(p["residual_um"]) / pixel for p in accepted),
+        rms_per_axis(np.asarray(p.residual_um) / pixel for p in accepted),
         "pixel",
         "accepted pairs against the solved positions",
         "rms_residual",
     )
-    moves = [np.subtract(t["corner_um"], t["stage_corner_um"]) / pixel for t in model.tiles]
+    moves = [np.subtract(t.corner_um, t.stage_corner_um) / pixel for t in model.tiles]
     found.add(
         "stage_error_rms", rms_per_axis(moves), "pixel", "solved positions against the stage's"
     )
     ratios = [
-        abs(np.log(p["overlap_mean_a"] / p["overlap_mean_b"]))
+        abs(np.log(p.overlap_mean_a / p.overlap_mean_b))
         for p in accepted
-        if (p["overlap_mean_a"] or 0) > 0 and (p["overlap_mean_b"] or 0) > 0
+        if (p.overlap_mean_a or 0) > 0 and (p.overlap_mean_b or 0) > 0
     ]
     found.add("seam", median_of(ratios), "", "median |ln brightness ratio| of overlaps", "seam")
 
@@ -163,8 +163,8 @@ _FEW = 4
 
 def _linear_error(model: Any) -> float | None:
     """Return what of |affine − 1| is larger than what single tiles' errors make by chance."""
-    stage = np.array([t["stage_corner_um"] for t in model.tiles], float).reshape(-1, 2)
-    solved = np.array([t["corner_um"] for t in model.tiles], float).reshape(-1, 2)
+    stage = np.array([t.stage_corner_um for t in model.tiles], float).reshape(-1, 2)
+    solved = np.array([t.corner_um for t in model.tiles], float).reshape(-1, 2)
     if len(stage) < _FEW:
         return None
     centred = stage - stage.mean(axis=0)

@@ -17,8 +17,7 @@ from linumpy.io.tables import SliceConfig, XYShift
 
 if TYPE_CHECKING:
     from linumpy.quality.figure import Figure
-    from linumpy.quality.run import TileRegistration
-    from linumpy.slices.register_stage import TilePositions
+    from linumpy.tiles.positions import PlacedTile, TileRegistration
 
 _DTYPES: dict[type, type] = {int: np.int64, float: np.float64, bool: np.bool_}
 _FILLERS: dict[type, Any] = {int: 0, float: np.nan, bool: False}
@@ -98,14 +97,13 @@ def slice_config_table(rows: Iterable[SliceConfig]) -> ArrowBatch:
     )
 
 
-def tile_positions_table(models: Iterable[TilePositions | TileRegistration]) -> ArrowBatch:
+def tile_positions_table(models: Iterable[TileRegistration]) -> ArrowBatch:
     """Return where the tiles of slices lie, a row a tile.
 
     Parameters
     ----------
     models
-        The ``register_tiles`` models of any number of slices, as the stage learned them or as
-        ``linumpy.quality.run.Run.tile_registrations`` reads them.
+        The ``register_tiles`` models of any number of slices.
 
     Returns
     -------
@@ -147,15 +145,8 @@ def figures_table(figures: Mapping[str, Figure]) -> ArrowBatch:
     )
 
 
-def _tile_values(tile: Any) -> tuple[Any, ...]:
-    if isinstance(tile, Mapping):
-        index = tile["ix"], tile["iy"]
-        rest = (tile[name] for name in ("stage_corner_um", "corner_um", "component", "n_pairs"))
-        stage, solved, component, n_pairs = rest
-    else:
-        index, stage, solved = tile.index, tile.stage_corner_um, tile.corner_um
-        component, n_pairs = tile.component, tile.n_pairs
-    return (*index, *stage, *solved, component, n_pairs)
+def _tile_values(tile: PlacedTile) -> tuple[float, ...]:
+    return (*tile.index, *tile.stage_corner_um, *tile.corner_um, tile.component, tile.n_pairs)
 
 
 def _kinds(row_type: type) -> dict[str, type]:

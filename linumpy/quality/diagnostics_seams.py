@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.core.errors import InputError
-from linumpy.quality.run import TilePair, TileRegistration
+from linumpy.quality.run import TileRegistration
+from linumpy.tiles.positions import MeasuredPair
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,7 +138,7 @@ def seam_figure(comparison: SeamComparison) -> Figure:
     return figure
 
 
-def worst_pair(registration: TileRegistration) -> TilePair:
+def worst_pair(registration: TileRegistration) -> MeasuredPair:
     """Return the pair over tissue that the stage puts furthest from where it lies.
 
     Raises

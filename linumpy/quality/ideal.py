@@ -110,10 +110,10 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
     from linumpy.slices.learn_models import AcquisitionModels
     from linumpy.slices.psf_stages import CompensatePsf
     from linumpy.slices.reconstruct_slice import reconstruct_slice
-    from linumpy.slices.register_stage import TilePositions
     from linumpy.slices.tile_stages import LEARNED
     from linumpy.stage_params.brain import StackParams
     from linumpy.stage_params.slices import SliceParams
+    from linumpy.tiles.positions import TileRegistration
 
     def loaded(models: Path, stem: str, kind: type[M]) -> M | None:
         # A correction that the run went without is one that its ideal goes without.
@@ -134,7 +134,7 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
             loaded(run.models, CompensatePsf.name, AxialResponse) if params.psf.enabled else None,
         )
         folder = models / f"z{slice_id:02d}"
-        positions = load_model(folder, "register_tiles", TilePositions)
+        positions = load_model(folder, "register_tiles", TileRegistration)
         reconstruct_slice(
             grid, output, acquisition, params, output_models=folder, positions=positions
         )

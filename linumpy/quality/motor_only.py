@@ -10,26 +10,20 @@ from typing import Any
 from linumpy.core.device import CPU, Device
 from linumpy.io.grid import GridInfo, open_grid
 from linumpy.io.models import save_model
-from linumpy.slices.register_stage import RegisterTiles, TilePositions
+from linumpy.slices.register_stage import RegisterTiles
 from linumpy.slices.single_stages import stitch_grid
+from linumpy.tiles.positions import PlacedTile, TileRegistration
 
 
-def stage_positions(info: GridInfo) -> TilePositions:
+def stage_positions(info: GridInfo) -> TileRegistration:
     """Return the positions of a grid's tiles as the stage reported them."""
     corners = info.corner_um().tolist()
-    return TilePositions(
+    return TileRegistration(
         slice_id=info.slice_id,
         voxel_um=info.voxel_um,
         tile_shape_px=info.tile_shape_px,
         tiles=[
-            {
-                "ix": tile.ix,
-                "iy": tile.iy,
-                "stage_corner_um": corner,
-                "corner_um": corner,
-                "component": -1,
-                "n_pairs": 0,
-            }
+            PlacedTile(tile.ix, tile.iy, tuple(corner), tuple(corner), component=-1, n_pairs=0)
             for tile, corner in zip(info.tiles, corners, strict=True)
             if tile.present
         ],

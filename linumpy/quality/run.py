@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,53 +15,9 @@ from linumpy.core.errors import InputError
 from linumpy.io.models import load_model, read_json
 from linumpy.io.table_rows import LARGEST_ID
 from linumpy.store.untrusted import TABLE_NBYTES, read_arrays, read_bounded
+from linumpy.tiles.positions import TileRegistration as TileRegistration
 
 PRIOR_ONLY = -1
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A tile as registration placed it; corners in stage um along axis 1 and axis 2."""
-
-    index: tuple[int, int]
-    stage_corner_um: tuple[float, float]
-    corner_um: tuple[float, float]
-    component: int
-    n_pairs: int
-
-
-@dataclass(frozen=True)
-class TilePair:
-    """A tile pair; displacements are corner of `b` minus corner of `a`, None without a peak."""
-
-    a: tuple[int, int]
-    b: tuple[int, int]
-    displacement_um: tuple[float, float] | None
-    expected_um: tuple[float, float]
-    confidence: float
-    accepted: bool
-    overlap_mean_a: float | None
-    overlap_mean_b: float | None
-
-
-@dataclass(frozen=True)
-class TileRegistration:
-    """``register_tiles.json`` of one slice."""
-
-    slice_id: int
-    voxel_um: tuple[float, float, float]
-    tile_shape_px: tuple[int, int, int]
-    tiles: tuple[Tile, ...]
-    pairs: tuple[TilePair, ...]
-    stage_affine: tuple[tuple[float, float], ...] | None
-
-    @property
-    def fov_um(self) -> tuple[float, float]:
-        """Extent of a tile along axis 1 and axis 2."""
-        return (
-            self.tile_shape_px[1] * self.voxel_um[1],
-            self.tile_shape_px[2] * self.voxel_um[2],
-        )
 
 
 class Run:
@@ -94,7 +49,7 @@ class Run:
     def tile_registrations(self) -> dict[int, TileRegistration]:
         """``models/zNN/register_tiles.json`` by slice id."""
         return {
-            slice_id: _parsed(folder / "register_tiles.json", _tile_registration)
+            slice_id: load_model(folder, "register_tiles", TileRegistration)
             for slice_id, folder in self._slice_folders("register_tiles.json")
         }
 
@@ -244,41 +199,6 @@ def _parsed(path: Path, parse: Any) -> Any:
         raise InputError(f"{path}: lacks or misstates {error}") from error
 
 
-def _tile_registration(record: Mapping[str, Any]) -> TileRegistration:
-    affine = record.get("stage_affine")
-    return TileRegistration(
-        slice_id=int(record["slice_id"]),
-        voxel_um=_triple(record["voxel_um"]),
-        tile_shape_px=tuple(int(n) for n in record["tile_shape_px"]),  # type: ignore[arg-type]
-        tiles=tuple(
-            Tile(
-                index=(int(tile["ix"]), int(tile["iy"])),
-                stage_corner_um=_pair(tile["stage_corner_um"]),
-                corner_um=_pair(tile["corner_um"]),
-                component=int(tile["component"]),
-                n_pairs=int(tile["n_pairs"]),
-            )
-            for tile in record["tiles"]
-        ),
-        pairs=tuple(
-            TilePair(
-                a=(int(pair["a"][0]), int(pair["a"][1])),
-                b=(int(pair["b"][0]), int(pair["b"][1])),
-                displacement_um=None
-                if pair["displacement_um"] is None
-                else _pair(pair["displacement_um"]),
-                expected_um=_pair(pair["expected_um"]),
-                confidence=float(pair["confidence"]),
-                accepted=bool(pair["accepted"]),
-                overlap_mean_a=_optional(pair.get("overlap_mean_a")),
-                overlap_mean_b=_optional(pair.get("overlap_mean_b")),
-            )
-            for pair in record["pairs"]
-        ),
-        stage_affine=None if affine is None else tuple(_pair(row) for row in affine),
-    )
-
-
 def _crop(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **record,
@@ -301,15 +221,6 @@ def _stack(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pair(values: Any) -> tuple[float, float]:
-    first, second = values
-    return (float(first), float(second))
-
-
 def _triple(values: Any) -> tuple[float, float, float]:
     first, second, third = values
     return (float(first), float(second), float(third))
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else float(value)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from linumpy.quality.figure import Figure, make_figure, not_measured
-from linumpy.quality.run import Run, TilePair
+from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
+from linumpy.tiles.positions import MeasuredPair
 
 TARGET = 0.02
 MIN_TISSUE_SHARE = 0.25
@@ -55,7 +56,7 @@ def seams(run: Run, truth: Truth, classes: Any | None = None) -> Figure:
     )
 
 
-def log_ratio(pair: TilePair) -> float | None:
+def log_ratio(pair: MeasuredPair) -> float | None:
     """Return ln(mean of a / mean of b) of an accepted pair; None when it has no such means."""
     a, b = pair.overlap_mean_a, pair.overlap_mean_b
     if not pair.accepted or a is None or b is None or a <= 0 or b <= 0:
@@ -64,7 +65,7 @@ def log_ratio(pair: TilePair) -> float | None:
 
 
 def tissue_share(
-    classes: Any, truth: Truth, slice_id: int, pair: TilePair, depth_um: float
+    classes: Any, truth: Truth, slice_id: int, pair: MeasuredPair, depth_um: float
 ) -> float:
     """Return the share of tissue voxels in the box where two tiles truly overlap.
 

@@ -34,10 +34,10 @@ from linumpy.io.grid import GridInfo
 from linumpy.io.slice_layout import SHARD_PX, SliceLayout
 from linumpy.slices.engine import Source, Stage, on_device
 from linumpy.slices.odd_tiles import contradicting_tiles
-from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Key, Tile
 from linumpy.stage_params.slices import CropParams, NormalizeParams, StitchParams
+from linumpy.tiles.positions import TileRegistration
 from linumpy.tiles.scan_distortion import Straightening
 from linumpy.tiles.stitch_3d_refined import (
     blending_weights,
@@ -53,7 +53,7 @@ class StitchedSource(Source):
         self,
         store: TileStore,
         grid: GridInfo,
-        positions: TilePositions,
+        positions: TileRegistration,
         params: StitchParams,
         *,
         device: Device = CPU,

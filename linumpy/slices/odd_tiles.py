@@ -9,7 +9,7 @@ import numpy as np
 from linumpy.slices.tile import Key
 
 if TYPE_CHECKING:
-    from linumpy.slices.register_stage import TilePositions
+    from linumpy.tiles.positions import TileRegistration
 
 CLEAR = 0.5
 """Confidence from which a match is believed (`linumpy.geometry.correlation.confidence`)."""
@@ -19,7 +19,7 @@ LEAST_NEIGHBOURS = 3
 do; a tile at a straight border of the mosaic has three."""
 
 
-def contradicting_tiles(positions: TilePositions) -> set[Key]:
+def contradicting_tiles(positions: TileRegistration) -> set[Key]:
     """Return the tiles that match no neighbour where all of them show what others match by.
 
     A tile contradicts its neighbours when `LEAST_NEIGHBOURS` of them or more, which others hold,
@@ -27,13 +27,13 @@ def contradicting_tiles(positions: TilePositions) -> set[Key]:
     none of its pairs has a clear match. Tiles in agarose and at the brain's rim lack such
     overlaps, and are not judged.
     """
-    held = {(t["ix"], t["iy"]) for t in positions.tiles if t["component"] >= 0}
+    held = {tile.index for tile in positions.tiles if tile.component >= 0}
     bright = [
-        p[side]
-        for p in positions.pairs
-        if p["accepted"]
-        for side in ("overlap_mean_a", "overlap_mean_b")
-        if p[side] is not None
+        mean
+        for pair in positions.pairs
+        if pair.accepted
+        for mean in (pair.overlap_mean_a, pair.overlap_mean_b)
+        if mean is not None
     ]
     if not bright:
         return set()
@@ -41,11 +41,11 @@ def contradicting_tiles(positions: TilePositions) -> set[Key]:
     against: dict[Key, int] = {}
     matched: set[Key] = set()
     for pair in positions.pairs:
-        a, b = tuple(pair["a"]), tuple(pair["b"])
-        if pair["accepted"] or pair["confidence"] >= CLEAR:
+        a, b = pair.a, pair.b
+        if pair.accepted or pair.confidence >= CLEAR:
             matched |= {a, b}
-        for tile, other, side in ((a, b, "overlap_mean_b"), (b, a, "overlap_mean_a")):
-            if other in held and (pair[side] or 0.0) >= median:
+        for tile, other, mean in ((a, b, pair.overlap_mean_b), (b, a, pair.overlap_mean_a)):
+            if other in held and (mean or 0.0) >= median:
                 against[tile] = against.get(tile, 0) + 1
     return {
         tile

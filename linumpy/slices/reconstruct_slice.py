@@ -36,11 +36,12 @@ from linumpy.slices.raw_source import (
     open_source,
     with_masks_where_needed,
 )
-from linumpy.slices.register_stage import RegisterTiles, TilePositions
+from linumpy.slices.register_stage import RegisterTiles
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile_stages import LEARNED, Aip, ResampleMosaicGrid
 from linumpy.stage_params.slices import SliceParams
 from linumpy.store.atomic import refuse_existing, together
+from linumpy.tiles.positions import TileRegistration
 
 
 def tile_chain(params: SliceParams, models: AcquisitionModels) -> list[Stage]:
@@ -88,7 +89,7 @@ def reconstruct_slice(
     params: SliceParams,
     *,
     output_models: Path | str | None = None,
-    positions: TilePositions | None = None,
+    positions: TileRegistration | None = None,
     intermediates: Path | None = None,
     overwrite: bool = False,
     device: Device = CPU,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from linumpy.tiles.pairs import (
     start_pair,
     tile_evidence,
 )
+from linumpy.tiles.positions import MeasuredPair, PlacedTile, TileRegistration
 from linumpy.tiles.register_tiles import Solution, count_pairs, solve_positions
 from linumpy.tiles.scan_distortion import (
     ScanDistortion,
@@ -42,57 +43,6 @@ SCAN_MODEL = "scan_distortion"
 
 _MAX_PENDING = 64
 """Pairs whose correlations wait on the device to be fetched together."""
-
-
-@dataclass(frozen=True)
-class TilePositions:
-    """The model of `RegisterTiles`; positions are tile corners in stage micrometres.
-
-    Attributes
-    ----------
-    tiles
-        One entry an imaged tile: ``ix, iy, stage_corner_um, corner_um, component, n_pairs,
-        brightness``. `component` −1 marks a tile that the stage alone holds; `brightness` is
-        that against the others (1 is the median), None where no overlap tells.
-    pairs
-        One entry a pair: ``a, b`` (grid indices), ``displacement_um``, ``expected_um``,
-        ``confidence``, ``accepted``, ``residual_um``, ``overlap_mean_a``, ``overlap_mean_b``.
-    stage_affine
-        The stage's linear correction.
-    scan_error_um
-        How far along axis 1 each A-line of a tile lies from a straight scan, one number a pixel;
-        `displacement_um` is without what that adds. Empty for a straight scan.
-    """
-
-    slice_id: int
-    voxel_um: tuple[float, float, float]
-    tile_shape_px: tuple[int, int, int]
-    tiles: list[dict[str, Any]]
-    pairs: list[dict[str, Any]]
-    stage_affine: list[list[float]]
-    scan_error_um: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Refuse positions that are none."""
-        for tile in self.tiles:
-            if np.shape(tile["corner_um"]) != (2,) or not np.isfinite(tile["corner_um"]).all():
-                raise ValueError(
-                    f"tile ({tile['ix']}, {tile['iy']}): corner_um {tile['corner_um']}; expected "
-                    "two finite numbers"
-                )
-
-    def corners_um(self) -> dict[Key, np.ndarray]:
-        """Return each tile's solved corner by its grid indices."""
-        return {(t["ix"], t["iy"]): np.asarray(t["corner_um"], float) for t in self.tiles}
-
-    def scan_error_px(self) -> np.ndarray | None:
-        """Return the scan's error in pixels; None for a straight scan."""
-        return np.divide(self.scan_error_um, self.voxel_um[1]) if self.scan_error_um else None
-
-    def dim_tiles(self, least: float) -> set[Key]:
-        """Return the tiles of less brightness than `least`, by their grid indices."""
-        found = ((t["ix"], t["iy"], t.get("brightness")) for t in self.tiles)
-        return {(ix, iy) for ix, iy, bright in found if bright is not None and bright < least}
 
 
 def load_scan(folder: Path | str) -> ScanDistortion | None:
@@ -204,17 +154,17 @@ class RegisterTiles(Stage):
                 return solution, None
         return solve_positions(self._stage_px, results, scan.error_px), scan.error_px
 
-    def solve(self) -> TilePositions:
+    def solve(self) -> TileRegistration:
         """Solve the positions of all tiles."""
         self._finish_pending()
         results = [self._results[k] for k in sorted(self._results)]
         solution, scan_error_px = self._solve_positions(results)
         counts = count_pairs(len(self._tiles), results)
-        pairs = [self._pair_record(r, solution.position_px) for r in results]
+        pairs = [self._measured(r, solution.position_px) for r in results]
         bright = tile_brightness(
             len(self._tiles),
             [(r.pair.a, r.pair.b) for r in results],
-            [(p["overlap_mean_a"] or 0.0, p["overlap_mean_b"] or 0.0) for p in pairs],
+            [(p.overlap_mean_a or 0.0, p.overlap_mean_b or 0.0) for p in pairs],
         )
         held = int((solution.component < 0).sum())
         if held:
@@ -224,20 +174,20 @@ class RegisterTiles(Stage):
                 held,
                 len(self._tiles),
             )
-        return TilePositions(
+        return TileRegistration(
             slice_id=self._layout.slice_id,
             voxel_um=self._layout.voxel_um,
             tile_shape_px=self._layout.tile_shape_px,
             tiles=[
-                {
-                    "ix": tile.ix,
-                    "iy": tile.iy,
-                    "stage_corner_um": (self._stage_px[n] * self._lateral_um).tolist(),
-                    "corner_um": (solution.position_px[n] * self._lateral_um).tolist(),
-                    "component": int(solution.component[n]),
-                    "n_pairs": counts[n],
-                    "brightness": float(bright[n]) if np.isfinite(bright[n]) else None,
-                }
+                PlacedTile(
+                    tile.ix,
+                    tile.iy,
+                    stage_corner_um=self._um(self._stage_px[n]),
+                    corner_um=self._um(solution.position_px[n]),
+                    component=int(solution.component[n]),
+                    n_pairs=counts[n],
+                    brightness=float(bright[n]) if np.isfinite(bright[n]) else None,
+                )
                 for n, tile in enumerate(self._tiles)
             ],
             pairs=pairs,
@@ -247,23 +197,24 @@ class RegisterTiles(Stage):
             else (scan_error_px * self._lateral_um[0]).tolist(),
         )
 
-    def _pair_record(self, result: PairResult, position_px: np.ndarray) -> dict[str, Any]:
+    def _um(self, value_px: Any) -> tuple[float, float]:
+        first, second = (np.asarray(value_px) * self._lateral_um).tolist()
+        return first, second
+
+    def _measured(self, result: PairResult, position_px: np.ndarray) -> MeasuredPair:
         a, b = result.pair.a, result.pair.b
         step = position_px[b] - position_px[a]
         means = overlap_means(self._projection[a], self._projection[b], step)
-
-        def um(value: Any) -> list[float]:
-            return (np.asarray(value) * self._lateral_um).tolist()
-
-        return {
-            "a": [self._tiles[a].ix, self._tiles[a].iy],
-            "b": [self._tiles[b].ix, self._tiles[b].iy],
-            "displacement_um": None if result.peak is None else um(result.displacement_px),
-            "expected_um": um(result.pair.expected_px),
-            "correlation": None if result.peak is None else result.peak.correlation,
-            "confidence": 0.0 if result.peak is None else result.peak.confidence,
-            "accepted": result.accepted,
-            "residual_um": None if result.residual_px is None else um(result.residual_px),
-            "overlap_mean_a": None if means is None else means[0],
-            "overlap_mean_b": None if means is None else means[1],
-        }
+        peak, residual = result.peak, result.residual_px
+        return MeasuredPair(
+            a=(self._tiles[a].ix, self._tiles[a].iy),
+            b=(self._tiles[b].ix, self._tiles[b].iy),
+            displacement_um=None if peak is None else self._um(result.displacement_px),
+            expected_um=self._um(result.pair.expected_px),
+            correlation=None if peak is None else peak.correlation,
+            confidence=0.0 if peak is None else peak.confidence,
+            accepted=result.accepted,
+            residual_um=None if residual is None else self._um(residual),
+            overlap_mean_a=None if means is None else means[0],
+            overlap_mean_b=None if means is None else means[1],
+        )

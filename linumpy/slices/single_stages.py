@@ -26,7 +26,7 @@ from linumpy.slices.block_stages import (
 from linumpy.slices.engine import Stage, make_store, observe, run
 from linumpy.slices.grid_io import GridSink, GridSource, SliceSink, SliceSource
 from linumpy.slices.psf_stages import CompensatePsf
-from linumpy.slices.register_stage import RegisterTiles, TilePositions, load_scan
+from linumpy.slices.register_stage import RegisterTiles, load_scan
 from linumpy.slices.tile_stages import LEARNED, Aip, AipMosaic, ResampleMosaicGrid
 from linumpy.stage_params.intensity import AttenuationParams, PsfParams
 from linumpy.stage_params.slices import (
@@ -36,6 +36,7 @@ from linumpy.stage_params.slices import (
     StitchParams,
 )
 from linumpy.store.atomic import together
+from linumpy.tiles.positions import TileRegistration
 
 Values = Mapping[str, Any]
 
@@ -104,7 +105,7 @@ def project_grid(source: GridSource, device: Device) -> AipMosaic:
 
 def register_grid(
     grid: Path, output: Path, device: Device, models: Path | None = None
-) -> TilePositions:
+) -> TileRegistration:
     """Register the tiles of a corrected grid and write their positions as JSON.
 
     The acquisition's models, where given, tell how the scan is bent; else the grid alone does.
@@ -112,7 +113,7 @@ def register_grid(
     stage = RegisterTiles(None if models is None else load_scan(models))
     run([stage], GridSource.open(grid), device=device)
     save_model(*model_place(output), stage.model)
-    positions: TilePositions = stage.model
+    positions: TileRegistration = stage.model
     return positions
 
 
@@ -131,7 +132,7 @@ def stitch_grid(
     if positions is None:
         run([register], source, device=device)
     else:
-        register.model = load_model(*model_place(positions), TilePositions)
+        register.model = load_model(*model_place(positions), TileRegistration)
     with (
         make_store(device, fetch=None if device.is_gpu else source.read) as tiles,
         SliceSink(output, overwrite=overwrite) as sink,

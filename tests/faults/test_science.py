@@ -28,10 +28,10 @@ from linumpy.slices.grid_io import GridSource, SliceSource
 from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.raw_source import raw_inputs
 from linumpy.slices.reconstruct_slice import reconstruct_slice
-from linumpy.slices.register_stage import TilePositions
 from linumpy.stage_params.bias import BiasParams
 from linumpy.stage_params.slices import SliceParams
 from linumpy.store.manifest import adopt
+from linumpy.tiles.positions import PlacedTile, TileRegistration
 
 from ..mosaic.conftest import Acquisition
 from . import small
@@ -332,14 +332,14 @@ def test_a_registration_that_places_slices_nowhere_is_refused(tmp_path, edit):
 
 @pytest.mark.parametrize("corner", [[float("nan"), 0.0], [1.0], ["x", 2.0], None])
 def test_tile_positions_that_are_none_are_refused(tmp_path, corner):
-    """Seen to fail without `TilePositions.__post_init__`."""
-    tiles = [{"ix": 0, "iy": 0, "corner_um": [0.0, 0.0]}]
+    """Seen to fail without `TileRegistration.__post_init__`."""
+    tiles = [PlacedTile(0, 0, (0.0, 0.0), (0.0, 0.0), component=0, n_pairs=0)]
     save_model(
-        tmp_path, "t", TilePositions(3, small.VOXEL_UM, small.TILE, tiles, [], [[1, 0], [0, 1]])
+        tmp_path, "t", TileRegistration(3, small.VOXEL_UM, small.TILE, tiles, [], [[1, 0], [0, 1]])
     )
     spoil_json(tmp_path / "t.json", lambda record: record["tiles"][0].update(corner_um=corner))
     with pytest.raises(InputError, match=r"t\.json"):
-        load_model(tmp_path, "t", TilePositions)
+        load_model(tmp_path, "t", TileRegistration)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "far", None])

@@ -8,7 +8,7 @@ import pytest
 from linumpy.core.errors import InputError
 from linumpy.flat.estimate_transform import estimate_transform, transformed_positions
 from linumpy.io.grid import GridInfo, GridTile
-from linumpy.slices.register_stage import TilePositions
+from linumpy.tiles.positions import MeasuredPair, PlacedTile, TileRegistration
 
 ANGLE = np.radians(0.7)
 TURN = np.array([[np.cos(ANGLE), -np.sin(ANGLE)], [np.sin(ANGLE), np.cos(ANGLE)]])
@@ -29,16 +29,27 @@ def positions(rng, slice_id=0, shape=(4, 5), noise_um=0.5, n_wrong=2):
                 pairs.append((expected, measured))
     for k in rng.choice(len(pairs), n_wrong, replace=False):
         pairs[k] = (pairs[k][0], pairs[k][1] + 60)
-    return TilePositions(
+    return TileRegistration(
         slice_id=slice_id,
         voxel_um=(500.0, 8.0, 8.0),
         tile_shape_px=(1, 80, 75),
         tiles=[
-            {"ix": i, "iy": j, "stage_corner_um": s.tolist(), "corner_um": s.tolist()}
+            PlacedTile(i, j, tuple(s.tolist()), tuple(s.tolist()), component=0, n_pairs=0)
             for (i, j), s in stage.items()
         ],
         pairs=[
-            {"expected_um": e.tolist(), "displacement_um": m.tolist(), "accepted": True}
+            MeasuredPair(
+                (0, 0),
+                (0, 0),
+                tuple(m.tolist()),
+                tuple(e.tolist()),
+                0.5,
+                0.9,
+                True,
+                None,
+                None,
+                None,
+            )  # fmt: skip
             for e, m in pairs
         ],
         stage_affine=np.eye(2).tolist(),
@@ -65,7 +76,7 @@ def test_the_map_is_found_in_spite_of_wrong_pairs(seed):
 
 def test_pairs_that_are_not_believed_do_not_count(rng):
     one = positions(rng, n_wrong=0)
-    spoilt = [{**p, "displacement_um": [0, 0], "accepted": False} for p in one.pairs[:6]]
+    spoilt = [replace(p, displacement_um=(0.0, 0.0), accepted=False) for p in one.pairs[:6]]
     found = estimate_transform([replace(one, pairs=[*spoilt, *one.pairs[6:]])])
     assert found.n_pairs == 25
     np.testing.assert_allclose(found.affine, AFFINE, atol=2e-3)
@@ -111,7 +122,7 @@ def test_what_cannot_be_fitted_is_refused(rng):
     with pytest.raises(InputError, match="no slice"):
         estimate_transform([])
     with pytest.raises(InputError, match="no two tiles of z00 match"):
-        estimate_transform([replace(one, pairs=[{**p, "accepted": False} for p in one.pairs])])
+        estimate_transform([replace(one, pairs=[replace(p, accepted=False) for p in one.pairs])])
     with pytest.raises(InputError, match="expected one size"):
         estimate_transform([one, replace(one, tile_shape_px=(1, 60, 75))])
     with pytest.raises(InputError, match="neighbours"):

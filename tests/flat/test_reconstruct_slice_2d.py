@@ -15,10 +15,10 @@ from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import open_image
 from linumpy.quality.truth import load_truth
 from linumpy.slices.raw_source import raw_inputs
-from linumpy.slices.register_stage import TilePositions
 from linumpy.slices.single_stages import correct_grid, register_grid
 from linumpy.stage_params.flat import FlatParams
 from linumpy.stage_params.slices import LearnParams
+from linumpy.tiles.positions import TileRegistration
 
 VALUES = {"resolution": 10.0, "crop_tiles_xmin": 2, "projection_depth": 500.0}
 NATIVE = FlatParams.from_values({"resolution": -1.0})
@@ -119,16 +119,16 @@ def test_overlaps_agree_better_at_registered_positions(tiny, flat_field, monkeyp
 @pytest.mark.parametrize("slice_id", [0, 1, 2])
 def test_tiles_lie_where_they_were_imaged(tiny, pictures, slice_id):
     truth = load_truth(tiny / "truth").slices[slice_id]
-    model = load_model(pictures / f"z{slice_id:02d}", "register_tiles", TilePositions)
-    components = {t["component"] for t in model.tiles} - {-1}
-    matched = [t for t in model.tiles if t["component"] >= 0]
+    model = load_model(pictures / f"z{slice_id:02d}", "register_tiles", TileRegistration)
+    components = {t.component for t in model.tiles} - {-1}
+    matched = [t for t in model.tiles if t.component >= 0]
     assert len(matched) >= 6
     for component in components:
         error = np.array(
             [
-                np.subtract(t["corner_um"], truth.corner_um[t["ix"], t["iy"]])
+                np.subtract(t.corner_um, truth.corner_um[t.index])
                 for t in matched
-                if t["component"] == component
+                if t.component == component
             ]
         )
         error -= error.mean(axis=0)
@@ -149,12 +149,12 @@ def test_the_picture_looks_like_the_clean_volume(tiny, pictures, slice_id):
     expected = (np.asarray(clean.array)[seen] * weight[:, None, None]).sum(axis=0) / weight.sum()
 
     image = open_image(pictures / f"slice_2d_z{slice_id:02d}.ome.zarr")
-    model = load_model(pictures / f"z{slice_id:02d}", "register_tiles", TilePositions)
+    model = load_model(pictures / f"z{slice_id:02d}", "register_tiles", TileRegistration)
     off = np.mean(
         [
-            np.subtract(t["corner_um"], truth.slices[slice_id].corner_um[t["ix"], t["iy"]])
+            np.subtract(t.corner_um, truth.slices[slice_id].corner_um[t.index])
             for t in model.tiles
-            if t["component"] == 0
+            if t.component == 0
         ],
         axis=0,
     )

@@ -17,7 +17,7 @@ from linumpy.quality.arrow_tables import (
 )
 from linumpy.quality.figure import AT_LEAST, make_figure, not_measured
 from linumpy.quality.run import Run
-from linumpy.slices.register_stage import TilePositions
+from linumpy.tiles.positions import TileRegistration
 
 pa = pytest.importorskip("pyarrow")
 csv = pytest.importorskip("pyarrow.csv")
@@ -61,7 +61,7 @@ def test_slice_config_is_that_of_the_csv_file(tmp_path):
 
 
 def test_tile_positions_from_the_model_and_from_its_file(tmp_path):
-    model = TilePositions(
+    model = TileRegistration(
         slice_id=4,
         voxel_um=(3.5, 10.0, 10.0),
         tile_shape_px=(8, 32, 32),

@@ -1,5 +1,5 @@
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -132,3 +132,15 @@ def test_a_folder_is_no_json_file(tmp_path):
     (tmp_path / "m.json").mkdir()
     with pytest.raises(InputError, match=r"m\.json: cannot be read"):
         read_json(tmp_path / "m.json")
+
+
+@dataclass(frozen=True)
+class Grown:
+    a: int
+    later: list[float] = field(default_factory=list)
+
+
+def test_fields_with_defaults_may_be_newer_than_the_file(tmp_path):
+    """Seen to fail where a default that is made counted as none."""
+    (tmp_path / "old.json").write_text('{"a": 3}')
+    assert load_model(tmp_path, "old", Grown) == Grown(3)

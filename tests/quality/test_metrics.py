@@ -29,7 +29,7 @@ from linumpy.metrics.stages import measure
 from linumpy.mosaic.detect_rehoming import RehomingReport
 from linumpy.quality.assess_slice_quality import SliceQuality
 from linumpy.quality.run import Run
-from linumpy.slices.register_stage import TilePositions
+from linumpy.tiles.positions import TileRegistration
 from linumpy.tiles.scan_distortion import ScanDistortion
 
 VOXEL = (10.0, 5.0, 5.0)
@@ -38,12 +38,16 @@ VOXEL = (10.0, 5.0, 5.0)
 def tile_pair(a: int, b: int, residual: Any, ratio: float = 1.0) -> dict[str, Any]:
     return {
         "a": [0, a], "b": [0, b], "accepted": residual is not None, "residual_um": residual,
+        "displacement_um": residual, "expected_um": (0.0, 0.0),
         "confidence": 0.6, "overlap_mean_a": 2.0 * ratio, "overlap_mean_b": 2.0,
     }  # fmt: skip
 
 
 def tile(stage: tuple[float, float], solved: tuple[float, float], component: int) -> dict[str, Any]:
-    return {"stage_corner_um": stage, "corner_um": solved, "component": component}
+    return {
+        "ix": 0, "iy": 0, "stage_corner_um": stage, "corner_um": solved, "component": component,
+        "n_pairs": 0,
+    }  # fmt: skip
 
 
 def slice_pair(accepted: bool, residual: Any, confidence: float = 0.8) -> dict[str, Any]:
@@ -57,7 +61,7 @@ MODELS: dict[str, Any] = {
         "model", np.array([0.5, 1.0]), np.zeros(2), VOXEL, 3.0, 260.0, 400.0, "tissue", 1.0, 50,
         60, 4.0,
     ),
-    "register_tiles": TilePositions(
+    "register_tiles": TileRegistration(
         3, VOXEL, (10, 50, 50),
         [tile((0, 0), (0, 0), 0), tile((0, 200), (15, 220), 0), tile((0, 400), (0, 400), -1)],
         [tile_pair(0, 1, (3.0, 4.0), np.exp(0.3)), tile_pair(1, 2, None)],
@@ -369,7 +373,7 @@ def test_the_axial_response_is_learned_from_few_tiles_without_alarm() -> None:
     assert "no axial profile" in none.warnings[0]
 
 
-def grid_of_tiles(affine: Any, jitter_um: float, seed: int) -> TilePositions:
+def grid_of_tiles(affine: Any, jitter_um: float, seed: int) -> TileRegistration:
     """Return 5 x 5 tiles whose stage has a linear error and an error of each tile, all matched."""
     rng = np.random.default_rng(seed)
     stage = 200.0 * np.array([(i, j) for i in range(5) for j in range(5)])
@@ -379,7 +383,7 @@ def grid_of_tiles(affine: Any, jitter_um: float, seed: int) -> TilePositions:
     fitted = np.linalg.lstsq(design, solved, rcond=None)[0][:2].T
     tiles = [tile(tuple(a), tuple(b), 0) for a, b in zip(stage, solved, strict=True)]
     pairs = [tile_pair(i, i + 1, (0.0, 0.0)) for i in range(24)]
-    return TilePositions(3, VOXEL, (10, 50, 50), tiles, pairs, fitted.tolist())
+    return TileRegistration(3, VOXEL, (10, 50, 50), tiles, pairs, fitted.tolist())
 
 
 @pytest.mark.parametrize(
@@ -428,8 +432,7 @@ def test_clear_pairs_that_are_rejected_are_said(n_rejected: int, n_dim: int, sta
     Seen to fail without the limit.
     """
     model = grid_of_tiles(np.eye(2), 0.5, seed=7)
-    for pair in model.pairs[:n_rejected]:
-        pair["accepted"] = False
+    model.pairs[:n_rejected] = [replace(p, accepted=False) for p in model.pairs[:n_rejected]]
     agarose = [{**tile_pair(0, 1, None), "confidence": 0.1} for _ in range(n_dim)]
     found = measure("register_tiles", replace(model, pairs=model.pairs + agarose))
     assert found is not None and found.metrics["clear_accepted_share"].status == status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,15 @@ from linumpy.io.omezarr import open_image
 from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.odd_tiles import contradicting_tiles
 from linumpy.slices.reconstruct_slice import reconstruct_slice
-from linumpy.slices.register_stage import TilePositions
 from linumpy.stage_params.slices import SliceParams
+from linumpy.tiles.positions import TileRegistration
 
 from .test_raw_source import Slice
 
 SIDE = 4
 
 
-def positions(odd: tuple[int, int], brightness: float = 100.0) -> TilePositions:
+def positions(odd: tuple[int, int], brightness: float = 100.0) -> TileRegistration:
     """Return 4 x 4 tiles that all match but for one, whose overlaps have a given brightness."""
     keys = [(i, j) for i in range(SIDE) for j in range(SIDE)]
     pairs: list[dict[str, Any]] = []
@@ -31,15 +32,23 @@ def positions(odd: tuple[int, int], brightness: float = 100.0) -> TilePositions:
                 pairs.append(
                     {
                         "a": [i, j], "b": list(other), "accepted": not bad,
+                        "displacement_um": None, "expected_um": [0.0, 0.0],
                         "confidence": 0.1 if bad else 0.8,
                         "overlap_mean_a": mean, "overlap_mean_b": mean,
                     }
                 )  # fmt: skip
     tiles = [
-        {"ix": i, "iy": j, "corner_um": (0.0, 0.0), "component": -1 if (i, j) == odd else 0}
+        {
+            "ix": i,
+            "iy": j,
+            "stage_corner_um": (0.0, 0.0),
+            "corner_um": (0.0, 0.0),
+            "component": -1 if (i, j) == odd else 0,
+            "n_pairs": 0,
+        }
         for i, j in keys
     ]
-    return TilePositions(0, (10.0, 10.0, 10.0), (9, 9, 9), tiles, pairs, np.eye(2).tolist())
+    return TileRegistration(0, (10.0, 10.0, 10.0), (9, 9, 9), tiles, pairs, np.eye(2).tolist())
 
 
 @pytest.mark.parametrize("odd", [(1, 2), (0, 1)])
@@ -54,11 +63,11 @@ def test_tiles_that_may_be_right_stay() -> None:
     assert contradicting_tiles(positions((0, 0))) == set()
     for change in ({"accepted": True}, {"confidence": 0.6}):
         model = positions((1, 2))
-        next(p for p in model.pairs if p["confidence"] == 0.1).update(change)
+        odd = next(n for n, p in enumerate(model.pairs) if p.confidence == 0.1)
+        model.pairs[odd] = replace(model.pairs[odd], **change)
         assert contradicting_tiles(model) == set()
     nothing = positions((1, 2))
-    for pair in nothing.pairs:
-        pair.update(accepted=False, confidence=0.1)
+    nothing.pairs[:] = [replace(p, accepted=False, confidence=0.1) for p in nothing.pairs]
     assert contradicting_tiles(nothing) == set()
 
 

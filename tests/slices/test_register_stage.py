@@ -49,7 +49,7 @@ def test_positions_do_not_depend_on_how_many_pairs_are_fetched_together(
     monkeypatch.setattr(register_stage, "_MAX_PENDING", 1)
     one_by_one = register(source, device).solve()
     assert at_once == one_by_one
-    assert any(pair["accepted"] for pair in at_once.pairs)
+    assert any(pair.accepted for pair in at_once.pairs)
 
 
 def test_slabs_are_dropped_behind_the_last_neighbour(source, device):
@@ -79,7 +79,7 @@ def test_a_masked_band_does_not_move_the_tiles(source, device):
 def test_a_tile_that_lies_far_from_the_others_is_refused_by_name(source):
     """Seen to fail without the check of `StitchedSource`: a canvas of 10⁸ pixels."""
     positions = register(source, CPU).solve()
-    far = [{**t, "corner_um": [1e9, 0.0]} if n == 1 else t for n, t in enumerate(positions.tiles)]
+    far = [replace(t, corner_um=(1e9, 0.0)) if n == 1 else t for n, t in enumerate(positions.tiles)]
     named = re.escape(f"slice z{source.layout.slice_id:02d}: tile {source.keys()[1]} lies ")
     with TileStore(1 << 30) as store, pytest.raises(InputError, match=f"^{named}.* px from"):
         StitchedSource(store, source.layout, replace(positions, tiles=far), StitchParams())
@@ -114,7 +114,7 @@ def test_a_dark_tile_is_told_by_its_neighbours_and_left_out(source, device, capl
 
     assert learn(tiles[dark]).dim_tiles(0.5) == set()
     positions = learn(weak)
-    bright = {(t["ix"], t["iy"]): t["brightness"] for t in positions.tiles}
+    bright = {t.index: t.brightness for t in positions.tiles}
     assert bright[dark] == pytest.approx(0.1, rel=0.3)
     assert positions.dim_tiles(0.5) == {dark}
     found, flags = stitch(weak, positions, 0.5)
