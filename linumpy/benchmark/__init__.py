@@ -1,1 +1,1 @@
-"""How fast arrays are read, beside the limits of the machine."""
+"""Speed of reading Zarr, as the installed `linum_benchmark_kvikio_zarr.py` measures it."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from linumpy.metrics.depths import depth_metrics
 from linumpy.metrics.figures import StageMetrics
-from linumpy.metrics.readers import figures_of, median_of, rms_per_axis, share_of, slice_names
+from linumpy.metrics.readers import median_of, metrics_of, rms_per_axis, share_of, slice_names
 
 
-@figures_of("detect_rehoming", "rehoming_report")
+@metrics_of("detect_rehoming", "rehoming_report")
 def detect_rehoming(model: Any, found: StageMetrics) -> None:
     """Say how often the stage did what stages do not do."""
     found.add("n_steps", model.n_steps, "", "steps between slices")
@@ -27,7 +27,7 @@ def detect_rehoming(model: Any, found: StageMetrics) -> None:
             )
 
 
-@figures_of("assess_slice_quality")
+@metrics_of("assess_slice_quality")
 def assess_slice_quality(model: Any, found: StageMetrics) -> None:
     """Say how alike neighbours are, and what was left out."""
     scores = [s["score"] for s in model.slices if s["score"] is not None]
@@ -65,7 +65,7 @@ def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:
     )
 
 
-@figures_of("register_slices")
+@metrics_of("register_slices")
 def register_slices(model: Any, found: StageMetrics) -> None:
     """Say how well the slices hold together, and how far they were moved."""
     voxel = np.asarray(model.voxel_um)
@@ -150,7 +150,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         )
 
 
-@figures_of("auto_exclude_slices")
+@metrics_of("auto_exclude_slices")
 def auto_exclude_slices(model: Any, found: StageMetrics) -> None:
     """Say what was left out for lack of a match."""
     found.add("n_slices", model.n_slices, "", "slices looked at")
@@ -166,7 +166,7 @@ def auto_exclude_slices(model: Any, found: StageMetrics) -> None:
         found.warnings.append(f"slice z{s['slice_id']:02d} is left out: {s['reason']}")
 
 
-@figures_of("interpolate_missing_slice", "interpolated_diagnostics")
+@metrics_of("interpolate_missing_slice", "interpolated_diagnostics")
 def interpolate_missing_slice(model: Any, found: StageMetrics) -> None:
     """Say what a gap was filled from, or why it stays."""
     match = model.match or {}
@@ -180,7 +180,7 @@ def interpolate_missing_slice(model: Any, found: StageMetrics) -> None:
         )
 
 
-@figures_of("stack_slices_motor")
+@metrics_of("stack_slices_motor")
 def stack_slices_motor(model: Any, found: StageMetrics) -> None:
     """Say how slices overlap in depth, and where tissue is missing."""
     places = model.slices
@@ -204,7 +204,7 @@ def stack_slices_motor(model: Any, found: StageMetrics) -> None:
     )
 
 
-@figures_of("correct_bias_field")
+@metrics_of("correct_bias_field")
 def correct_bias_field(model: Any, found: StageMetrics) -> None:
     """Say what the field was learned from, and how strong it was."""
     low, high = model.field_range
@@ -216,7 +216,7 @@ def correct_bias_field(model: Any, found: StageMetrics) -> None:
     found.add("strength", model.strength, "", "share of it that was taken off")
 
 
-@figures_of("align_to_ras")
+@metrics_of("align_to_ras")
 def align_to_ras(model: Any, found: StageMetrics) -> None:
     """Say how well the brain matches the atlas, and how clear its orientation is."""
     found.add("overlap", model.overlap, "", "tissue that lies within the atlas", "atlas_overlap")

@@ -15,7 +15,7 @@ READERS: dict[str, tuple[str, Reader]] = {}
 """Name of the stage and function that reads its figures, by stem of the model's file."""
 
 
-def figures_of(stage: str, *stems: str) -> Callable[[Reader], Reader]:
+def metrics_of(stage: str, *stems: str) -> Callable[[Reader], Reader]:
     """Register the function that adds a stage's figures, read from its model.
 
     Parameters

@@ -12,10 +12,10 @@ import numpy as np
 from linumpy.core.device import to_host
 from linumpy.metrics import brain_stages as brain_stages  # registers its functions
 from linumpy.metrics.figures import StageMetrics
-from linumpy.metrics.readers import READERS, figures_of, median_of, rms_per_axis, share_of
+from linumpy.metrics.readers import READERS, median_of, metrics_of, rms_per_axis, share_of
 
 
-@figures_of("detect_focal_curvature")
+@metrics_of("detect_focal_curvature")
 def detect_focal_curvature(model: Any, found: StageMetrics) -> None:
     """Say how well one surface flattens all tiles."""
     _learned_tiles(model, found)
@@ -29,7 +29,7 @@ def detect_focal_curvature(model: Any, found: StageMetrics) -> None:
     )
 
 
-@figures_of("fix_illumination_3d")
+@metrics_of("fix_illumination_3d")
 def fix_illumination_3d(model: Any, found: StageMetrics) -> None:
     """Say how even overlapping tiles are after the flat field."""
     _learned_tiles(model, found)
@@ -46,7 +46,7 @@ def fix_illumination_3d(model: Any, found: StageMetrics) -> None:
     )
 
 
-@figures_of("scan_distortion")
+@metrics_of("scan_distortion")
 def scan_distortion(model: Any, found: StageMetrics) -> None:
     """Say how bent the scan is, and how well positions are known for all that."""
     error_px = np.asarray(model.error_um) / model.voxel_um[1]
@@ -65,7 +65,7 @@ def _learned_tiles(model: Any, found: StageMetrics) -> None:
     found.add("n_tiles", model.n_tiles, "", "tiles learned from", "learned_tiles")
 
 
-@figures_of("compensate_psf")
+@metrics_of("compensate_psf")
 def compensate_psf(model: Any, found: StageMetrics) -> None:
     """Say how well the axial response describes the profile that it was learned from."""
     # Only tiles that show agarose teach it, which may be few: how well the profile is explained,
@@ -96,7 +96,7 @@ def compensate_psf(model: Any, found: StageMetrics) -> None:
         )
 
 
-@figures_of("register_tiles")
+@metrics_of("register_tiles")
 def register_tiles(model: Any, found: StageMetrics) -> None:
     """Say how many tiles and pairs hold together, and how well."""
     pixel = np.asarray(model.voxel_um[1:])
@@ -181,7 +181,7 @@ def _linear_error(model: Any) -> float | None:
     return max(0.0, float(excess.max()))
 
 
-@figures_of("crop_3d_mosaic_below_interface")
+@metrics_of("crop_3d_mosaic_below_interface")
 def crop_3d_mosaic_below_interface(model: Any, found: StageMetrics) -> None:
     """Say where the cut face was found."""
     depth = float(model.interface_um)
@@ -202,7 +202,7 @@ def crop_3d_mosaic_below_interface(model: Any, found: StageMetrics) -> None:
         )
 
 
-@figures_of("compensate_attenuation")
+@metrics_of("compensate_attenuation")
 def compensate_attenuation(model: Any, found: StageMetrics) -> None:
     """Say how much of the slice is tissue, and what that attenuates."""
     found.add(
@@ -238,7 +238,7 @@ def compensate_attenuation(model: Any, found: StageMetrics) -> None:
     )
 
 
-@figures_of("normalize_intensities_per_slice")
+@metrics_of("normalize_intensities_per_slice")
 def normalize_intensities_per_slice(model: Any, found: StageMetrics) -> None:
     """Say how much agarose the floor rests on, and how even it is along depth."""
     found.add(
