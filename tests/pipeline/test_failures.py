@@ -212,7 +212,8 @@ def test_raw_tiles_without_a_slicing_interval(
         content = json.loads(path.read_text(encoding="utf-8"))
         content.pop("slice_thickness")
         path.write_text(json.dumps(content), encoding="utf-8")
-    launch = launcher.run("--input", phantom / "raw", "--output", "out", "-profile", "test")
+    places = ("--input", phantom / "raw", "--output", "out")
+    launch = launcher.run(*places, "-profile", "test", "--skip_preflight")
     assert launch.status == 1
     assert launch.text.count("ERROR ~") == 1, launch.text
     said, advice, _ = launch.text.splitlines()[-3:]
