@@ -78,6 +78,18 @@ def _cause_of_task(told: str, printed: str) -> tuple[str, bool]:
     return rest[-1] if rest else cause[1] if cause else "failed", False
 
 
+def real_paths(message: str, report: str) -> str:
+    """Return what a failed task said, with the paths that links of its folder lead to.
+
+    Parameters
+    ----------
+    report
+        Nextflow's report of the failure, which names the folder.
+    """
+    folder = _FOLDER.search(report)
+    return unstaged(message, Path(folder[1])) if folder else message
+
+
 def unstaged(message: str, folder: Path) -> str:
     """Return a message with the paths that links of a task's folder lead to, in place of the links.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from linumpy.core.errors import LinumpyError
+from linumpy.core.failures import real_paths
 from linumpy.launch.claim import Claim
 from linumpy.launch.findings import findings, made
 from linumpy.launch.protocol import Answer, answer, tell
@@ -81,7 +82,10 @@ class Keeper:
 
     def _finish(self, asked: dict[str, Any]) -> Answer:
         problems = self._publisher.finish(give_up=asked["give_up"])
-        warnings = self._record.end(asked["record"], problems)
+        ended = asked["record"]
+        if ended.get("error") and asked.get("failure"):
+            ended["error"] = real_paths(ended["error"], asked["failure"])
+        warnings = self._record.end(ended, problems)
         is_whole = asked["record"]["status"] == "completed" and not problems
         text, is_bad = "", False
         if is_whole:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linumpy.core.leases.nvml import list_gpus, visible_gpus
+from linumpy.core.leases.nvml import list_gpus
 from linumpy.launch.names import is_address
 
 _EXECUTOR = re.compile(r"\bexecutor\s*=\s*(['\"])(?!local\1)\w+\1|\bexecutor\s*\{[^}]*name\s*=")
@@ -79,5 +79,4 @@ def has_gpu() -> bool:
     """Whether there is a GPU that tasks of this machine could use, or no way to tell."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
-    gpus = list_gpus()
-    return bool(visible_gpus(gpus)) if gpus else any(map(os.path.exists, _DEVICES))
+    return bool(list_gpus()) or any(map(os.path.exists, _DEVICES))

@@ -68,6 +68,7 @@ def end_run(keeper, subject) {
         // Somebody who wants to leave need not wait for the rest: -resume does it.
         give_up: workflow.errorReport in ['SIGINT', 'SIGTERM', 'SIGHUP'],
         report: "${params.output}/report.html",
+        failure: workflow.errorReport,
         record: [
             status: workflow.success ? 'completed' : 'failed',
             ended: moment(workflow.complete),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.core.failures import last_words, unstaged
+from linumpy.core.failures import last_words, real_paths, unstaged
 
 ARGUMENTS = ["run", "main.nf", "--input", "raw tiles", "--output", "out"]
 COMMAND = "  linum_nextflow.py run main.nf --input 'raw tiles' --output out -resume"
@@ -96,4 +96,7 @@ def test_staged_links_are_told_as_what_they_lead_to(tmp_path: Path) -> None:
         "rawer raw.csv raw-1 my/raw: kept": "rawer raw.csv raw-1 my/raw: kept",
     }.items():
         assert unstaged(said, task) == expected
+        # What the record of the launch keeps.
+        assert real_paths(said, report(task, said)) == expected
     assert unstaged("raw/x", tmp_path / "gone") == "raw/x"
+    assert real_paths("raw/x", "no report of a task") == "raw/x"
