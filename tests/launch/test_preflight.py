@@ -12,6 +12,7 @@ import pytest
 from linumpy.launch.parameters import defaults, read_schema
 from linumpy.launch.preflight import preflight
 from linumpy.launch.problems import ProblemsError
+from linumpy.launch.protocol import REFUSAL, answer
 from tests.launch.asking import SCHEMA
 from tests.planning.conftest import SIDE, write_headers
 
@@ -275,3 +276,21 @@ def test_headers_of_a_whole_brain_are_read_within_ten_seconds(tmp_path: Path) ->
     assert len(found(raw)["slices"]) == 120
     assert time.monotonic() - start < 10
     assert len(found(wide)["slices"]) == 1
+
+
+def test_where_the_launcher_says_all_nextflow_says_the_head(
+    raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: dict[str, Any]) -> dict[str, Any]:
+        return found(raw, resolution=0, slices="9")
+
+    monkeypatch.delenv("LINUMPY_FAILURE", raising=False)
+    whole = answer(refuse, {})["error"]
+    lines = whole.splitlines()
+    assert [line[:12] for line in lines] == ["2 problems, ", "  --slices 9", "  --resoluti"]
+    place = raw.parent / "end.txt"
+    monkeypatch.setenv("LINUMPY_FAILURE", str(place))
+    assert answer(refuse, {})["error"] == whole
+    place.touch()
+    assert answer(refuse, {})["error"] == "2 problems, nothing was started:"
+    assert (raw.parent / REFUSAL).read_text() == whole
