@@ -130,6 +130,15 @@ def test_stage_axes_that_the_headers_contradict(raw: Path, given: str) -> None:
     assert line.endswith("they fit --stage_to_array=+x,+y")
 
 
+def test_a_stage_that_falls_along_an_axis(raw: Path) -> None:
+    """Seen to fail where the sign of a step is not looked at."""
+    for tile in raw.rglob("tile_*"):
+        change(tile.parent, "stage_x_pos_mm", -1.2 * int(tile.name[6:8]), tile.name)
+    (line,) = refused(raw)
+    assert line.endswith("they fit --stage_to_array=-x,+y")
+    assert found(raw, stage_to_array="-x,+y")["warnings"] == []
+
+
 def test_one_row_tells_one_axis_and_one_slice_may_differ(tmp_path: Path, raw: Path) -> None:
     row = acquisition(tmp_path / "row", {0: (4, 1), 1: (4, 1)})
     assert found(row, stage_to_array="+x,-y")["warnings"] == []

@@ -100,13 +100,21 @@ def looked(stream: io.StringIO, folder: Path, monkeypatch: pytest.MonkeyPatch, *
 def test_a_line_a_minute_where_there_is_no_terminal(
     output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seen to fail where an earlier launch's trace counts."""
     told = looked(io.StringIO(), output.parent, monkeypatch, 1, 30, 61, 62, 130)
     assert told.splitlines() == [
         # A fifth of the plan was done when it was first looked at.
         "linum_nextflow.py: 2 of 5 tasks, 20 %, about 4 min to go",
         "linum_nextflow.py: 2 of 5 tasks, 20 %, about 3 min to go",
     ]
+
+
+def test_an_earlier_trace_tells_nothing_of_this_run(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail where the last trace is taken, whenever it began."""
+    max((output / "pipeline_info").iterdir()).unlink()
+    told = looked(io.StringIO(), output.parent, monkeypatch, 61)
+    assert told == "linum_nextflow.py: 0 of 5 tasks, 0 %, about 16 min to go\n"
 
 
 def test_a_terminal_has_it_in_the_last_row(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
