@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -68,10 +68,10 @@ def _map_problems(slices: Mapping[int, Placed], stage_to_array: str) -> list[Pro
         f"{len(seen)} slices; in slice z{number:02d}, from a tile to the next in {letter}, the "
         f"stage moves by {1e3 * step[0]:.0f} um in x and {1e3 * step[1]:.0f} um in y"
     )
-    fitting = found.most_common(1)[0][0]
-    if None in fitting or fitting[0][0] == fitting[1][0]:
+    first, second = found.most_common(1)[0][0]
+    if first is None or second is None or first[0] == second[0]:
         return [Problem(f"{told}; expected {_map_text([axis])} there")]
-    return [Problem(f"{told}; they fit --stage_to_array={_map_text(fitting)}")]
+    return [Problem(f"{told}; they fit --stage_to_array={_map_text((first, second))}")]
 
 
 def _steps_mm(tiles: Placed) -> list[tuple[float, float] | None]:
@@ -120,7 +120,7 @@ def _map_text(axes: Sequence[tuple[int, int]]) -> str:
     return ",".join(f"{'+' if sign > 0 else '-'}{'xy'[axis]}" for axis, sign in axes)
 
 
-def _same_places(tiles: Iterator[tuple[Path, TileInfo]]) -> list[Problem]:
+def _same_places(tiles: Iterable[tuple[Path, TileInfo]]) -> list[Problem]:
     """Return pairs of tiles that are closer than `SAME_PLACE` along both axes."""
     cells: dict[tuple[int, int], list[tuple[float, float, Path]]] = defaultdict(list)
     found = []

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from linumpy.launch.parameters import Schema, read_schema
+from linumpy.launch.parameters import read_schema
 from linumpy.launcher.installed_workflow import workflow_script
 from linumpy.planning.plan_params import DEFAULTS
 
@@ -14,7 +14,7 @@ FOR_THE_INPUT = ("exclude_first_slices", "skip_bad_slices", "skip_preflight")
 """Parameters that decide what of an input counts, beside those that the plan rests on."""
 
 
-def pipeline_schema() -> Schema:
+def pipeline_schema() -> dict[str, Any]:
     """Return what the workflow's ``nextflow_schema.json`` holds."""
     return read_schema(str(workflow_script().with_name("nextflow_schema.json")))
 
