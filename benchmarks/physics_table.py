@@ -72,6 +72,7 @@ def _over_stated(name: str) -> Callable[[Result], float | None]:
 
 STEPS = {
     "tile_positions_px": ({"register_tiles", "scan_distortion"}, 0.3),
+    "slice_xy_px": ({"register_slices"}, 0.5),
     "slice_z_voxel": ({"register_slices"}, 2),
     "flat_field_percent": ({"fix_illumination_3d"}, 2),
     "attenuation_grey_percent": ({"compensate_attenuation"}, 10),

@@ -24,6 +24,8 @@ class PairParts:
         Matérn's covariance.
     step_um
         Distance of places.
+    rest_um
+        Deformation over all that both share, RMS along one axis: what shift and turn leave.
     """
 
     fixed_um: np.ndarray
@@ -32,6 +34,7 @@ class PairParts:
     field_um: float
     length_um: float
     step_um: float
+    rest_um: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -150,5 +150,6 @@ def _with_parts(
             float(np.sqrt(smooth.covariance.variance)) * pixel_um,
             smooth.covariance.length_px * pixel_um,
             local.step_px * pixel_um,
+            float(np.sqrt(np.mean(np.square(smooth.field_px)))) * pixel_um,
         ),
     )

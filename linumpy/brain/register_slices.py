@@ -368,6 +368,7 @@ def _pair_record(
         "z_measured": shift.z_measured,
         "sigma_um": shift.sigma_um,
         "sigma_deg": shift.sigma_deg,
+        "deformation_um": None if shift.parts is None else shift.parts.rest_um,
         "plane_fixed": shift.plane_fixed,
         "plane_moving": shift.plane_moving,
         "residual_um": residual.tolist() if accepted else None,

@@ -34,8 +34,8 @@ class SliceRegistration:
         ``correlation, z_correlation`` (both the correlation of the planes that match best),
         ``agreement, confidence, accepted, reason, z_measured, plane_fixed, plane_moving``;
         ``sigma_um, sigma_deg``: how uncertain deformation leaves shift and turn, 0 where no parts
-        of the planes were measured; ``residual_um, residual_deg``: measured minus solved, of
-        accepted pairs.
+        of the planes were measured; ``deformation_um``, what shift and turn leave along one axis,
+        RMS, None likewise; ``residual_um, residual_deg``: measured minus solved, of accepted pairs.
     pivot_um
         The point that slices are turned about: the middle of the reference slice.
     jumps

@@ -198,7 +198,7 @@ def _faces(cells: np.ndarray, around: int) -> np.ndarray:
     found = find_tissue_interface(
         np.where(known, searched, np.float32(0)), around, _FACE_SIGMA, valid=known, axis=0
     )
-    return found.ravel()
+    return np.asarray(found).ravel()
 
 
 def _noise_power(lines: np.ndarray, face: np.ndarray, tile: np.ndarray) -> tuple[float, float]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from linumpy.metrics.depths import depth_metrics
 from linumpy.metrics.figures import StageMetrics
+from linumpy.metrics.limits import OK
 from linumpy.metrics.readers import median_of, metrics_of, rms_per_axis, share_of, slice_names
 
 
@@ -65,6 +66,23 @@ def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:
     )
 
 
+def _unsolved_deformation(accepted: list[Any], found: StageMetrics) -> None:
+    """Say how far neighbours are deformed against each other where no field is solved for."""
+    size = median_of(p["deformation_um"] for p in accepted if p.get("deformation_um") is not None)
+    found.add(
+        "deformation_seen",
+        size,
+        "um",
+        "deformation of accepted pairs, RMS along one axis, where none is corrected",
+        "deformation_left",
+    )
+    if size is not None and found.metrics["deformation_seen"].status != OK:
+        found.warnings.append(
+            f"neighbouring slices are deformed against each other by {size:.0f} um; "
+            "elastic_enabled corrects that"
+        )
+
+
 @metrics_of("register_slices")
 def register_slices(model: Any, found: StageMetrics) -> None:
     """Say how well the slices hold together, and how far they were moved."""
@@ -114,6 +132,8 @@ def register_slices(model: Any, found: StageMetrics) -> None:
     )
     if model.deformation is not None:
         _deformation(model.deformation, found)
+    else:
+        _unsolved_deformation(accepted, found)
     sizes = np.hypot(offsets[:, 1], offsets[:, 2])
     found.add(
         "translation_max",

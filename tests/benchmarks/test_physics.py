@@ -143,6 +143,18 @@ def test_step_that_is_off_and_says_nothing_is_counted(module):
         assert metric.read({**off, "flags": flags}) == silent
 
 
+def test_attenuation_is_held_against_its_stated_error(module):
+    table = module("physics_table")
+    name = "µ of grey matter, over 10 % or its stated error"
+    (metric,) = (m for m in table.METRICS if m.name == name)
+    for stated, expected in ((None, 2.4), (8.0, 2.4), (30.0, 0.8)):
+        found = result(1, 0.1)
+        found["figures"]["attenuation_grey_percent"] = {
+            **figure(24.0), "details": {"stated_percent": stated}
+        }  # fmt: skip
+        assert metric.read(found) == pytest.approx(expected)
+
+
 def test_whole_runs_go_on_where_they_were_and_keep_failures(physics, monkeypatch, tmp_path):
     folder, calls = tmp_path / "runs", []
 

@@ -20,6 +20,7 @@ from linumpy.brain.solve_deformation import MatchedPlaces, solve_deformation
 from linumpy.core.device import to_host
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import rotation_matrix
+from linumpy.metrics.stages import measure
 from linumpy.stage_params.brain import RegisterParams
 
 EXTENT_UM = 4000.0
@@ -114,7 +115,7 @@ def turned_stack(rng):
         one, other = (own(k, places() + fields[k].at(places())) for k in (a, b))
         centre = own(b, pivot[None])[0]
         lies = own(a, pivot[None])[0]
-        parts = PairParts(one, other, 1.0, RMS_UM * np.sqrt(2), 900.0, 320.0)
+        parts = PairParts(one, other, 1.0, RMS_UM * np.sqrt(2), 900.0, 320.0, 25.0)
         found.append(
             PairShift(
                 a, b, np.array([0.0, *(lies - centre)]), 0.9, 60.0,
@@ -131,6 +132,11 @@ def test_the_model_undoes_deformation_of_turned_slices_when_asked_to(rng):
     plain = solve_registration(*given, RegisterParams())
     model = solve_registration(*given, RegisterParams(elastic=True))
     assert plain.deformation is None and not plain.fields_um
+    # Without the step, what it would correct is a finding.
+    assert plain.pairs[0]["deformation_um"] == 25
+    found = measure("register_slices", plain)
+    assert found is not None and found.metrics["deformation_seen"].status == "error"
+    assert "deformation_seen" not in measure("register_slices", model).metrics
     # Shift and turn are what they were.
     assert replace(model, deformation=None) == plain
     for pair in model.deformation["pairs"]:

@@ -49,6 +49,28 @@ def test_gain_and_signal_are_those_of_the_forward_model(truth):
     np.testing.assert_allclose(half[0, 3, 3], np.exp(5 * 0.025), rtol=1e-4)
 
 
+def test_attenuation_that_amplitude_does_not_tell_is_read_and_rolloff_counts(truth, synthetic):
+    """Amplitudes of grey matter that attenuate otherwise than its class."""
+    record = json.loads((truth.path / "truth.json").read_text())
+    (truth.path / "truth.json").write_text(json.dumps({**record, "voxel_um": [5.0, 10.0, 10.0]}))
+    clean = SimpleNamespace(
+        array=np.full((20, 6, 6), 200.0, np.float32),
+        voxel_um=(25.0,) * 3,
+        translation_um=(12.5,) * 3,
+    )
+    synthetic.write_volume(
+        truth.path / "mu.ome.zarr", np.full((20, 6, 6), 2.0, np.float32), 25.0, (0.0,) * 3
+    )
+    rolloff = np.linspace(1, 0, 200)
+    np.savez(truth.path / "fields.npz", rolloff=rolloff)
+    gain, snr = TrueSignal(truth, clean).gain_and_snr(100.0, 130.0, slice(4, 12))
+    depth_mm = (np.arange(8) + 0.5) * 0.025
+    np.testing.assert_allclose(gain[:, 3, 3], np.exp(2 * depth_mm), rtol=1e-4)
+    place = 1000 * depth_mm + 130
+    response = 1 / (1 + ((place - 250) / 400) ** 2) * (1 - place / 5 / 199)
+    np.testing.assert_allclose(snr[:, 3, 3], 400 * np.exp(-4 * depth_mm) * response, rtol=1e-3)
+
+
 def test_amplitudes_come_back_from_a_corrected_slice(tmp_path, rng):
     amplitude = rng.uniform(50, 300, (6, 16, 16)).astype(np.float32)
     mu = rng.uniform(1, 8, (6, 4, 4)).astype(np.float16)

@@ -266,6 +266,21 @@ def test_what_fields_of_slices_leave_is_judged() -> None:
     assert "deformation_left" not in _registered([0.0, 0.0]).metrics
 
 
+@pytest.mark.parametrize(
+    ("left_um", "status"), [(None, "ok"), (1.0, "ok"), (8.0, "warning"), (23.0, "error")]
+)
+def test_deformation_that_is_left_is_said(left_um: float | None, status: str) -> None:
+    pairs = [slice_pair(True, (0.0, 0.0, 0.0)) | {"deformation_um": left_um, "z_measured": True}]
+    slices = [{"slice_id": k, "offset_um": (0.0, 0.0, 0.0), "n_pairs": 1} for k in range(2)]
+    model = SliceRegistration(1, (10.0, 10.0, 10.0), 100.0, slices, pairs)
+    found = measure("register_slices", model)
+    assert found is not None and found.metrics["deformation_seen"].status == status
+    said = [text for text in found.warnings if "elastic_enabled" in text]
+    assert len(said) == (status != "ok")
+    if said:
+        assert f"by {left_um:.0f} um" in said[0]
+
+
 def test_uneven_cuts_are_named() -> None:
     """Seen to fail without the warning."""
     even = _registered([0, 8, 3, -4, 15])
