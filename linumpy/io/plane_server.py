@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 
 from linumpy.core.errors import InputError
-from linumpy.io.planes import UPRIGHT, upright, upright_lengths, views
+from linumpy.io.planes import UPRIGHT, axis_order, upright, upright_lengths, views
 from linumpy.io.viewer import HOST, contrast_limits, is_local_name, listen
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class PlaneSource:
             "name": self.name,
             "orientation": self.code,
             "views": [asdict(view) for view in views(self.code)],
-            "size_um": upright_lengths(extent, self.code),  # type: ignore[arg-type]
+            "size_um": upright_lengths(extent, self.code),
             "shape": upright_lengths(image.array.shape, self.code),
             "voxel_um": image.voxel_um,
             "channels": list(self.channels),
@@ -135,7 +135,7 @@ class PlaneSource:
         shares[view.columns] = (part.low[1], part.high[1])
         level = self._level(image, view.rows, view.columns, shares, part.size_px)
         array = image.arrays[level]
-        order = upright_lengths((0, 1, 2), self.code)
+        order = axis_order(self.code)
         window: list[slice] = [slice(None)] * 3
         edges = {}
         for shown, axis in enumerate(order):

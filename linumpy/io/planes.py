@@ -7,6 +7,7 @@ is shown along its own axes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,23 +79,30 @@ def views(code: str) -> tuple[View, View, View]:
 
 def upright(volume: np.ndarray, code: str) -> np.ndarray:
     """Return a view of a volume (z, axis 1, axis 2) on the axes of `UPRIGHT`; as it is without."""
-    return reorient(volume, code, UPRIGHT) if code else volume
+    return np.asarray(reorient(volume, code, UPRIGHT)) if code else volume
 
 
-def upright_lengths(lengths: tuple[float, float, float], code: str) -> tuple[float, float, float]:
+def upright_lengths(lengths: Sequence[float], code: str) -> tuple[float, float, float]:
     """Return what belongs to axes, such as voxel sizes, in the order of `upright`."""
+    first, second, third = (lengths[axis] for axis in axis_order(code))
+    return (first, second, third)
+
+
+def axis_order(code: str) -> tuple[int, int, int]:
+    """Return which axis of the volume each axis of `upright` is."""
     if not code:
-        return lengths
-    pairs = ("SI", "AP", "RL")
-    order = [next(k for k, letter in enumerate(code) if letter in pair) for pair in pairs]
-    return (lengths[order[0]], lengths[order[1]], lengths[order[2]])
+        return (0, 1, 2)
+    first, second, third = (
+        next(k for k, letter in enumerate(code) if letter in pair) for pair in ("SI", "AP", "RL")
+    )
+    return (first, second, third)
 
 
 def slice_view(code: str) -> View:
     """Return the view of a slice as it was imaged: axis 1 down, axis 2 to the right."""
     if not code:
         return views("")[0]
-    _, down, right = code
+    down, right = code[1], code[2]
     return View(0, 1, 2, "slice", _OPPOSITE[down], down, _OPPOSITE[right], right)
 
 
@@ -105,7 +113,7 @@ def central_views(image: Image, level: int, code: str) -> list[tuple[View, np.nd
     for axis, n in enumerate(array.shape):
         part = tuple(slice(n // 2, n // 2 + 1) if k == axis else slice(None) for k in range(3))
         slab = upright(np.asarray(array[part], dtype=np.float32), code)
-        shown = upright_lengths((0, 1, 2), code).index(axis)
+        shown = axis_order(code).index(axis)
         slabs[shown] = np.take(slab, 0, axis=shown)
     return [
         (view, slabs[view.axis] if view.rows < view.columns else slabs[view.axis].T)

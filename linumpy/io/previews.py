@@ -16,7 +16,7 @@ import numpy as np
 from linumpy.geometry.orientation import parse_orientation
 from linumpy.io.anatomy import stated_orientation
 from linumpy.io.picture_files import JPEG_QUALITY, encoded, picture_format
-from linumpy.io.planes import AXIS_NAMES, UNKNOWN, View, central_views, upright_lengths
+from linumpy.io.planes import AXIS_NAMES, UNKNOWN, View, axis_order, central_views, upright_lengths
 from linumpy.io.scale_bar import add_scale_bar, draw_scale_bar
 from linumpy.store.atomic import atomic_path, refuse_existing
 
@@ -237,9 +237,9 @@ def three_plane_figure(
     extent = tuple(n * v for n, v in zip(image.arrays[level].shape, voxel, strict=True))
     middle = tuple(c + (n // 2 + 0.5) * v for c, n, v in
                    zip(corner, image.arrays[level].shape, voxel, strict=True))  # fmt: skip
-    sides = upright_lengths(extent, code)  # type: ignore[arg-type]
-    places = upright_lengths(middle, code)  # type: ignore[arg-type]
-    names = upright_lengths((0, 1, 2), code)
+    sides = upright_lengths(extent, code)
+    places = upright_lengths(middle, code)
+    names = axis_order(code)
     top = positive_window(np.concatenate([plane.ravel() for _, plane in planes]))
     main = planes[0][0]
     across = sides[main.axis]
@@ -268,7 +268,7 @@ def three_plane_figure(
             interpolation="antialiased",
         )
         axes.set_facecolor("black")
-        where = f"{AXIS_NAMES[int(names[view.axis])]} = {places[view.axis] / 1000:.2f} mm"
+        where = f"{AXIS_NAMES[names[view.axis]]} = {places[view.axis] / 1000:.2f} mm"
         title = f"{view.name}, {where}" if code else where
         axes.set_title(title, fontsize=8, color=_INK, loc="left", pad=3)
         axes.tick_params(labelsize=7, colors=_INK, length=2)

@@ -250,8 +250,8 @@ def _accepted_share(registration: TileRegistration) -> float:
 
 def _packed(plots: Sequence[Plot]) -> str:
     """Return plots as text that the page unfolds when asked."""
-    template = make_environment().get_template("macros.html.j2")
-    page = "".join(template.module.plot(plot.render()) for plot in plots)
+    macros: Any = make_environment().get_template("macros.html.j2").module
+    page = "".join(macros.plot(plot.render()) for plot in plots)
     return base64.b64encode(gzip.compress(page.encode("utf-8"), mtime=0)).decode("ascii")
 
 

@@ -174,25 +174,33 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     if total and accepted < MIN_ACCEPTED_SHARE * total:
         value = f"{accepted} of {total} pairs match"
         found.append(Finding(PROBLEM, KINDS["stage_axes"], "tile pairs", total, value))
-    for severity, kind, count in (
-        (ATTENTION, "missing_tiles", lambda s: len(s.missing_tiles)),
-        (ATTENTION, "alone", lambda s: s.alone_in_tissue),
+    words = {word for s in slices for _, ws in s.flags for word in _words(ws)}
+    for severity, kind, count, value in (
+        (ATTENTION, "missing_tiles", _missing_tiles, ""),
+        (ATTENTION, "alone", _alone_tiles, ""),
+        (PROBLEM, "damaged", _damaged_tiles, ", ".join(sorted(words & _DAMAGED))),
+        (ATTENTION, "flagged", _flagged_tiles, ", ".join(sorted(words - _DAMAGED))),
     ):
         where, n = _counted(slices, count)
         if n:
-            found.append(Finding(severity, KINDS[kind], where, n))
-    for severity, kind, is_shown in (
-        (PROBLEM, "damaged", lambda word: word in _DAMAGED),
-        (ATTENTION, "flagged", lambda word: word not in _DAMAGED),
-    ):
-        where, n = _counted(
-            slices, lambda s, f=is_shown: sum(any(map(f, _words(ws))) for _, ws in s.flags)
-        )
-        if n:
-            words = sorted({w for s in slices for _, ws in s.flags for w in _words(ws)})
-            value = ", ".join(filter(is_shown, words))
             found.append(Finding(severity, KINDS[kind], where, n, value))
     return found
+
+
+def _missing_tiles(record: SliceRecord) -> int:
+    return len(record.missing_tiles)
+
+
+def _alone_tiles(record: SliceRecord) -> int:
+    return record.alone_in_tissue
+
+
+def _damaged_tiles(record: SliceRecord) -> int:
+    return sum(bool(_words(flags) & _DAMAGED) for _, flags in record.flags)
+
+
+def _flagged_tiles(record: SliceRecord) -> int:
+    return sum(bool(_words(flags) - _DAMAGED) for _, flags in record.flags)
 
 
 def _words(flags: Sequence[str]) -> set[str]:

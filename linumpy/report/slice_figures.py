@@ -86,12 +86,13 @@ def shift_plots(
         plots.append(_offset_plot(registration))
     turned = [s for s in slices if s.get("rotation_deg") is not None]
     if turned:
-        rows = [(int(s["slice_id"]), float(s["rotation_deg"])) for s in turned]
+        angles = [(int(s["slice_id"]), float(s["rotation_deg"])) for s in turned]
         figure, axes = panel(2.4)
-        axes.plot(*zip(*rows, strict=True), marker="o", markersize=3, color=BLUE, linewidth=1.2)
+        places, values = zip(*angles, strict=True)
+        axes.plot(places, values, marker="o", markersize=3, color=BLUE, linewidth=1.2)
         _by_slice(axes, "degrees")
         title = "Registered rotation of slices"
-        plots.append(Plot("slice_rotation", title, figure, ("slice", "rotation_deg"), rows))
+        plots.append(Plot("slice_rotation", title, figure, ("slice", "rotation_deg"), angles))
     if registration is not None and registration.pairs:
         plots.append(_pair_plot(registration))
     return plots
@@ -178,7 +179,8 @@ def _pair_plot(registration: SliceRegistration) -> Plot:
             if bool(p.get("accepted", True)) == accepted
         ]
         if points:
-            axes.scatter(*np.array(points).T, s=18, color=colour, marker=marker, label=label)
+            x, y = zip(*points, strict=True)
+            axes.scatter(x, y, s=18, color=colour, marker=marker, label=label)
     axes.set_ylim(-0.03, 1.05)
     _by_slice(axes, "confidence")
     columns = ("fixed_id", "moving_id", "confidence", "correlation", "accepted")
@@ -231,7 +233,8 @@ def overlap_plots(stack: Mapping[str, Any], matches: Sequence[Mapping[str, str]]
     ]
     if correlations:
         twin = right.twinx()
-        twin.scatter(*np.array(correlations).T, marker="^", s=18, color=ORANGE)
+        x, y = zip(*correlations, strict=True)
+        twin.scatter(x, y, marker="^", s=18, color=ORANGE)
         twin.set_ylim(0, 1.05)
         dress(twin, ylabel="correlation (triangles)")
         twin.grid(False)

@@ -249,7 +249,7 @@ def stage_axes_plots(
             _rectangle(corner, fov[::-1] / 1000, "white" if picture is not None else FAINT)
         )
         left.text(
-            *(centre[::-1] / 1000), f"{tile.index[0]},{tile.index[1]}", fontsize=7.5,
+            centre[1] / 1000, centre[0] / 1000, f"{tile.index[0]},{tile.index[1]}", fontsize=7.5,
             color="white", ha="center", va="center",
             bbox={"facecolor": "#010101", "alpha": 0.5, "linewidth": 0, "pad": 1.2},
         )  # fmt: skip
