@@ -10,6 +10,8 @@ from linumpy.core.style import BLUE, INK, MAP, colour_bar, dress, new_figure
 from linumpy.records.timing import StageTime, duration_label
 from linumpy.report.plots import WIDTH_IN, Plot, panel
 
+_NAME_CHARACTERS = 36
+
 
 def field_plot(
     name: str, title: str, field: np.ndarray, voxel_um: Sequence[float], unit: str
@@ -62,9 +64,14 @@ def time_plot(stages: Sequence[StageTime]) -> Plot:
             stage.total_s, y, f" {duration_label(stage.total_s)}", fontsize=8, va="center",
             color=INK,
         )  # fmt: skip
-    axes.set_yticks(place, [stage.process for stage in stages])
+    axes.set_yticks(place, [_end(stage.process) for stage in stages])
     axes.set_xlim(0, max(total.max() * 1.25, 1e-3))
     dress(axes, xlabel="time of all tasks together (s)")
     axes.grid(False, axis="y")
     rows = [(stage.process, stage.tasks, float(stage.total_s)) for stage in stages]
     return Plot("times", "Time of each stage", figure, ("stage", "tasks", "seconds"), rows)
+
+
+def _end(name: str) -> str:
+    """Return a name, or the end of one that would leave no room for its bar."""
+    return name if len(name) <= _NAME_CHARACTERS else f"…{name[1 - _NAME_CHARACTERS :]}"
