@@ -166,4 +166,4 @@ toggle.addEventListener("click", () => {
     : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
 });
-document.querySelector("nav > div").append(toggle);
+document.querySelector("header > div").append(toggle);

@@ -76,7 +76,7 @@ const paper = () => view.getComputedStyle(page.body).backgroundColor;
 const ink = () => view.getComputedStyle(page.querySelector(".plot svg text")).fill;
 found.papers = [paper()];
 found.inks = [ink()];
-click([...page.querySelectorAll("nav button")].at(-1));
+click([...page.querySelectorAll("header button")].at(-1));
 found.papers.push(paper());
 found.inks.push(ink());
 return found;
