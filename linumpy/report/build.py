@@ -187,7 +187,7 @@ def _tags(record: SliceRecord) -> list[tuple[str, str]]:
     """Return short remarks on a slice, each with the kind that gives it its look."""
     tags = []
     if not record.present:
-        tags.append(("problem", "no data"))
+        tags.append(("attention" if record.gap_is_told else "problem", "no data"))
     if record.left_out:
         tags.append(("attention", f"left out: {record.left_out}"))
     if record.interpolated:

@@ -52,8 +52,9 @@ def _shown(
 
 
 def _brightest_pair(run: Run) -> tuple[TileRegistration, TilePair] | None:
-    """Return the accepted pair with most light in a slice whose grid and volume are there."""
-    ids = sorted(set(run.tile_registrations) & set(run.grid_paths) & set(run.slice_paths))
+    """Return the accepted pair with most light in the middle one of the slices in the brain."""
+    there = set(run.tile_registrations) & set(run.grid_paths) & set(run.slice_paths)
+    ids = sorted(there - run.left_out)
     if not ids:
         return None
     registration = run.tile_registrations[ids[len(ids) // 2]]

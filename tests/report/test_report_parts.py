@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linumpy.metrics.figures import StageMetrics
-from linumpy.quality.run import Run
+from linumpy.quality.run import Run, SliceRegistration
 from linumpy.records.timing import (
     by_stage,
     duration_label,
@@ -23,6 +23,7 @@ from linumpy.records.timing import (
     wall_time_s,
 )
 from linumpy.report.collect import SliceRecord, id_ranges, read_info, slice_records
+from linumpy.report.comparisons import _brightest_pair, _sampled, _window
 from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
 from linumpy.report.kinds import KINDS
 from linumpy.report.slice_figures import motor_positions, projection
@@ -268,3 +269,41 @@ def test_pairs_further_apart_and_agarose_are_no_findings(full_run: Path) -> None
     assert (records[2].prior_only, records[2].alone_in_tissue) == (1, 0)
     kinds = {f.kind for f in find_issues(run, records)}
     assert not kinds & {KINDS[k] for k in ("unmatched", "weak", "alone", "alone_slices")}
+
+
+def test_before_and_after_are_of_slices_in_the_brain(
+    full_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail with a slice taken that is left out of the brain."""
+    there = {i: full_run / f"z{i:02d}" for i in range(3)}
+    run = Run(full_run)
+    monkeypatch.setattr(run, "grid_paths", there, raising=False)
+    monkeypatch.setattr(run, "slice_paths", there, raising=False)
+    chosen = _brightest_pair(run)
+    assert chosen is not None and chosen[0].slice_id == 1
+    monkeypatch.setattr(run, "left_out", frozenset({1}), raising=False)
+    chosen = _brightest_pair(run)
+    assert chosen is not None and chosen[0].slice_id == 2
+    brightest = max(p.overlap_mean_a for p in chosen[0].pairs if p.accepted)
+    assert chosen[1].overlap_mean_a == brightest
+
+
+def test_a_window_reaches_beyond_the_image() -> None:
+    image = np.arange(20, dtype="f4").reshape(4, 5)
+    found = _window(image, np.array([-1.2, 2.9]), (3, 4))
+    np.testing.assert_array_equal(found, [[0, 0, 0, 0], [3, 4, 0, 0], [8, 9, 0, 0]])
+    assert not _window(image, np.array([9.0, 0.0]), (2, 2)).any()
+
+
+def test_a_slice_is_sampled_where_registration_puts_it() -> None:
+    """A point p lies at R (p - c) + c + t; seen to fail with the rotation the other way."""
+    data = np.zeros((41, 41), dtype="f4")
+    data[10, 20] = 1
+    slices = [{"slice_id": 1, "offset_um": (0.0, 30.0, -20.0), "rotation_deg": 90.0}]
+    registration = SliceRegistration(1, (10.0, 10.0, 10.0), 200.0, slices, [], (205.0, 205.0))
+    plane = (data, np.array([10.0, 10.0]), np.array([0.0, 0.0]))
+    # The voxel at (105, 205): a quarter turn from axis 1 towards axis 2 takes it to (205, 105).
+    common = np.array([[205.0 + 30.0, 105.0 - 20.0], [105.0, 205.0]])
+    moved = _sampled(plane, common, registration, 1, True)
+    np.testing.assert_allclose(moved, [1, 0], atol=1e-5)
+    np.testing.assert_allclose(_sampled(plane, common, registration, 1, False), [0, 1], atol=1e-5)
