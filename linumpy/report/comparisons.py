@@ -11,9 +11,10 @@ from linumpy.core.errors import InputError
 from linumpy.core.log import logger
 from linumpy.io.grid import Grid, open_grid
 from linumpy.io.previews import SLICE_PERCENTILE, positive_window, scale_to
-from linumpy.quality.run import Run, SliceRegistration, TilePair, TileRegistration
+from linumpy.quality.run import Run, SliceRegistration, TileRegistration
 from linumpy.report.pictures import jpeg, resized, scale_bar
 from linumpy.report.slice_figures import projection
+from linumpy.tiles.positions import MeasuredPair
 
 _SIDE_PX = 420
 _SEAM_SHARE = 0.6
@@ -51,7 +52,7 @@ def _shown(
     }
 
 
-def _brightest_pair(run: Run) -> tuple[TileRegistration, TilePair] | None:
+def _brightest_pair(run: Run) -> tuple[TileRegistration, MeasuredPair] | None:
     """Return the accepted pair with most light in the middle one of the slices in the brain."""
     there = set(run.tile_registrations) & set(run.grid_paths) & set(run.slice_paths)
     ids = sorted(there - run.left_out)
