@@ -27,7 +27,7 @@ def write_tiles(output: Path, slice_id: int) -> None:
     ]  # fmt: skip
     model = {
         "slice_id": slice_id, "voxel_um": [10, 10, 10], "tile_shape_px": [4, 5, 6],
-        "tiles": tiles, "pairs": [],
+        "tiles": tiles, "pairs": [], "stage_affine": [[1, 0], [0, 1]],
     }  # fmt: skip
     (folder / "register_tiles.json").write_text(json.dumps(model))
 
