@@ -93,10 +93,14 @@ def svg(figure: Figure, name: str, title: str) -> Markup:
     """
     import matplotlib
     from markupsafe import Markup
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.BytesIO()
+    for part in (figure, *figure.axes):
+        part.patch.set_visible(False)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        # `savefig` draws twice, the first time for the layout alone, which drawing does anyway.
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     root = ElementTree.fromstring(buffer.getvalue())
     _clean(root, name)
     for side in ("width", "height"):
