@@ -15,6 +15,7 @@ from linumpy.flat.stitch_2d import stitch_2d
 from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import load_model, save_model
+from linumpy.slices.aip import Aip
 from linumpy.slices.engine import Stage, make_store, run
 from linumpy.slices.grid_io import SliceSink
 from linumpy.slices.raw_source import (
@@ -24,7 +25,7 @@ from linumpy.slices.raw_source import (
     with_masks_where_needed,
 )
 from linumpy.slices.register_stage import RegisterTiles
-from linumpy.slices.tile_stages import Aip, FixIllumination3d
+from linumpy.slices.tile_stages import FixIllumination3d
 from linumpy.stage_params.flat import FlatParams
 from linumpy.store.atomic import refuse_existing, together
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from linumpy.core.device import CPU, Device
 from linumpy.io.grid import create_grid
+from linumpy.slices.aip import project_grid
 from linumpy.slices.grid_io import GridSource
-from linumpy.slices.single_stages import project_grid
 from linumpy.store.atomic import refuse_existing
 
 

@@ -19,6 +19,7 @@ from linumpy.core.start_up import begin_import
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import open_image
+from linumpy.slices.aip import Aip
 from linumpy.slices.attenuation_stages import CompensateAttenuation
 from linumpy.slices.block_stages import (
     Crop3dMosaicBelowInterface,
@@ -38,7 +39,7 @@ from linumpy.slices.raw_source import (
 )
 from linumpy.slices.register_stage import RegisterTiles
 from linumpy.slices.store import TileStore
-from linumpy.slices.tile_stages import LEARNED, Aip, ResampleMosaicGrid
+from linumpy.slices.tile_stages import LEARNED, ResampleMosaicGrid
 from linumpy.stage_params.slices import SliceParams
 from linumpy.store.atomic import refuse_existing, together
 from linumpy.tiles.positions import TileRegistration

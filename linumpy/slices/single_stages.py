@@ -27,7 +27,7 @@ from linumpy.slices.engine import Stage, make_store, observe, run
 from linumpy.slices.grid_io import GridSink, GridSource, SliceSink, SliceSource
 from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.register_stage import RegisterTiles, load_scan
-from linumpy.slices.tile_stages import LEARNED, Aip, AipMosaic, ResampleMosaicGrid
+from linumpy.slices.tile_stages import LEARNED, ResampleMosaicGrid
 from linumpy.stage_params.intensity import AttenuationParams, PsfParams
 from linumpy.stage_params.slices import (
     CropParams,
@@ -93,14 +93,6 @@ def correct_grid(
 
 def _stem(path: Path) -> str:
     return path.name.removesuffix(".zarr").removesuffix(".ome")
-
-
-def project_grid(source: GridSource, device: Device) -> AipMosaic:
-    """Return the average intensity projections of a grid's tiles, side by side."""
-    stage = Aip()
-    run([stage], source, device=device)
-    mosaic: AipMosaic = stage.model
-    return mosaic
 
 
 def register_grid(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from linumpy.core.device import Array, to_host
+from linumpy.core.device import to_host
 from linumpy.core.errors import InputError
 from linumpy.geometry.detect_focal_curvature import (
     FocalCurvature,
@@ -30,7 +30,6 @@ from linumpy.intensity.fix_illumination_3d import (
     fix_illumination_3d,
 )
 from linumpy.intensity.line_gain import LineMaps, line_maps
-from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
@@ -232,37 +231,3 @@ LEARNED: dict[str, type[FieldStage]] = {
     kind.name: kind for kind in (DetectFocalCurvature, FixIllumination3d)
 }
 """Stages with a model of the acquisition, in the order of the chain; the first flattens tiles."""
-
-
-@dataclass(frozen=True)
-class AipMosaic:
-    """Average intensity projections of all tiles, laid side by side, NaN where invalid."""
-
-    image: np.ndarray
-
-
-class Aip(Stage):
-    """Observes the mean over depth of every tile."""
-
-    name = "aip"
-    learns = True
-    changes = False
-
-    def start(self, layout: GridInfo) -> None:
-        """Prepare the picture."""
-        _, self._t1, self._t2 = layout.tile_shape_px
-        self._image = np.full(layout.shape[1:], np.nan, dtype=np.float32)
-
-    def measure(self, tile: Tile) -> Array:
-        """Return the tile's mean over depth."""
-        return depth_mean(tile.data, tile.valid)
-
-    def gather(self, key: Key, measurement: Array) -> None:
-        """Put one tile into the picture."""
-        rows = slice(key[0] * self._t1, (key[0] + 1) * self._t1)
-        columns = slice(key[1] * self._t2, (key[1] + 1) * self._t2)
-        self._image[rows, columns] = to_host(measurement)
-
-    def solve(self) -> AipMosaic:
-        """Return the picture."""
-        return AipMosaic(self._image)

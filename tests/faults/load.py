@@ -98,11 +98,11 @@ def work(step, path, n, watch):
     from linumpy.core.device import CPU
     from linumpy.io.grid import create_grid
     from linumpy.quality.motor_only import stage_positions
+    from linumpy.slices.aip import project_grid
     from linumpy.slices.block_stages import StitchedSource
     from linumpy.slices.engine import run
     from linumpy.slices.grid_io import GridSink, GridSource, SliceSink
     from linumpy.slices.register_stage import RegisterTiles
-    from linumpy.slices.single_stages import project_grid
     from linumpy.slices.store import TileStore
     from linumpy.slices.tile_stages import ResampleMosaicGrid
     from linumpy.stage_params.slices import ResampleParams, StitchParams
