@@ -29,8 +29,14 @@ if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
+    from matplotlib.transforms import Transform
 
 _ARROW_SHARE = 0.3
+_LABEL_IN, _LEGEND_IN = 0.22, 0.4
+"""Below the axes of a slice's tiles: the label of axis 2, and the legend."""
+
+_LABEL_LEFT_IN = 0.62
+"""Left of them the label of axis 1, beyond numbers such as -97.75."""
 
 
 def tile_plots(registration: TileRegistration) -> list[Plot]:
@@ -68,11 +74,26 @@ def _tile_panel(height: float) -> tuple[Figure, Axes]:
     figure, axes = panel(height)
     figure.set_layout_engine(None)
     figure.subplots_adjust(
-        left=0.7 / WIDTH_IN, right=1 - 0.1 / WIDTH_IN, bottom=0.75 / height, top=1 - 0.1 / height
+        left=0.85 / WIDTH_IN, right=1 - 0.1 / WIDTH_IN, bottom=0.75 / height, top=1 - 0.1 / height
     )
+    axes.xaxis.set_label_coords(0.5, 0, transform=_below(axes, _LABEL_IN))
+    axes.yaxis.set_label_coords(0, 0.5, transform=_below(axes, 0.0, left_in=_LABEL_LEFT_IN))
     for axis in (axes.xaxis, axes.yaxis):
         axis.get_major_locator().set_params(nbins=6)
     return figure, axes
+
+
+def _below(axes: Axes, inches: float, left_in: float = 0.0) -> Transform:
+    """Return a transform of shares of the axes to places so far below and to the left of them."""
+    from matplotlib.transforms import ScaledTranslation
+
+    moved = ScaledTranslation(-left_in, -inches, axes.get_figure().dpi_scale_trans)
+    return axes.transAxes + moved
+
+
+def _legend_below(axes: Axes) -> None:
+    place = _below(axes, _LEGEND_IN)
+    legend(axes, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=place, ncols=2)
 
 
 def arrow_factor(shift_um: np.ndarray, fov_um: np.ndarray) -> float:
@@ -128,7 +149,7 @@ def _draw_positions(
     rms = np.sqrt(np.mean(shift**2)) if len(shift) else 0.0
     dress(axes, xlabel="axis 2 (mm)", ylabel="axis 1 (mm)")
     axes.grid(False)
-    legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
+    _legend_below(axes)
     return f"from stage to solved position, arrows × {factor:g} (RMS {rms:.1f} µm an axis)"
 
 
@@ -177,7 +198,7 @@ def _draw_pairs(
     colour_bar(figure, lines, axes, "confidence")
     dress(axes, xlabel="axis 2 (mm)", ylabel="axis 1 (mm)")
     axes.grid(False)
-    legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+    _legend_below(axes)
     return f"{len(accepted)} of {len(pairs)} tile pairs accepted"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linumpy.metrics.figures import StageMetrics
-from linumpy.quality.run import Run, SliceRegistration
+from linumpy.quality.run import PRIOR_ONLY, Run, SliceRegistration
 from linumpy.records.timing import (
     by_stage,
     duration_label,
@@ -27,8 +28,9 @@ from linumpy.report.comparisons import _brightest_pair, _sampled, _window
 from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
 from linumpy.report.kinds import KINDS
 from linumpy.report.slice_figures import motor_positions, projection
-from linumpy.report.tile_figures import arrow_factor
+from linumpy.report.tile_figures import arrow_factor, tile_plots
 from linumpy.store.manifest import adopt
+from linumpy.tiles.positions import MeasuredPair, PlacedTile, TileRegistration
 
 
 def test_trace_is_summed_by_stage(full_run: Path) -> None:
@@ -307,3 +309,37 @@ def test_a_slice_is_sampled_where_registration_puts_it() -> None:
     moved = _sampled(plane, common, registration, 1, True)
     np.testing.assert_allclose(moved, [1, 0], atol=1e-5)
     np.testing.assert_allclose(_sampled(plane, common, registration, 1, False), [0, 1], atol=1e-5)
+
+
+@pytest.mark.parametrize("sides", [(2, 6), (6, 2), (3, 4)])
+def test_texts_of_tile_plots_stay_apart_and_inside(sides: tuple[int, int]) -> None:
+    """Margins are fixed. Seen to fail with legends placed by a share of the axes' height."""
+    places = [(float(1000 * i - 98_000), float(1000 * j - 98_000)) for i, j in np.ndindex(sides)]
+    tiles = tuple(
+        PlacedTile(*index, place, place, PRIOR_ONLY if n % 2 else 0, 1)
+        for n, (index, place) in enumerate(zip(np.ndindex(sides), places, strict=True))
+    )
+    ends = tiles[0].index, tiles[1].index
+    pair = MeasuredPair(*ends, None, (0.0, 1000.0), None, 0.1, False, None, None, None)
+    affine = [[1.0, 0.0], [0.0, 1.0]]
+    registration = TileRegistration(3, (10.0,) * 3, (8, 120, 120), [*tiles], [pair], affine)
+    for plot in tile_plots(registration):
+        plot.render()
+        figure = plot.figure
+        axes = figure.axes[0]
+        legend = axes.get_legend()
+        assert legend is not None
+        ticks = [
+            tick.label1
+            for axis in (axes.xaxis, axes.yaxis)
+            for tick in axis.get_major_ticks()
+            if axis.get_view_interval().min() <= tick.get_loc() <= axis.get_view_interval().max()
+        ]
+        texts = {t: t.get_window_extent() for t in (axes.xaxis.label, axes.yaxis.label, *ticks)}
+        boxes = {"legend": legend.get_window_extent()}
+        boxes |= {text.get_text(): box for text, box in texts.items()}
+        for name, box in boxes.items():
+            assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, name
+            assert box.y0 >= 0 and box.y1 <= figure.bbox.y1, name
+        for (one, box), (other, second) in combinations(boxes.items(), 2):
+            assert not box.overlaps(second), (one, other)
