@@ -96,8 +96,9 @@ def svg(figure: Figure, name: str, title: str) -> Markup:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.BytesIO()
-    for part in (figure, *figure.axes):
-        part.patch.set_visible(False)
+    figure.patch.set_visible(False)
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         # `savefig` draws twice, the first time for the layout alone, which drawing does anyway.
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})

@@ -78,8 +78,7 @@ def _tile_panel(height: float) -> tuple[Figure, Axes]:
     )
     axes.xaxis.set_label_coords(0.5, 0, transform=_below(axes, _LABEL_IN))
     axes.yaxis.set_label_coords(0, 0.5, transform=_below(axes, 0.0, left_in=_LABEL_LEFT_IN))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.get_major_locator().set_params(nbins=6)
+    axes.locator_params(nbins=6)
     return figure, axes
 
 
@@ -87,7 +86,9 @@ def _below(axes: Axes, inches: float, left_in: float = 0.0) -> Transform:
     """Return a transform of shares of the axes to places so far below and to the left of them."""
     from matplotlib.transforms import ScaledTranslation
 
-    moved = ScaledTranslation(-left_in, -inches, axes.get_figure().dpi_scale_trans)
+    figure = axes.get_figure()
+    assert figure is not None
+    moved = ScaledTranslation(-left_in, -inches, figure.dpi_scale_trans)
     return axes.transAxes + moved
 
 
