@@ -55,3 +55,12 @@ def test_a_slice_is_made_without_what_only_brains_need(tiny_grids, tmp_path):
     slice_path = tmp_path / "slice_z00.ome.zarr"
     flags = ("--models", models, "--resolution", "40")
     assert loaded("reconstruct_slice", tiny_grids[0], slice_path, *flags) == []
+
+
+def test_a_projection_imports_no_stages_of_slices() -> None:
+    """Seen to fail with the projection among the single stages."""
+    code = "import sys, linumpy.slices.aip_output; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = {name for name in done.stdout.split() if name.startswith("linumpy.slices.")}
+    stages = {name for name in found if name.endswith("_stages")}
+    assert "linumpy.slices.aip" in found and not stages
