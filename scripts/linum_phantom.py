@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse_flags, run
+from linumpy.core.errors import InputError
 from linumpy.core.log import configure_logging, progress
+from linumpy.phantom.faults import KINDS, parse_fault
 from linumpy.phantom.flags import add_flags, from_flags
 from linumpy.phantom.params import PRESETS
 from linumpy.phantom.physics import EFFECTS, NAME
@@ -37,6 +39,19 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also write an atlas of the brain, T1 of the same template, to truth/atlas.nii.gz",
     )
+    live = parser.add_argument_group("a microscope to practise with")
+    live.add_argument(
+        "--live", type=float, metavar="SPEED",
+        help="write tile by tile, in the microscope's order, at SPEED times its own speed",
+    )  # fmt: skip
+    live.add_argument(
+        "--fault", nargs="+", default=[], metavar="KIND:SLICE[:IX:IY]",
+        help="with --live, what goes wrong: " + ", ".join(KINDS),
+    )  # fmt: skip
+    live.add_argument(
+        "--headers_last", action="store_true",
+        help="with --live, write info.txt of a tile after its samples",
+    )  # fmt: skip
     add_flags(parser)
     return parser
 
@@ -46,16 +61,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse_flags(build_parser(), sys.argv[1:] if argv is None else argv)
     configure_logging(arguments.verbose)
     params = from_flags(arguments, arguments.preset, seed=arguments.seed, only=arguments.only)
-    from linumpy.phantom.simulate import simulate
+    if arguments.live is None and (arguments.fault or arguments.headers_last):
+        raise InputError("--fault, --headers_last: expected --live SPEED with them")
+    if arguments.live is not None:
+        from linumpy.phantom.live import write_live
 
-    output = simulate(
-        arguments.output,
-        params,
-        arguments.seed,
-        overwrite=arguments.overwrite,
-        threads=arguments.threads,
-        progress=progress,
-    )
+        output = write_live(
+            arguments.output,
+            params,
+            arguments.seed,
+            speed=arguments.live,
+            faults=[parse_fault(text, params) for text in arguments.fault],
+            headers_last=arguments.headers_last,
+            overwrite=arguments.overwrite,
+            threads=arguments.threads or 2,
+        )
+    else:
+        from linumpy.phantom.simulate import simulate
+
+        output = simulate(
+            arguments.output,
+            params,
+            arguments.seed,
+            overwrite=arguments.overwrite,
+            threads=arguments.threads,
+            progress=progress,
+        )
     if arguments.atlas:
         from linumpy.io.models import read_json
         from linumpy.phantom.atlas import write_atlas

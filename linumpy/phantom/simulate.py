@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -176,7 +176,9 @@ def simulate(
         atomic_path(output / "raw", overwrite=overwrite, directory=True) as raw,
         atomic_path(output / "truth", overwrite=overwrite, directory=True) as truth,
     ):
-        _write_metadata(raw, params, slices)
+        write_state(raw, slices)
+        for plan in (s for s in slices if not s.missing):
+            write_metadata(raw, params, plan)
         jobs = [(s, t) for s in slices for t in s.tiles if t.present]
         tiles: Iterator[Job] = _run(raw, scene, jobs, threads)
         for _ in progress(tiles, len(jobs), "tiles") if progress else tiles:
@@ -217,10 +219,17 @@ def _run(raw: Path, scene: Scene, jobs: list[Job], threads: int) -> Iterator[Job
                 future.cancel()
 
 
-def _write_metadata(raw: Path, params: PhantomParams, slices: tuple[SlicePlan, ...]) -> None:
+def write_state(raw: Path, slices: Sequence[SlicePlan]) -> None:
+    """Write ``state.json``: the first and the last slice of the acquisition."""
     imaged = [s.slice_id for s in slices if not s.missing]
     state = {"z_min": imaged[0], "z_max": imaged[-1]}
     (raw / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+
+
+def write_metadata(
+    raw: Path, params: PhantomParams, plan: SlicePlan, n_tiles: int | None = None
+) -> None:
+    """Make the folder of a slice, and write its ``metadata.json``."""
     metadata = {
         "tile_size_um": list(params.tile_fov_um),
         "tile_n_samples": [params.nx, params.ny],
@@ -228,15 +237,14 @@ def _write_metadata(raw: Path, params: PhantomParams, slices: tuple[SlicePlan, .
         "overlap_fraction": params.overlap_fraction,
         "axial_resolution_um": params.axial_um,
     }
-    for plan in (s for s in slices if not s.missing):
-        slice_id = plan.slice_id
-        if params.thickness_in_metadata == "cut":
-            metadata["slice_thickness"] = plan.cut_um / 1000
-        folder = raw / slice_folder_name(slice_id)
-        folder.mkdir()
-        (folder / "metadata.json").write_text(
-            json.dumps(metadata, indent=1) + "\n", encoding="utf-8"
-        )
+    if params.thickness_in_metadata == "cut":
+        metadata["slice_thickness"] = plan.cut_um / 1000
+    if n_tiles is not None:
+        metadata["n_tiles"] = n_tiles
+    folder = raw / slice_folder_name(plan.slice_id)
+    folder.mkdir()
+    text = json.dumps(metadata, indent=1) + "\n"
+    (folder / "metadata.json").write_text(text, encoding="utf-8")
 
 
 def _check_disk(output: Path, params: PhantomParams) -> None:
