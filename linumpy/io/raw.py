@@ -28,7 +28,7 @@ logger = logging.getLogger("linumpy")
 LARGEST_INDEX = 9999
 """Largest index of a tile along an axis of its grid, which has a place for every index below."""
 
-_TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
+TILE_NAME = re.compile(r"tile_x([0-9]+)_y([0-9]+)_z([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def discover_tiles(root: Path | str) -> dict[int, tuple[RawTile, ...]]:
             if match := SLICE_NAME.fullmatch(path.name):
                 slice_folders.setdefault(int(match.group(1)), path)
             continue
-        match = _TILE_NAME.fullmatch(path.name)
+        match = TILE_NAME.fullmatch(path.name)
         if match is None:
             raise InputError(
                 f"{path}: not the name of a tile; expected tile_x<X>_y<Y>_z<Z>, "

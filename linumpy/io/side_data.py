@@ -23,12 +23,15 @@ class SideData:
     ----------
     path
         The file that was read, or where one was looked for; for messages.
+    n_tiles
+        Tiles of the slice.
     """
 
     path: Path
     axial_resolution_um: float | None = None
     slice_interval_um: float | None = None
     overlap_fraction: float | None = None
+    n_tiles: int | None = None
 
 
 def read_side_data(tile: Path, root: Path | str) -> SideData:
@@ -57,11 +60,13 @@ def read_side_data(tile: Path, root: Path | str) -> SideData:
     if state.is_file():
         values = {**{key: (state, value) for key, value in _read_object(state).items()}, **values}
     thickness_mm = _side_number(values, "slice_thickness", "mm", above=0)
+    n_tiles = _side_number(values, "n_tiles", "", above=0)
     return SideData(
         path=found if found.is_file() else expected,
         axial_resolution_um=_side_number(values, "axial_resolution_um", "um", above=0),
         slice_interval_um=None if thickness_mm is None else thickness_mm * 1e3,
         overlap_fraction=_side_number(values, "overlap_fraction", "", above=-1e-12, below=1),
+        n_tiles=None if n_tiles is None else int(n_tiles),
     )
 
 

@@ -1,0 +1,1 @@
+"""Follow an acquisition that is being written, and judge every slice before the next cut."""

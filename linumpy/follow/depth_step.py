@@ -1,0 +1,131 @@
+"""How far two consecutive faces lie apart, and how far the stage was off, within a second or two.
+
+`brain.register_pairwise` measures pairs for a brain: turned, deformed, to a fraction of a pixel. An
+operator has to know now whether the knife cut once, twice or not at all: planes of a slice are
+compared with all planes of the one before at pixels of about `PIXEL_UM`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.brain.pair_depths import clear_maximum, depth_scores
+from linumpy.brain.slice_planes import SliceVolume, bin_planes, flatten_tissue
+from linumpy.core.device import to_host
+from linumpy.geometry.correlation import ACCEPT_Z_SCORE, correlation_surface, find_peak
+
+PIXEL_UM = 20.0
+"""About the lateral resolution of such microscopes: a pixel holds a grain of speckle."""
+N_PLANES = 8
+_CUTS = (1, 2, 0, 3)
+"""Intervals between two faces that are tried: a cut, a double one, a missed one, a triple one."""
+_REACH_UM = 2000.0
+_SPECKLE_PX = 2.0
+
+
+@dataclass(frozen=True)
+class DepthStep:
+    """Where a slice lies against the one before.
+
+    Attributes
+    ----------
+    distance_um
+        Of their faces; None where they share no tissue that matches.
+    shift_um
+        What the stage positions are off, along axis 1 and axis 2.
+    correlation
+        Of the planes that match best.
+    clear
+        Whether speckle tells the depth; else anatomy, which is the same over many planes.
+    """
+
+    distance_um: float | None
+    shift_um: tuple[float, float] = (0.0, 0.0)
+    correlation: float = 0.0
+    clear: bool = False
+
+
+def coarse_planes(volume: SliceVolume, factor: int) -> np.ndarray:
+    """Return a slice's flattened planes, float32 (z, axis 1, axis 2), pixels binned by a factor."""
+    data, valid = volume.read(slice(0, volume.shape[0]), volume.whole())
+    planes = bin_planes(data.astype(np.float32), factor)
+    known = None if valid is None else bin_planes(valid.astype(np.float32), factor) > 0.5
+    return to_host(flatten_tissue(planes, known)).astype(np.float32)
+
+
+def depth_step(
+    fixed: SliceVolume,
+    moving: SliceVolume,
+    voxel_um: tuple[float, float, float],
+    interval_um: float,
+) -> DepthStep:
+    """Measure how deep a slice lies below the one before.
+
+    Parameters
+    ----------
+    fixed, moving
+        The slice before and this one.
+    voxel_um
+        Of both.
+    interval_um
+        Motor step between two cuts.
+    """
+    factor = max(1, round(PIXEL_UM / voxel_um[1]))
+    pixel_um = np.multiply(voxel_um[1:], factor)
+    first, second = coarse_planes(fixed, factor), coarse_planes(moving, factor)
+    expected = np.subtract(moving.corner_um, fixed.corner_um) / pixel_um
+    top = min(2, max(0, len(second) - N_PLANES))
+    moved = second[top : top + N_PLANES]
+    best = DepthStep(None)
+    for cuts in _CUTS:
+        start = round(cuts * interval_um / voxel_um[0]) + top
+        here = first[start : start + N_PLANES]
+        if len(here) < 2:
+            continue
+        found = _measure(first, here, moved[: len(here)], moved, expected, pixel_um)
+        if found is None:
+            continue
+        place, correlation, shift_px, clear = found
+        distance = (place - top) * voxel_um[0]
+        distance += fixed.face_to_plane_um - moving.face_to_plane_um
+        step = DepthStep(
+            float(distance),
+            (float(shift_px[0] * pixel_um[0]), float(shift_px[1] * pixel_um[1])),
+            correlation,
+            clear,
+        )
+        if (step.clear, step.correlation) > (best.clear, best.correlation):
+            best = step
+    return best
+
+
+def _measure(
+    planes: np.ndarray,
+    here: np.ndarray,
+    like: np.ndarray,
+    moved: np.ndarray,
+    expected: np.ndarray,
+    pixel_um: np.ndarray,
+) -> tuple[float, float, np.ndarray, bool] | None:
+    """Return plane, correlation, shift against the stage and clearness of one try."""
+    centre = np.rint(expected).astype(int)
+    radius = int(min(_REACH_UM / pixel_um.max(), max(here.shape[1:]) * 0.5))
+    surface = correlation_surface(
+        here, like, (int(centre[0]), int(centre[1])), (radius, radius), min_overlap_share=0.25
+    )
+    peak = find_peak(surface)
+    if peak is None or peak.z_score < ACCEPT_Z_SCORE:
+        return None
+    shift = np.rint(peak.displacement_px).astype(int)
+    windows = [
+        (slice(max(0, s), min(n, m + s)), slice(max(0, -s), min(m, n - s)))
+        for s, n, m in zip(shift, planes.shape[1:], moved.shape[1:], strict=True)
+    ]
+    fixed = planes[:, windows[0][0], windows[1][0]]
+    other = moved[:, windows[0][1], windows[1][1]]
+    scores = depth_scores(fixed, other)
+    place = clear_maximum(scores, float(np.sqrt(_SPECKLE_PX / other.size)))
+    at = float(scores.argmax()) if place is None else place
+    return at, float(scores.max()), np.asarray(peak.displacement_px) - expected, place is not None

@@ -1,0 +1,112 @@
+"""The loop: watch, judge, record, tell."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from linumpy.follow.judge import Judge
+from linumpy.follow.state import STOP_NAME, Record
+from linumpy.follow.verdict import Verdict
+from linumpy.follow.watch import Watcher
+
+logger = logging.getLogger("linumpy")
+
+END, STOPPED, IDLE = "end", "stopped", "idle"
+
+
+@dataclass(frozen=True)
+class FollowOptions:
+    """How an acquisition is followed.
+
+    Attributes
+    ----------
+    tiles_per_slice, quiet_s
+        As `linumpy.follow.watch.Watcher`.
+    idle_s
+        Without any change for so long the follower ends.
+    poll_s
+        Time between two looks.
+    on_verdict
+        Command of a shell, run after each verdict and waited for; the verdict's JSON on its
+        standard input.
+    """
+
+    tiles_per_slice: int | None = None
+    quiet_s: float = 60.0
+    idle_s: float = 3600.0
+    poll_s: float = 0.5
+    on_verdict: str | None = None
+
+
+def follow(
+    root: Path,
+    results: Path,
+    judge: Judge,
+    options: FollowOptions,
+    *,
+    tell: Callable[[Verdict], object],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> str:
+    """Judge each slice as soon as its last tile is there.
+
+    Slices that ``verdicts.jsonl`` tells of are not judged again.
+
+    Parameters
+    ----------
+    tell
+        Called with each verdict once it is recorded.
+
+    Returns
+    -------
+    ``end`` when the last slice of ``state.json`` is judged, ``stopped`` on RESULTS/STOP, ``idle``
+    without news.
+
+    Raises
+    ------
+    InputError
+        When another follower writes to the results, or their record cannot be read.
+    """
+    watcher = Watcher(root, tiles_per_slice=options.tiles_per_slice, quiet_s=options.quiet_s)
+    with Record(results) as record:
+        watcher.poll(clock())
+        for slice_id in sorted(record.judged):
+            watcher.done(slice_id)
+        while True:
+            for slice_id in watcher.slice_ids:
+                found = watcher.finished(slice_id, clock())
+                if found is None:
+                    break
+                last_id = watcher.last_id()
+                reasons, figures = judge.judge(found, record.lines, last_id)
+                n_tiles = len(found.tiles)
+                since = clock() - found.last_change_s
+                verdict = Verdict(slice_id, reasons, n_tiles, since, figures)
+                line = record.add(verdict)
+                watcher.done(slice_id)
+                tell(verdict)
+                if options.on_verdict:
+                    _run_hook(options.on_verdict, json.dumps(line))
+                watcher.poll(clock())
+            if record.stop_asked:
+                logger.info("%s: found, following ends", results / STOP_NAME)
+                return STOPPED
+            last_id = watcher.last_id()
+            if last_id is not None and last_id in record.judged and not watcher.slice_ids:
+                return END
+            if clock() - (watcher.changed_s or 0.0) >= options.idle_s:
+                return IDLE
+            sleep(options.poll_s)
+            watcher.poll(clock())
+
+
+def _run_hook(command: str, line: str) -> None:
+    status = subprocess.run(command, shell=True, input=line + "\n", text=True, check=False)
+    if status.returncode:
+        logger.warning("--on_verdict %s: ended with status %d", command, status.returncode)

@@ -1,0 +1,86 @@
+"""What a follower has done: ``verdicts.jsonl``, one line a slice, appended whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from linumpy.core.errors import InputError
+from linumpy.follow.verdict import Verdict
+
+VERDICTS_NAME = "verdicts.jsonl"
+STOP_NAME = "STOP"
+_LOCK_NAME = ".follow.lock"
+
+
+class Record:
+    """The verdicts of a results folder; one follower at a time holds it.
+
+    A line that a killed follower left half written is cut off when the record is opened.
+
+    Raises
+    ------
+    InputError
+        When another follower holds the folder, or a whole line cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / _LOCK_NAME).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise InputError(
+                f"{folder}: another linum_follow.py writes here; expected one a folder"
+            ) from None
+        self._path = folder / VERDICTS_NAME
+        data = self._path.read_bytes() if self._path.exists() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:
+            os.truncate(self._path, len(whole))
+        self.lines: list[dict[str, Any]] = []
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                self.lines.append(json.loads(line))
+                int(self.lines[-1]["slice"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"{self._path}, line {number}: not a verdict ({error}); expected one JSON "
+                    "object a line, with slice"
+                ) from error
+
+    def __enter__(self) -> Record:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.close()
+
+    @property
+    def judged(self) -> set[int]:
+        """Ids of the slices that have a verdict."""
+        return {int(line["slice"]) for line in self.lines}
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether somebody put a file ``STOP`` into the folder."""
+        return (self.folder / STOP_NAME).exists()
+
+    def add(self, verdict: Verdict) -> dict[str, Any]:
+        """Append a verdict in one write that has reached the disk on return."""
+        if verdict.slice_id in self.judged:
+            raise ValueError(f"slice {verdict.slice_id} was judged before")
+        line = verdict.to_json()
+        data = (json.dumps(line, allow_nan=False) + "\n").encode()
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(handle, data)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        self.lines.append(line)
+        return line

@@ -1,0 +1,231 @@
+"""Find tiles as they become complete, by polling: it works on local and network file systems.
+
+Times are those of this process alone: clocks of file servers and microscopes differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from linumpy.core.errors import InputError
+from linumpy.io.info import INFO_NAME, TileInfo, read_info
+from linumpy.io.raw import TILE_NAME, RawTile
+from linumpy.io.raw_files import image_files, is_image
+from linumpy.io.raw_folders import walk_raw_folders
+from linumpy.io.side_data import read_side_data
+
+SETTLE_S = 2.0
+"""Files of a tile that did not change for so long are taken as written."""
+
+Key = tuple[int, int]
+
+
+@dataclass
+class _Seen:
+    """A tile as it was last looked at."""
+
+    tile: RawTile
+    order: int
+    signature: tuple[tuple[str, int, int], ...]
+    changed_s: float
+    began_s: float
+    info: TileInfo | None = None
+    whole: bool = False
+    problem: str = "no info.txt"
+
+    @property
+    def key(self) -> Key:
+        return self.tile.ix, self.tile.iy
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Places of a slice's tiles, and the one that came last where that was seen."""
+
+    keys: frozenset[Key]
+    last: Key | None
+
+
+@dataclass(frozen=True)
+class FinishedSlice:
+    """A slice whose last tile is there.
+
+    Attributes
+    ----------
+    tiles
+        Those that are whole, in the order of their indices.
+    short
+        Problems of those that are not, by grid indices.
+    missing
+        Places of the grid that have no tile.
+    n_missing
+        Tiles that lack by number where their places are not known.
+    last_change_s, duration_s
+        When the last of its files changed, and how long after the first began.
+    """
+
+    slice_id: int
+    tiles: tuple[RawTile, ...]
+    short: dict[Key, str]
+    missing: tuple[Key, ...]
+    n_missing: int
+    last_change_s: float
+    duration_s: float
+
+
+class Watcher:
+    """Looks at a raw folder again and again.
+
+    Parameters
+    ----------
+    root
+        Raw acquisition; it need not exist yet.
+    tiles_per_slice
+        Where neither metadata nor a slice before tell.
+    quiet_s
+        Without any change for so long, the slice at hand is taken as over.
+    """
+
+    def __init__(self, root: Path, *, tiles_per_slice: int | None = None, quiet_s: float = 60.0):
+        self.root = root
+        self._tiles_per_slice = tiles_per_slice
+        self._quiet_s = quiet_s
+        self._seen: dict[int, dict[Key, _Seen]] = {}
+        self._grid: tuple[int, _Grid] | None = None
+        self._done: set[int] = set()
+        self._poll = 0
+        self.changed_s: float | None = None
+
+    @property
+    def slice_ids(self) -> list[int]:
+        """Slices that were seen, those that are done left out."""
+        return sorted(self._seen.keys() - self._done)
+
+    def last_id(self) -> int | None:
+        """Return the last slice of the acquisition as ``state.json`` says; None if it does not."""
+        try:
+            value = json.loads((self.root / "state.json").read_bytes())["z_max"]
+            return int(value)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def poll(self, now_s: float) -> None:
+        """Look at all tiles of the slices that are not done."""
+        self._poll += 1
+        if self.changed_s is None:
+            self.changed_s = now_s
+        if not self.root.is_dir():
+            return
+        for path in walk_raw_folders(self.root, lambda *_: None):
+            match = TILE_NAME.fullmatch(path.name)
+            if match is None:
+                continue
+            ix, iy, slice_id = (int(group) for group in match.groups())
+            if slice_id not in self._done:
+                self._look(RawTile(path, slice_id, ix, iy), now_s)
+
+    def _look(self, tile: RawTile, now_s: float) -> None:
+        try:
+            entries = [(p.name, p.stat()) for p in tile.path.iterdir()]
+        except OSError:
+            return
+        signature = tuple(
+            sorted(
+                (name, stat.st_size, stat.st_mtime_ns)
+                for name, stat in entries
+                if name == INFO_NAME or is_image(name)
+            )
+        )
+        tiles = self._seen.setdefault(tile.slice_id, {})
+        seen = tiles.get((tile.ix, tile.iy))
+        if seen is None:
+            seen = _Seen(tile, self._poll, (), now_s, now_s)
+            tiles[tile.ix, tile.iy] = seen
+            self.changed_s = now_s
+        if signature != seen.signature:
+            seen.signature, seen.changed_s, self.changed_s = signature, now_s, now_s
+            seen.info, seen.whole = None, False
+        if not seen.whole:
+            try:
+                seen.info = read_info(tile.path / INFO_NAME)
+                image_files(tile.path, seen.info)
+                seen.whole, seen.problem = True, ""
+            except InputError as error:
+                seen.problem = str(error)
+            except OSError as error:
+                seen.problem = f"{tile.path}: cannot be read ({error.strerror})"
+
+    def _is_settled(self, seen: _Seen, now_s: float) -> bool:
+        return now_s - seen.changed_s >= SETTLE_S
+
+    def _is_complete(self, seen: _Seen, now_s: float) -> bool:
+        """Whether a tile is whole and will not change: settled, or the next tile has begun."""
+        newest = max(s.order for tiles in self._seen.values() for s in tiles.values())
+        return seen.whole and (newest > seen.order or self._is_settled(seen, now_s))
+
+    def finished(self, slice_id: int, now_s: float) -> FinishedSlice | None:
+        """Return a slice if its last tile is there, else None.
+
+        It is there when as many tiles are complete as the metadata say, or the grid of the slice
+        before, or `tiles_per_slice`. A slice that lacks tiles is over when the tile that came last
+        in the slice before is complete, when a later slice has begun, or when all is quiet.
+        """
+        tiles = self._seen[slice_id]
+        complete = {key for key, seen in tiles.items() if self._is_complete(seen, now_s)}
+        grid = self._grid_before(slice_id)
+        count = self._count(tiles) or (len(grid.keys) if grid else None) or self._tiles_per_slice
+        is_later = any(other > slice_id for other in self._seen)
+        is_quiet = self.changed_s is not None and now_s - self.changed_s >= self._quiet_s
+        all_there = count is not None and len(complete) >= count
+        is_past_last = grid is not None and grid.last in complete
+        if not (all_there or is_later or is_quiet or is_past_last):
+            return None
+        rest = [seen for key, seen in tiles.items() if key not in complete]
+        if any(not self._is_settled(seen, now_s) for seen in rest):
+            return None
+        missing = grid.keys - tiles.keys() if grid else _holes(tiles, count)
+        n_missing = max(len(missing), (count or 0) - len(tiles))
+        last = max(seen.changed_s for seen in tiles.values())
+        return FinishedSlice(
+            slice_id,
+            tuple(tiles[key].tile for key in sorted(complete)),
+            {seen.key: seen.problem or "still changing" for seen in rest},
+            tuple(sorted(missing)),
+            n_missing,
+            last,
+            last - min(seen.began_s for seen in tiles.values()),
+        )
+
+    def done(self, slice_id: int) -> None:
+        """Look at a slice no more; its grid serves the next one."""
+        self._done.add(slice_id)
+        seen = self._seen.get(slice_id)
+        if seen:
+            newest = max(s.order for s in seen.values())
+            last = [key for key, s in seen.items() if s.order == newest]
+            # Of tiles that were found together nobody knows which came last.
+            grid = _Grid(frozenset(seen) | _holes(seen), last[0] if len(last) == 1 else None)
+            # Memory stays constant: of slices that are done, only the last grid is kept.
+            self._seen[slice_id] = {}
+            if self._grid is None or self._grid[0] < slice_id:
+                self._grid = (slice_id, grid)
+
+    def _grid_before(self, slice_id: int) -> _Grid | None:
+        return self._grid[1] if self._grid and self._grid[0] < slice_id else None
+
+    def _count(self, tiles: Mapping[Key, _Seen]) -> int | None:
+        try:
+            return read_side_data(next(iter(tiles.values())).tile.path, self.root).n_tiles
+        except InputError:
+            # Half written: another poll comes.
+            return None
+
+
+def _holes(tiles: Mapping[Key, object], count: int | None = None) -> frozenset[Key]:
+    """Return the places of the full rectangle that have no tile, if it has as many as expected."""
+    xs, ys = {x for x, _ in tiles}, {y for _, y in tiles}
+    full = {(x, y) for x in range(min(xs), max(xs) + 1) for y in range(min(ys), max(ys) + 1)}
+    return frozenset(full - tiles.keys() if count in (None, len(full)) else ())

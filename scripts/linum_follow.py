@@ -1,0 +1,87 @@
+#!/usr/bin/env python
+"""Follow an acquisition that is being written; give a verdict on each slice before the next cut."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from linumpy.cli import make_parser, parse, run
+
+IDLE_STATUS = 3
+"""Exit status when the acquisition did not end, and nothing came for --idle_timeout."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    from linumpy.mosaic.grid_options import add_grid_options
+
+    parser = make_parser(
+        (
+            "Follow an acquisition that is being written; give a verdict on each slice before "
+            "the next cut.\n\n"
+            "Writes a line a slice to the terminal and to RESULTS/verdicts.jsonl. Ends after the\n"
+            "last slice of state.json, when RESULTS/STOP appears, or with status 3 after\n"
+            "--idle_timeout. Started again it goes on where it was."
+        ),
+        gpu=True,
+        overwrite=False,
+    )
+    parser.add_argument("raw", type=Path, metavar="RAW", help="folder of the raw acquisition")
+    parser.add_argument("results", type=Path, metavar="RESULTS", help="folder to write to")
+    parser.add_argument(
+        "--tiles_per_slice", type=int, metavar="N",
+        help="tiles of a slice, where neither metadata.json nor the slice before tell",
+    )  # fmt: skip
+    parser.add_argument(
+        "--quiet", type=float, default=60.0, metavar="SECONDS",
+        help="a slice that lacks tiles is taken as over when nothing changes for so long",
+    )  # fmt: skip
+    parser.add_argument(
+        "--idle_timeout", type=float, default=3600.0, metavar="SECONDS",
+        help="end when nothing changes for so long",
+    )  # fmt: skip
+    parser.add_argument(
+        "--poll", type=float, default=0.5, metavar="SECONDS", help="time between two looks"
+    )
+    parser.add_argument(
+        "--on_verdict", metavar="COMMAND",
+        help="run after each verdict and waited for; its JSON comes on standard input",
+    )  # fmt: skip
+    add_grid_options(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Follow the acquisition."""
+    args = parse(build_parser(), argv)
+
+    from linumpy.core.device import resolve
+    from linumpy.core.log import clear_progress
+    from linumpy.follow.follow import IDLE, FollowOptions, follow
+    from linumpy.follow.judge import Judge
+    from linumpy.follow.verdict import Verdict
+    from linumpy.mosaic.grid_options import grid_options
+
+    def tell(verdict: Verdict) -> None:
+        clear_progress()
+        sys.stdout.write(verdict.to_text() + "\n")
+        sys.stdout.flush()
+
+    device = resolve(args.use_gpu, args.gpu_memory)
+    end = follow(
+        args.raw,
+        args.results,
+        Judge(args.raw, args.results, grid_options(args), device),
+        FollowOptions(
+            args.tiles_per_slice, args.quiet, args.idle_timeout, args.poll, args.on_verdict
+        ),
+        tell=tell,
+    )
+    sys.stdout.write(f"{args.results / 'verdicts.jsonl'}\n")
+    if end == IDLE:
+        sys.exit(IDLE_STATUS)
+
+
+if __name__ == "__main__":
+    run(main)
