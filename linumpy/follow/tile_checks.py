@@ -119,10 +119,10 @@ def focus_shifts(
     model -= _log_response(depth, focus, rayleigh)
     found: dict[Key, float] = {}
     for key, several in own.items():
-        told = [_best(shifts, model, ratio) for ratio in several]
-        told = [shift for shift in told if shift is not None]
+        tried = (_best(shifts, model, ratio) for ratio in several)
+        told = [shift for shift in tried if shift is not None]
         if told:
-            # A tile beside one out of focus has other neighbours; median_low takes the nearer.
+            # A tile beside one out of focus has other neighbours: of two middle ones the smaller.
             found[key] = float(sorted(told, key=abs)[(len(told) - 1) // 2])
     return found
 

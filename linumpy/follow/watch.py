@@ -6,7 +6,7 @@ Times are those of this process alone: clocks of file servers and microscopes di
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,6 @@ class _Seen:
     order: int
     signature: tuple[tuple[str, int, int], ...]
     changed_s: float
-    began_s: float
     info: TileInfo | None = None
     whole: bool = False
     problem: str = "no info.txt"
@@ -63,8 +62,10 @@ class FinishedSlice:
         Places of the grid that have no tile.
     n_missing
         Tiles that lack by number where their places are not known.
-    last_change_s, duration_s
-        When the last of its files changed, and how long after the first began.
+    last_change_s
+        When the last of its files was seen to change.
+    duration_s
+        From the first of its files to the last, by the file system's own clock.
     """
 
     slice_id: int
@@ -142,7 +143,7 @@ class Watcher:
         tiles = self._seen.setdefault(tile.slice_id, {})
         seen = tiles.get((tile.ix, tile.iy))
         if seen is None:
-            seen = _Seen(tile, self._poll, (), now_s, now_s)
+            seen = _Seen(tile, self._poll, (), now_s)
             tiles[tile.ix, tile.iy] = seen
             self.changed_s = now_s
         if signature != seen.signature:
@@ -196,7 +197,7 @@ class Watcher:
             tuple(sorted(missing)),
             n_missing,
             last,
-            last - min(seen.began_s for seen in tiles.values()),
+            _written_s(tiles.values()),
         )
 
     def done(self, slice_id: int) -> None:
@@ -222,6 +223,12 @@ class Watcher:
         except InputError:
             # Half written: another poll comes.
             return None
+
+
+def _written_s(tiles: Iterable[_Seen]) -> float:
+    """Return the time between the oldest and the newest file; one clock tells them all."""
+    times = [mtime_ns for seen in tiles for _, _, mtime_ns in seen.signature]
+    return (max(times) - min(times)) / 1e9 if times else 0.0
 
 
 def _holes(tiles: Mapping[Key, object], count: int | None = None) -> frozenset[Key]:

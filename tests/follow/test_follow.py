@@ -1,0 +1,83 @@
+"""A small acquisition is followed while it is written: verdicts, kill and restart."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from linumpy.phantom.faults import parse_fault
+from linumpy.phantom.live import write_live
+from linumpy.phantom.params import preset
+from tests.conftest import SCRIPTS
+
+FAULTS = ("missing_tile:1:1:0", "tile_short:2:0:1", "double_cut:3")
+LIMIT_S = 300
+
+
+def _start(folder):
+    command = [
+        sys.executable, str(SCRIPTS / "linum_follow.py"), str(folder / "raw"),
+        str(folder / "results"), "--poll", "0.1", "--quiet", "20", "--idle_timeout", "200",
+        "--on_verdict", f"cat >> {folder / 'hook.jsonl'}",
+    ]  # fmt: skip
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """Lines of the verdicts, those that the hook got, and what the second follower printed."""
+    folder = tmp_path_factory.mktemp("live")
+    params = preset("tiny", n_slices=4, tiles_x=2, tiles_y=2, jitter_rms_um=10.0, brain_fill=0.7)
+    faults = [parse_fault(text, params) for text in FAULTS]
+    writing = threading.Thread(
+        target=write_live, args=(folder, params, 2), kwargs={"speed": 200, "faults": faults}
+    )
+    writing.start()
+    verdicts = folder / "results" / "verdicts.jsonl"
+    first = _start(folder)
+    start = time.monotonic()
+    while not verdicts.exists() and first.poll() is None and time.monotonic() - start < LIMIT_S:
+        time.sleep(0.02)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    judged = [json.loads(line)["slice"] for line in verdicts.read_text().splitlines()]
+    second = _start(folder)
+    printed, _ = second.communicate(timeout=LIMIT_S)
+    writing.join()
+    lines = [json.loads(line) for line in verdicts.read_text().splitlines()]
+    hook = [json.loads(line) for line in (folder / "hook.jsonl").read_text().splitlines()]
+    return judged, lines, hook, printed, second.returncode
+
+
+@pytest.mark.slow
+def test_each_slice_has_one_verdict_across_a_kill(followed):
+    judged, lines, hook, printed, status = followed
+    assert judged == [0]
+    assert [line["slice"] for line in lines] == [0, 1, 2, 3]
+    # What was judged before the kill is neither judged nor told again.
+    assert [line["slice"] for line in hook if line["slice"] > 0] == [1, 2, 3]
+    assert "slice z00" not in printed and "slice z03  STOP BEFORE THE CUT" in printed
+    assert status == 0
+
+
+@pytest.mark.slow
+def test_verdicts_tell_the_faults_and_nothing_else(followed):
+    lines = followed[1]
+    found = [
+        (line["verdict"], [(r["kind"], r["tiles"]) for r in line["reasons"]]) for line in lines
+    ]
+    assert found == [
+        ("pass", []),
+        ("stop", [("missing_tile", ["x01_y00"])]),
+        ("stop", [("tile_short", ["x00_y01"])]),
+        ("stop", [("double_cut", [])]),
+    ]
+    assert [line["n_tiles"] for line in lines] == [4, 3, 3, 4]
+    assert lines[3]["figures"]["cut_um"] == pytest.approx(400, abs=30)
+    assert lines[3]["reasons"][0]["limit"] == 350.0
+    assert lines[2]["reasons"][0]["text"].startswith("image_00000.bin: 1920000 bytes")

@@ -1,0 +1,140 @@
+"""Tiles count once they are complete; half of one is never read."""
+
+import json
+import os
+
+import pytest
+
+from linumpy.core.errors import InputError
+from linumpy.follow.state import Record
+from linumpy.follow.verdict import ADVICE, Reason, Verdict
+from linumpy.follow.watch import Watcher
+
+INFO = (
+    "Scan info\nnx: 2\nny: 3\nn_extra: 1\nwidth: 20\nheight: 30\ntop_z: 0\nbottom_z: 4\n"
+    "stage_x_pos_mm: {0}\nstage_y_pos_mm: 0.0\n"
+)
+WHOLE = 4 * 5 * 3 * 3
+
+
+def write(root, slice_id, ix, *, size=WHOLE, header=True):
+    folder = root / f"slice_z{slice_id:02d}" / "tiles" / f"tile_x{ix:02d}_y00_z{slice_id:02d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if header:
+        (folder / "info.txt").write_text(INFO.format(ix * 0.02))
+    (folder / "image_00000.bin").write_bytes(bytes(size))
+
+
+def names(found):
+    return [tile.name for tile in found.tiles]
+
+
+def test_last_tile_counts_once_it_is_whole_and_settled(tmp_path):
+    watcher = Watcher(tmp_path, tiles_per_slice=2)
+    write(tmp_path, 0, 0)
+    watcher.poll(0.0)
+    assert watcher.finished(0, 50.0) is None  # one of two
+    write(tmp_path, 0, 1, size=WHOLE - 4)
+    watcher.poll(10.0)
+    assert watcher.finished(0, 20.0) is None  # half written, however long ago
+    write(tmp_path, 0, 1)
+    watcher.poll(21.0)
+    assert watcher.finished(0, 22.9) is None
+    found = watcher.finished(0, 23.0)
+    assert names(found) == ["tile_x00_y00_z00", "tile_x01_y00_z00"]
+    assert (found.short, found.missing, found.n_missing) == ({}, (), 0)
+    assert found.last_change_s == 21.0
+
+
+def test_duration_is_that_of_the_files_and_not_of_the_looks(tmp_path):
+    for ix, time_s in enumerate((1000.5, 1020.0)):
+        write(tmp_path, 0, ix)
+        for path in tmp_path.rglob(f"tile_x{ix:02d}*/*"):
+            os.utime(path, (time_s, time_s))
+    watcher = Watcher(tmp_path, tiles_per_slice=2)
+    watcher.poll(0.0)
+    assert watcher.finished(0, 2.0).duration_s == 19.5
+
+
+def test_metadata_tell_the_number_of_tiles(tmp_path):
+    (tmp_path / "slice_z00").mkdir()
+    (tmp_path / "slice_z00" / "metadata.json").write_text('{"n_tiles": 3}')
+    watcher = Watcher(tmp_path, tiles_per_slice=1)
+    for ix in range(3):
+        write(tmp_path, 0, ix)
+        watcher.poll(10.0 * ix)
+        found = watcher.finished(0, 10.0 * ix + 5)
+        assert (found is None) == (ix < 2)
+
+
+def test_samples_before_their_header_wait_for_it(tmp_path):
+    watcher = Watcher(tmp_path, tiles_per_slice=1)
+    write(tmp_path, 0, 0, header=False)
+    watcher.poll(0.0)
+    assert watcher.finished(0, 30.0) is None
+    write(tmp_path, 0, 0)
+    watcher.poll(31.0)
+    assert names(watcher.finished(0, 33.0)) == ["tile_x00_y00_z00"]
+
+
+def test_missing_and_short_tiles_are_named_at_the_last_place_of_the_slice_before(tmp_path):
+    watcher = Watcher(tmp_path, tiles_per_slice=4)
+    for ix in range(4):
+        write(tmp_path, 0, ix)
+        watcher.poll(float(ix))
+    assert len(watcher.finished(0, 10.0).tiles) == 4
+    watcher.done(0)
+    for now, ix in ((11.0, 0), (12.0, 2), (13.0, 3)):
+        write(tmp_path, 1, ix, size=100 if ix == 2 else WHOLE)
+        watcher.poll(now)
+    assert watcher.finished(1, 14.0) is None
+    found = watcher.finished(1, 15.0)
+    assert names(found) == ["tile_x00_y00_z01", "tile_x03_y00_z01"]
+    assert found.missing == ((1, 0),) and found.n_missing == 1
+    assert list(found.short) == [(2, 0)] and "100 bytes, expected 180" in found.short[2, 0]
+
+
+def test_slice_without_its_last_tile_is_over_when_the_next_begins_or_all_is_quiet(tmp_path):
+    watcher = Watcher(tmp_path, tiles_per_slice=3, quiet_s=40)
+    write(tmp_path, 0, 0)
+    write(tmp_path, 0, 1)
+    watcher.poll(0.0)
+    assert watcher.finished(0, 39.0) is None
+    assert watcher.finished(0, 40.0).n_missing == 1
+    write(tmp_path, 1, 0)
+    watcher.poll(39.5)
+    assert watcher.finished(0, 39.5).n_missing == 1
+
+
+def test_record_cuts_off_a_half_line_and_judges_nothing_twice(tmp_path):
+    reason = Reason("double_cut", "stop", "400 um", value=400.0, limit=350.0, unit="um")
+    with Record(tmp_path) as record:
+        record.add(Verdict(0))
+        record.add(Verdict(1, (reason,), 4, 4.249))
+        with pytest.raises(ValueError, match="judged before"):
+            record.add(Verdict(1))
+        with pytest.raises(InputError, match="another linum_follow.py writes here"):
+            Record(tmp_path)
+    path = tmp_path / "verdicts.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"slice": 2, "verd')
+    with Record(tmp_path) as record:
+        assert record.judged == {0, 1} and path.read_bytes() == whole
+        record.add(Verdict(2))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["slice"], line["verdict"]) for line in lines] == [
+        (0, "pass"), (1, "stop"), (2, "pass"),
+    ]  # fmt: skip
+    assert lines[1]["reasons"] == [
+        {
+            "kind": "double_cut", "level": "stop", "text": "400 um", "tiles": [], "value": 400.0,
+            "limit": 350.0, "unit": "um", "advice": ADVICE["double_cut"],
+        }
+    ]  # fmt: skip
+    assert lines[1]["seconds_after_last_tile"] == 4.25
+
+
+def test_record_that_is_none_is_refused(tmp_path):
+    (tmp_path / "verdicts.jsonl").write_text('{"slice": 0}\nwords\n')
+    with pytest.raises(InputError, match="line 2: not a verdict"):
+        Record(tmp_path)
