@@ -14,7 +14,7 @@ from pathlib import Path
 from linumpy.cli import make_parser, parse_flags, run
 from linumpy.core.errors import InputError
 from linumpy.core.log import configure_logging, progress
-from linumpy.phantom.faults import KINDS, parse_fault
+from linumpy.phantom.fault_flag import KINDS, parse_fault
 from linumpy.phantom.flags import add_flags, from_flags
 from linumpy.phantom.params import PRESETS
 from linumpy.phantom.physics import EFFECTS, NAME

@@ -1,26 +1,17 @@
-"""Faults of an acquisition at a known slice: what an operator has to hear of before the next cut.
-
-Their names are the kinds of `linumpy.follow.verdict`.
-"""
+"""Faults of a simulated acquisition at a known slice: in its parameters, faces, tiles and files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from linumpy.core.errors import InputError
 from linumpy.phantom.artefacts import BUBBLE_AMPLITUDE, BUBBLE_TRANSMISSION, Artefact
 from linumpy.phantom.cutting import FACE_STEP_UM, SlicePlan, TilePlan
+from linumpy.phantom.fault_flag import KINDS, Fault
 from linumpy.phantom.params import PhantomParams
 from linumpy.phantom.tile import Scene
-
-TILE_KINDS = ("defocus", "dead_tile", "dark_tile", "tile_short", "missing_tile", "debris", "bubble")
-SLICE_KINDS = (
-    "galvo_drift", "stage_glitch", "missed_cut", "double_cut", "wedge", "border", "slow_scan"
-)  # fmt: skip
-KINDS = (*TILE_KINDS, *SLICE_KINDS)
 
 SHORT_SHARE = 0.6
 """Share of its samples that a tile cut short has."""
@@ -28,48 +19,6 @@ SLOW_FACTOR = 3.0
 _DEFOCUS_RAYLEIGHS = 1.5
 _WEDGE_OF_GAP = 0.8
 _DRIFT_PX_PER_TILE = 2
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault; `tile` (ix, iy) for those of a tile."""
-
-    kind: str
-    slice_id: int
-    tile: tuple[int, int] | None = None
-
-    def is_at(self, slice_plan: SlicePlan, tile: TilePlan) -> bool:
-        """Whether a tile of a slice has it."""
-        here = self.tile in (None, (tile.ix, tile.iy))
-        return here and slice_plan.slice_id == self.slice_id
-
-
-def parse_fault(text: str, params: PhantomParams) -> Fault:
-    """Read ``KIND:SLICE`` or, of a tile, ``KIND:SLICE:IX:IY``; the middle tile where none is named.
-
-    Raises
-    ------
-    InputError
-        When the kind, the slice or the tile is not there.
-    """
-    kind, *numbers = text.split(":")
-    if kind not in KINDS:
-        raise InputError(f"--fault {text}: expected one of {', '.join(KINDS)}")
-    try:
-        slice_id, *place = (int(number) for number in numbers)
-    except ValueError:
-        raise InputError(f"--fault {text}: expected KIND:SLICE, such as double_cut:3") from None
-    tile = (params.tiles_x // 2, params.tiles_y // 2) if kind in TILE_KINDS else None
-    if place and (tile is None or len(place) != 2):
-        raise InputError(f"--fault {text}: expected KIND:SLICE:IX:IY, of a tile's fault alone")
-    if place:
-        tile = (place[0], place[1])
-    first = 1 if kind.endswith("_cut") else 0
-    if not first <= slice_id < params.n_slices:
-        raise InputError(f"--fault {text}: expected a slice from {first} to {params.n_slices - 1}")
-    if tile and not (0 <= tile[0] < params.tiles_x and 0 <= tile[1] < params.tiles_y):
-        raise InputError(f"--fault {text}: no such tile of {params.tiles_x} x {params.tiles_y}")
-    return Fault(kind, slice_id, tile)
 
 
 def params_with(params: PhantomParams, faults: Sequence[Fault]) -> PhantomParams:

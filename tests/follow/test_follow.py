@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from linumpy.phantom.faults import parse_fault
+from linumpy.phantom.fault_flag import parse_fault
 from linumpy.phantom.live import write_live
 from linumpy.phantom.params import preset
 from tests.conftest import SCRIPTS

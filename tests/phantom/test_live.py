@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linumpy.core.errors import InputError
-from linumpy.phantom.faults import parse_fault
+from linumpy.phantom.fault_flag import parse_fault
 from linumpy.phantom.live import write_live
 from tests.phantom.conftest import acquire, micro, read_acquisition
 
