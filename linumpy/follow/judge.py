@@ -310,7 +310,8 @@ def _cut(step: DepthStep, interval_um: float) -> list[Reason]:
     kind = "uneven_cut"
     if level == ERROR:
         kind = "double_cut" if excess > 0 else "missed_cut"
-    limit = interval_um * (limits.error if level == ERROR else limits.warning)
+    off = limits.error if level == ERROR else limits.warning
+    limit = interval_um * (1 + off if excess > 0 else 1 - off)
     return [Reason(kind, _LEVEL[level], text, (), round(step.distance_um, 1), limit, "um")]
 
 
