@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
@@ -33,8 +34,8 @@ class FollowOptions:
     poll_s
         Time between two looks.
     on_verdict
-        Command of a shell, run after each verdict and waited for; the verdict's JSON on its
-        standard input.
+        Command, its words divided as a shell does; run after each verdict and waited for, the
+        verdict's JSON on its standard input.
     """
 
     tiles_per_slice: int | None = None
@@ -107,6 +108,10 @@ def follow(
 
 
 def _run_hook(command: str, line: str) -> None:
-    status = subprocess.run(command, shell=True, input=line + "\n", text=True, check=False)
-    if status.returncode:
-        logger.warning("--on_verdict %s: ended with status %d", command, status.returncode)
+    try:
+        done = subprocess.run(shlex.split(command), input=line + "\n", text=True, check=False)
+    except OSError as error:
+        logger.warning("--on_verdict %s: not run (%s)", command, error.strerror)
+    else:
+        if done.returncode:
+            logger.warning("--on_verdict %s: ended with status %d", command, done.returncode)

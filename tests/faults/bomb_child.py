@@ -35,6 +35,7 @@ from linumpy.io import (
     models,
     omezarr,
     psoct,
+    table_rows,
     tables,
     zarr_io,
 )
@@ -85,7 +86,7 @@ READERS = {
     "info": info.read_info,
     "config": tables.read_slice_config,
     "shifts": tables.read_shifts,
-    "ids": lambda path: tables.parse_ids(path.read_text()),
+    "ids": lambda path: table_rows.parse_ids(path.read_text()),
     "manifest": gaps.read_manifest,
     "positions": psoct.read_scan_positions,
     "run": lambda path: run.Run(path.parent).table(path.name),

@@ -88,8 +88,9 @@ NO_OMEZARR_IN = {
     "analyze_acquisition_rotation", "analyze_registration_transforms", "analyze_shifts",
     "auto_exclude_slices", "convert_nifti_to_nrrd", "convert_nifti_to_zarr",
     "convert_tiff_to_omezarr", "create_mosaic_grid_3d", "detect_rehoming", "download_allen",
-    "finalise_interpolation", "gpu_info", "merge_slices_into_folders", "nextflow", "phantom",
-    "phantom_psoct", "reorient_nifti_to_ras", "resample_nifti", "summarize_run", "write_run_record",
+    "finalise_interpolation", "follow", "gpu_info", "merge_slices_into_folders", "nextflow",
+    "phantom", "phantom_psoct", "reorient_nifti_to_ras", "resample_nifti", "summarize_run",
+    "write_run_record",
 }  # fmt: skip
 DAMAGES = (truncate, delete, append)
 

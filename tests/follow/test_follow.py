@@ -23,7 +23,7 @@ def _start(folder):
     command = [
         sys.executable, str(SCRIPTS / "linum_follow.py"), str(folder / "raw"),
         str(folder / "results"), "--poll", "0.1", "--quiet", "20", "--idle_timeout", "200",
-        "--on_verdict", f"cat >> {folder / 'hook.jsonl'}",
+        "--on_verdict", f"sh -c 'cat >> {folder / 'hook.jsonl'}'",
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 

@@ -43,6 +43,7 @@ def _png(picture: Image.Image) -> bytes:
 
 @pytest.mark.parametrize("name", ["a.tif", "a", "png", "a.png.zip", "a.ome.zarr"])
 def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
+    """Seen to fail where other names are taken for PNG."""
     with pytest.raises(InputError) as error:
         aip_png(RAMP, tmp_path / name)
     assert str(error.value) == (f"{tmp_path / name}: expected a name that ends in .png or .jpg")

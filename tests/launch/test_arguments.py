@@ -38,6 +38,7 @@ def test_only_this_workflow_is_looked_at(command: str, is_ours: bool, tmp_path: 
 
 
 def test_forgotten_dashes_are_all_named() -> None:
+    """Seen to fail with two of them let through."""
     known = ("input", "output", "slices", "resolution")
     typed = "run linumpy -input RAW -output=out --slices -resume -c resolution -profile test"
     with pytest.raises(InputError) as error:
@@ -50,6 +51,7 @@ def test_forgotten_dashes_are_all_named() -> None:
 
 
 def test_one_dash_too_many_is_said() -> None:
+    """Seen to fail with another text."""
     rules = read_schema(str(SCHEMA))
     given = {"input": "raw", "output": "out", "resume": None, "profile": None}
     assert list(problems(given, rules).values()) == [

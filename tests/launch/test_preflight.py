@@ -75,11 +75,13 @@ def test_a_good_acquisition_has_no_problem_and_no_warning(raw: Path) -> None:
     ],
 )
 def test_units_that_cannot_be(raw: Path, given: dict[str, float], text: str) -> None:
+    """Seen to fail where the unit that was meant is not named."""
     (line,) = refused(raw, **given)
     assert line.startswith(f"--{next(iter(given))} ") and text in line
 
 
 def test_lengths_of_side_files_that_cannot_be_or_are_missing(raw: Path) -> None:
+    """Seen to fail where a missing interval is passed over."""
     side(raw, axial_resolution_um=0.004, slice_thickness=200)
     lines = refused(raw)
     first = raw / "slice_z00/metadata.json"
@@ -107,6 +109,7 @@ def test_an_interval_that_the_stage_contradicts(raw: Path) -> None:
 
 
 def test_headers_in_other_units(raw: Path) -> None:
+    """Seen to fail without the check of the pixels' size."""
     change(raw, "width", 1.6)
     header = raw / "slice_z00/tiles/tile_x00_y00_z00/info.txt"
     assert refused(raw)[0] == (
@@ -116,6 +119,7 @@ def test_headers_in_other_units(raw: Path) -> None:
 
 
 def test_positions_in_micrometres(raw: Path) -> None:
+    """Seen to fail where the length of a step is not looked at."""
     for tile in raw.rglob("tile_*"):
         change(tile.parent, "stage_x_pos_mm", 1200 * int(tile.name[6:8]), tile.name)
     (line,) = refused(raw)
@@ -140,6 +144,7 @@ def test_a_stage_that_falls_along_an_axis(raw: Path) -> None:
 
 
 def test_one_row_tells_one_axis_and_one_slice_may_differ(tmp_path: Path, raw: Path) -> None:
+    """Seen to fail where one slice that differs contradicts the map."""
     row = acquisition(tmp_path / "row", {0: (4, 1), 1: (4, 1)})
     assert found(row, stage_to_array="+x,-y")["warnings"] == []
     (line,) = refused(row, stage_to_array="-x,+y")
@@ -193,6 +198,7 @@ def test_what_only_speaks_against_a_run_may_be_skipped(raw: Path) -> None:
 
 
 def test_doubled_tiles_and_several_acquisitions(tmp_path: Path) -> None:
+    """Seen to fail with two subjects let through."""
     raw = acquisition(tmp_path / "raw", {0: (2, 2)})
     twin = raw / "slice_z00/tiles/tile_x0_y1_z0"
     (twin.parent / "tile_x01_y00_z00").rename(twin.parent / "tile_x00_y001_z00")
@@ -248,6 +254,7 @@ def test_holes_gaps_and_empty_slices_are_warned_of(tmp_path: Path) -> None:
 def test_a_gpu_that_is_not_there(
     raw: Path, monkeypatch: pytest.MonkeyPatch, config: str, count: int, is_refused: bool
 ) -> None:
+    """Seen to fail where tasks of a batch system are asked for a GPU of this machine."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     path = raw.parent / "my.config"
     path.write_text(config)

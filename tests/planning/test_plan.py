@@ -423,6 +423,7 @@ def test_script_prints_a_table_and_writes_json(headers, tmp_path):
 
 
 def test_script_names_all_that_is_wrong_and_only_flags_that_it_has(headers, tmp_path):
+    """Seen to fail with a flag in a message that the script lacks."""
     root = headers({0: (1, 2)}, ny="few")
     done = run_script(root)
     assert done.returncode == 1
