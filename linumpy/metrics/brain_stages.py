@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,49 @@ def assess_slice_quality(model: Any, found: StageMetrics) -> None:
     for part, words in (("ssim", "structural similarity"), ("edges", "correlation of edges")):
         values = [p[part] for p in model.pairs if p[part] is not None]
         found.add(f"median_{part}", median_of(values), "", f"{words} of neighbours, median")
+    bodies = [foreign_bodies_of(model.pairs, s["slice_id"]) for s in model.slices]
+    found.add(
+        "foreign_area",
+        max((sum(b["area_um2"] for b in of_slice) for of_slice in bodies), default=None),
+        "um2",
+        "bubbles, debris and tears of the slice that shows most of them",
+    )
     for s in out:
         found.warnings.append(f"slice z{s['slice_id']:02d} is left out: {s['exclude_reason']}")
+
+
+def foreign_bodies_of(pairs: Iterable[Mapping[str, Any]], slice_id: int) -> list[Mapping[str, Any]]:
+    """Return the bubbles, debris and tears of a slice: dark against slices on both sides of it.
+
+    Anatomy that ends is dark against one side alone, as is all that lies in the first and the last
+    slice, of which nothing is told.
+
+    Parameters
+    ----------
+    pairs
+        Of the model `linumpy.quality.assess_slice_quality.SliceQuality`.
+
+    Returns
+    -------
+    Entries of the pair with a slice above it, the one that shows most, largest first.
+    """
+    above: list[list[Mapping[str, Any]]] = []
+    below: list[Mapping[str, Any]] = []
+    for pair in pairs:
+        bodies = [body for body in pair.get("foreign", ()) if body["slice_id"] == slice_id]
+        if pair["fixed_id"] == slice_id:
+            below += bodies
+        else:
+            above.append(bodies)
+    seen = [[body for body in bodies if any(_same(body, b) for b in below)] for bodies in above]
+    most = max(seen, key=lambda bodies: sum(b["area_um2"] for b in bodies), default=[])
+    return sorted(most, key=lambda body: -body["area_um2"])
+
+
+def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two entries lie within the width of the larger one of each other."""
+    distance_um = math.dist(first["centre_um"], second["centre_um"])
+    return distance_um <= math.sqrt(max(first["area_um2"], second["area_um2"]))
 
 
 def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:

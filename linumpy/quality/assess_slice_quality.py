@@ -19,7 +19,7 @@ import numpy as np
 
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.slice_planes import SliceVolume
-from linumpy.quality.similarity import detail_variance
+from linumpy.quality.similarity import Similarity, detail_variance
 from linumpy.quality.slice_comparison import SliceComparison, middle, slabs, spread_depths
 from linumpy.stage_params.quality import QualityParams
 
@@ -53,6 +53,9 @@ class PairSimilarity:
         show the same tissue.
     variance
         Smaller over greater variance of the detail, at the same depths below the faces.
+    foreign
+        Bubbles, debris and tears that were left out of the comparison: ``slice_id`` of the darker
+        slice, ``area_um2``, and ``centre_um`` by the motors along axis 1 and axis 2.
     """
 
     fixed_id: int
@@ -60,6 +63,7 @@ class PairSimilarity:
     ssim: float | None
     edges: float | None
     variance: float | None
+    foreign: tuple[dict[str, Any], ...] = ()
 
     @property
     def step(self) -> int:
@@ -130,24 +134,29 @@ def assess_slice_quality(
 
         def compare(pair: tuple[SliceVolume, SliceVolume]) -> PairSimilarity:
             fixed, moving = pair
-            found = None
-            if not constant & {fixed.slice_id, moving.slice_id}:
-                deeper = float(depths[place[moving.slice_id]] - depths[place[fixed.slice_id]])
-                found = SliceComparison(fixed, moving, voxel_um, params, factor).at(deeper)
             ratio = _variance_ratio(details[fixed.slice_id], details[moving.slice_id])
-            ssim, edges = found or (None, None)
-            return PairSimilarity(fixed.slice_id, moving.slice_id, ssim, edges, ratio)
+            known = PairSimilarity(fixed.slice_id, moving.slice_id, None, None, ratio)
+            if constant & {fixed.slice_id, moving.slice_id}:
+                return known
+            deeper = float(depths[place[moving.slice_id]] - depths[place[fixed.slice_id]])
+            comparison = SliceComparison(fixed, moving, voxel_um, params, factor)
+            found = comparison.at(deeper)
+            return known if found is None else _with(known, found, comparison)
 
-        def search(number: int) -> tuple[float, tuple[float, float]] | None:
-            return SliceComparison(*pairs[number], voxel_um, params, factor).where_they_match()
+        def search(number: int) -> tuple[float, PairSimilarity] | None:
+            comparison = SliceComparison(*pairs[number], voxel_um, params, factor)
+            match = comparison.where_they_match()
+            if match is None:
+                return None
+            return match[0], _with(compared[number], match[1], comparison)
 
         compared = list(pool.map(compare, pairs))
         doubtful = _doubtful(compared, place)
         for number, match in zip(doubtful, pool.map(search, doubtful), strict=True):
             known = compared[number]
-            if match is None or match[1][0] <= (known.ssim or 0.0):
+            if match is None or (match[1].ssim or 0.0) <= (known.ssim or 0.0):
                 continue
-            compared[number] = replace(known, ssim=match[1][0], edges=match[1][1])
+            compared[number] = match[1]
             below = place[known.moving_id]
             # A thicker cut moves all later slices.
             depths[below:] += match[0] - (depths[below] - depths[below - 1])
@@ -188,6 +197,19 @@ def assess_slice_quality(
         slices=records,
         pairs=[asdict(p) for p in compared],
     )
+
+
+def _with(known: PairSimilarity, found: Similarity, comparison: SliceComparison) -> PairSimilarity:
+    """Add to a pair what its comparison found."""
+    foreign = tuple(
+        {
+            "slice_id": known.fixed_id if body.in_first else known.moving_id,
+            "area_um2": body.n_px * comparison.column_um2,
+            "centre_um": comparison.place_of(body),
+        }
+        for body in found.foreign
+    )
+    return replace(known, ssim=found.ssim, edges=found.edges, foreign=foreign)
 
 
 def _doubtful(compared: Sequence[PairSimilarity], place: Mapping[int, int]) -> list[int]:

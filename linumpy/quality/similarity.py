@@ -8,6 +8,7 @@ unbiased variances, and the magnitude of Sobel gradients.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +23,14 @@ from linumpy.geometry.correlation import (
     start_correlation,
 )
 from linumpy.geometry.flatten import flatten
-from linumpy.intensity.tissue import TISSUE_RANGE
+from linumpy.quality.foreign_bodies import (
+    MIN_TISSUE_PX,
+    TISSUE_LEVEL,
+    ForeignBody,
+    foreign_bodies,
+    foreign_columns,
+    widened,
+)
 
 SSIM_WINDOW_PX = 7
 PATCH_PX = 64
@@ -30,18 +38,9 @@ PATCH_REACH_PX = 16
 COARSE_FACTOR = 4
 _K1, _K2 = 0.01, 0.03
 _WHITE_PERCENTILE = 99.9
-_TISSUE_LEVEL = 0.1
-_MIN_TISSUE_PX = 256
 _MIN_PATCH_SHARE = 0.5
 _LEAST_PATCH_SHARE = 0.02
 _LEAST_OVERLAP_SHARE = 0.1
-_LOCAL_PX = 5
-"""Speckle of 5 × 5 pixels of three planes averages out to a tenth."""
-_LEAST_PX = 2
-_MIDDLE = 75
-_OUTLIER = 4.0
-_MOST_FOREIGN = 0.25
-"""Of the tissue. Half is where medians break down; half of that leaves them room."""
 
 
 def ssim_map(first: Array, second: Array, data_range: float = 1.0) -> Array:
@@ -116,54 +115,25 @@ def to_white(planes: Array, foreign: Array | None = None) -> Array:
 
 def tissue_of(planes: Array) -> Array:
     """Return where planes scaled by `to_white` show more than agarose, boolean."""
-    return planes > _TISSUE_LEVEL
+    return planes > TISSUE_LEVEL
 
 
-def foreign(first: Array, second: Array, known: Array) -> Array:
-    """Return which columns show a bubble, debris or a tear in one of two slices.
+@dataclass(frozen=True)
+class Similarity:
+    """How alike planes of two slices are.
 
-    In most planes these are brighter or darker than the same tissue in the other slice by more than
-    grey and white matter differ, and by more than most of the tissue. Where much of the tissue is
-    so, the slice itself is bad, and nothing is masked.
-
-    Parameters
+    Attributes
     ----------
-    first, second
-        Amplitudes of aligned planes, (planes, axis 1, axis 2); 0 outside `known`.
-    known
-        Where both have data.
-
-    Returns
-    -------
-    Boolean over axis 1 and axis 2, with a margin within which `ssim_map` mixes it with tissue.
+    ssim, edges
+        Mean structural similarity over the tissue, and correlation of edge strengths there, at
+        least 0 each.
+    foreign
+        What was left out of the comparison, in pixels of the first planes given.
     """
-    xp, ndimage = namespace(first), ndimage_of(first)
-    smooth = [ndimage.uniform_filter(planes, (0, *(_LOCAL_PX,) * 2)) for planes in (first, second)]
-    level = [xp.percentile(planes, _MIDDLE, axis=(1, 2)) for planes in smooth]
-    far = xp.zeros(first.shape[1:], xp.int32)
-    odd = xp.zeros_like(far)
-    tissue = xp.zeros(first.shape[1:], bool)
-    for a, b, low_a, low_b, data in zip(*smooth, *level, known, strict=True):
-        floors = [_TISSUE_LEVEL * low for low in (low_a, low_b)]
-        shown = ((a > floors[0]) | (b > floors[1])) & (data > 0)
-        if min(float(low) for low in floors) <= 0 or int(shown.sum()) < _MIN_TISSUE_PX:
-            continue
-        ratio = xp.log(xp.maximum(a, floors[0]) / xp.maximum(b, floors[1]))
-        ratio -= xp.median(ratio[shown])
-        spread = 1.4826 * float(xp.median(abs(ratio[shown])))
-        beyond = shown & (abs(ratio) > float(np.log(TISSUE_RANGE)))
-        far += beyond
-        odd += beyond & (abs(ratio) > _OUTLIER * spread)
-        tissue |= shown
-    # The mirror of a bubble is bright and its column dark, with a plane between that is neither.
-    found = 2 * odd > len(first)
-    found = ndimage.binary_opening(found, xp.ones((_LEAST_PX, _LEAST_PX), bool))
-    # Where nearly half is off, the spread hides a part of it.
-    most = _MOST_FOREIGN * float(tissue.sum())
-    if not found.any() or float((2 * far > len(first)).sum()) > most:
-        return xp.zeros(found.shape, bool)
-    margin = _LOCAL_PX // 2 + SSIM_WINDOW_PX // 2
-    return ndimage.binary_dilation(found, xp.ones((2 * margin + 1,) * 2, bool))
+
+    ssim: float
+    edges: float
+    foreign: tuple[ForeignBody, ...] = ()
 
 
 def detail_variance(planes: Array, valid: Array | None) -> np.ndarray:
@@ -186,7 +156,7 @@ def detail_variance(planes: Array, valid: Array | None) -> np.ndarray:
     found = []
     for plane, mask in zip(flatten(planes, valid), tissue, strict=True):
         values = plane[mask].astype("float64")
-        if values.size < _MIN_TISSUE_PX:
+        if values.size < MIN_TISSUE_PX:
             found.append(np.nan)
             continue
         # The rim of a bubble or a tear is detail far stronger than that of tissue.
@@ -202,7 +172,7 @@ def compare_planes(
     valid: tuple[Array | None, Array | None] = (None, None),
     *,
     must_match: bool = False,
-) -> tuple[float, float] | None:
+) -> Similarity | None:
     """Compare planes of two slices that show the same tissue, where they match best.
 
     A stage that is off and a slice that has turned must not pass for a bad picture: planes are
@@ -221,8 +191,7 @@ def compare_planes(
 
     Returns
     -------
-    Mean structural similarity over the tissue, and correlation of edge strengths there, at least
-    0 each; None where neither shows any tissue.
+    None where neither shows any tissue.
     """
     xp = namespace(first)
     known_a, known_b = (
@@ -241,14 +210,15 @@ def compare_planes(
     moved, known_b = _match_patches(flat_a, flat_b, (second, known_b))
     joint = known_a * known_b
     first, moved = first * joint, moved * joint
-    away = foreign(first, moved, joint)
+    columns = foreign_columns(first, moved, joint)
+    away = widened(columns != 0, SSIM_WINDOW_PX // 2)
     a, b = to_white(first, away), to_white(moved, away)
     similarities, edges, weights = [], [], []
     inner = slice(SSIM_WINDOW_PX // 2, -(SSIM_WINDOW_PX // 2))
     for plane_a, plane_b in zip(a, b, strict=True):
         mask = ((tissue_of(plane_a) | tissue_of(plane_b)) & ~away)[inner, inner]
         count = int(mask.sum())
-        if count < _MIN_TISSUE_PX:
+        if count < MIN_TISSUE_PX:
             continue
         similarity = ssim_map(plane_a, plane_b)[inner, inner][mask]
         similarities.append(max(0.0, float(similarity.mean())))
@@ -258,9 +228,15 @@ def compare_planes(
         weights.append(count)
     if not weights:
         return None
-    return (
+    bodies = foreign_bodies(columns)
+    corner = [window.start for window in here]
+    return Similarity(
         float(np.average(similarities, weights=weights)),
         float(np.average(edges, weights=weights)),
+        tuple(
+            replace(body, centre_px=(body.centre_px[0] + corner[0], body.centre_px[1] + corner[1]))
+            for body in bodies
+        ),
     )
 
 

@@ -10,7 +10,8 @@ from linumpy.brain.slice_planes import SliceVolume, Window, bin_planes, expected
 from linumpy.brain.stacking import BLOCK_PX, cuts
 from linumpy.core.device import Array, namespace
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE
-from linumpy.quality.similarity import compare_planes, match_peak
+from linumpy.quality.foreign_bodies import ForeignBody
+from linumpy.quality.similarity import Similarity, compare_planes, match_peak
 from linumpy.stage_params.quality import QualityParams
 
 REACH_UM = 2000.0
@@ -30,6 +31,7 @@ class SliceComparison:
     ) -> None:
         self._fixed, self._moving = fixed, moving
         self._axial_um, self._params, self._factor = voxel_um[0], params, factor
+        self._pixel_um = voxel_um[1:]
         self._top = min(params.first_plane, moving.shape[0] - 1)
         self._reach = max(1, round(REACH_UM / (factor * voxel_um[1])))
         # Slices that follow each other share enough to tell a bad one; others may share a few deep
@@ -54,7 +56,7 @@ class SliceComparison:
             there.append(slice(shared.start - shift, shared.stop - shift))
         return (here[0], here[1]), (there[0], there[1])
 
-    def at(self, distance_um: float) -> tuple[float, float] | None:
+    def at(self, distance_um: float) -> Similarity | None:
         """Compare the slices with their faces so far apart.
 
         Slices that share nothing are compared where they come closest, if they follow each other or
@@ -67,7 +69,7 @@ class SliceComparison:
             return None
         return self._from(min(max(0, start), last))
 
-    def where_they_match(self) -> tuple[float, tuple[float, float]] | None:
+    def where_they_match(self) -> tuple[float, Similarity] | None:
         """Compare the slices at the depth where they match best; None where they do not.
 
         Returns
@@ -94,10 +96,10 @@ class SliceComparison:
         known = [(found, n) for n, found in near if found is not None]
         if not known:
             return None
-        found, n = max(known)
+        found, n = max(known, key=lambda item: (item[0].ssim, item[0].edges, item[1]))
         return (n - self._top) * self._axial_um, found
 
-    def _from(self, start: int) -> tuple[float, float] | None:
+    def _from(self, start: int) -> Similarity | None:
         """Compare the slices from one plane of the fixed slice on."""
         if self._windows is None:
             return None
@@ -108,6 +110,22 @@ class SliceComparison:
         first, valid = slabs(self._fixed, [start + z for z in offsets], here, self._factor)
         second, other = slabs(self._moving, [top + z for z in offsets], there, self._factor)
         return compare_planes(first, second, self._reach, (valid, other), must_match=self._apart)
+
+    @property
+    def column_um2(self) -> float:
+        """Area of a pixel of the planes compared."""
+        return self._factor**2 * self._pixel_um[0] * self._pixel_um[1]
+
+    def place_of(self, body: ForeignBody) -> tuple[float, float]:
+        """Return where the middle of a body lies by the motors, um along axis 1 and axis 2."""
+        assert self._windows is not None
+        y, x = (
+            corner + size * (window.start + (px + 0.5) * self._factor)
+            for corner, size, window, px in zip(
+                self._fixed.corner_um, self._pixel_um, self._windows[0], body.centre_px, strict=True
+            )
+        )
+        return y, x
 
 
 def middle(low: int, high: int, size: int) -> slice:

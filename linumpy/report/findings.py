@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from linumpy.metrics.brain_stages import foreign_bodies_of
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
 from linumpy.report.kinds import (
@@ -77,6 +78,7 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
         *_accuracy(run.accuracy or {}),
         *_slices(slices),
         *_tiles([s for s in slices if s.slice_id not in left_out]),
+        *_foreign_bodies(run, left_out),
         *_slice_pairs(run),
         *_tables(run),
         *_metrics(run, sum(s.n_tiles or 0 for s in slices), left_out),
@@ -216,6 +218,24 @@ def _counted(slices: Sequence[SliceRecord], count: Callable[[SliceRecord], int])
     names = ", ".join(f"{record.name}: {n}" for record, n in shown)
     rest = len(numbers) - len(shown)
     return names + (f" and {rest} more slices" if rest else ""), sum(n for _, n in numbers)
+
+
+def _foreign_bodies(run: Run, left_out: set[int]) -> list[Finding]:
+    model = run.model("assess_slice_quality") or {"slices": [], "pairs": []}
+    texts, ids = [], []
+    for slice_id in (int(s["slice_id"]) for s in model["slices"]):
+        bodies = foreign_bodies_of(model["pairs"], slice_id)
+        if slice_id in left_out or not bodies:
+            continue
+        ids.append(slice_id)
+        area_mm2 = sum(body["area_um2"] for body in bodies) / 1e6
+        y, x = (c / 1000 for c in bodies[0]["centre_um"])
+        texts.append(f"z{slice_id:02d}: {area_mm2:.2g} mm² at {y:.2f}, {x:.2f} mm")
+    if not ids:
+        return []
+    rest = len(texts) - _NAMED_AT_MOST
+    value = "; ".join(texts[:_NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
+    return [Finding(ATTENTION, KINDS["foreign"], id_ranges(ids), len(ids), value)]
 
 
 def _slice_pairs(run: Run) -> list[Finding]:

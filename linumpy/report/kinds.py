@@ -97,6 +97,13 @@ KINDS = {
         "Parts of them were masked or mended.",
         "Look at them; docs/outputs.md says what each word means.",
     ),
+    "foreign": Kind(
+        "Bubbles, debris or tears",
+        "Tissue is darker there than in the slices above and below, by more than grey and white "
+        "matter differ, and is in the brain all the same. Places are the stage's, axis 1 and axis "
+        "2, of the largest.",
+        "Exclude these places from measurements; look for bubbles before the next acquisition.",
+    ),
     "alone_slices": Kind(
         "Slices that match no other slice",
         "They stay where the motors put them.",

@@ -130,10 +130,21 @@ def test_a_slice_with_a_bubble_is_judged_by_the_rest_of_its_tissue(xp, seed, rad
     rng = np.random.default_rng(seed)
     tissue = block(seed)
     data = {k: cut(tissue, k, rng, rng.integers(-9, 10, 2)) for k in range(5)}
+    assert not [p for p in assess(xp, data).pairs if p["foreign"]]
     data[2] = with_bubble(data[2], radius_px, planes)
     model = assess(xp, data)
     assert min(scores(model).values()) > 0.85
     assert model.slices[2]["ssim"] > 0.95 and model.slices[2]["edges"] > 0.95
+    # It is told of the slice that has it, where it is, and not much smaller.
+    for pair in model.pairs:
+        ids = [body["slice_id"] for body in pair["foreign"]]
+        assert ids == [2] * (2 in (pair["fixed_id"], pair["moving_id"]))
+        if pair["fixed_id"] == 2:
+            (body,) = pair["foreign"]
+            middle_um = [70.5 * VOXEL_UM[1], 75.5 * VOXEL_UM[2]]
+            np.testing.assert_allclose(body["centre_um"], middle_um, atol=VOXEL_UM[1])
+            area_um2 = np.pi * radius_px**2 * VOXEL_UM[1] * VOXEL_UM[2]
+            assert 0.7 < body["area_um2"] / area_um2 < 1
     # What is bad all over is not excused by what it hides.
     data[2] = SPOIL["noisy"](rng, data[2])
     assert scores(assess(xp, data))[2] < 0.3

@@ -7,12 +7,12 @@ from scipy.ndimage import gaussian_filter
 
 from linumpy.brain.slice_planes import bin_planes
 from linumpy.core.device import to_host
+from linumpy.quality.foreign_bodies import ForeignBody, foreign_bodies, foreign_columns, widened
 from linumpy.quality.similarity import (
     SSIM_WINDOW_PX,
     compare_planes,
     detail_variance,
     edge_strength,
-    foreign,
     pearson,
     ssim_map,
 )
@@ -58,10 +58,10 @@ def test_edges_are_scikit_images_and_scipys_and_correlation_is_numpys(xp, rng):
 def test_a_plane_is_fully_like_itself_wherever_the_stage_puts_it(xp, rng):
     planes = tissue_planes(rng)
     same = compare_planes(xp.asarray(planes), xp.asarray(planes), 20)
-    assert same == pytest.approx((1, 1), abs=1e-6)
+    assert (same.ssim, same.edges) == pytest.approx((1, 1), abs=1e-6) and not same.foreign
     moved = np.roll(planes, (13, -9), axis=(1, 2))
     off = compare_planes(xp.asarray(planes), xp.asarray(moved), 20)
-    assert min(off) > 0.99
+    assert min(off.ssim, off.edges) > 0.99
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -75,16 +75,18 @@ def test_a_turned_slice_stays_like_its_neighbour_and_others_do_not(xp, seed):
     turned = like(ndimage.rotate(planes, 1.0, axes=(1, 2), reshape=False, order=1))
     blurred = like(gaussian_filter(planes, (0, 2, 2)))
     noise = like(np.abs(rng.normal(size=planes.shape)))
-    for part in (0, 1):
-        assert turned[part] > 0.85
-        assert blurred[part] < 0.75 * turned[part]
-        assert noise[part] < 0.1
+    for part in ("ssim", "edges"):
+        of_turned, of_blurred, of_noise = (getattr(x, part) for x in (turned, blurred, noise))
+        assert of_turned > 0.85
+        assert of_blurred < 0.75 * of_turned
+        assert of_noise < 0.1
 
 
 def test_planes_that_match_nowhere_are_compared_only_on_request(xp, rng):
     planes = xp.asarray(tissue_planes(rng))
     noise = xp.asarray(np.abs(rng.normal(size=planes.shape)).astype(np.float32))
-    assert max(compare_planes(planes, noise, 100)) < 0.1
+    unlike = compare_planes(planes, noise, 100)
+    assert max(unlike.ssim, unlike.edges) < 0.1
     assert compare_planes(planes, noise, 100, must_match=True) is None
     assert compare_planes(planes, planes, 100, must_match=True) is not None
 
@@ -96,8 +98,9 @@ def test_only_what_both_slices_imaged_is_compared(xp, rng):
     masks[0, 0, :90], masks[1, :, :, 120:] = False, False
     seen = [xp.asarray(planes * m) for m in masks]
     valid = tuple(xp.asarray(m.astype(np.uint8)) for m in masks)
-    assert min(compare_planes(*seen, 20, valid)) > 0.999
-    assert max(compare_planes(*seen, 20)) < 0.9
+    masked, whole = compare_planes(*seen, 20, valid), compare_planes(*seen, 20)
+    assert min(masked.ssim, masked.edges) > 0.999
+    assert max(whole.ssim, whole.edges) < 0.9
 
 
 def test_planes_without_tissue_cannot_be_compared(xp):
@@ -132,13 +135,21 @@ def test_a_tear_and_a_particle_are_foreign_and_contrast_of_tissue_is_not(xp, rng
 
     def found(values):
         planes = (xp.asarray(a.astype(np.float32)) for a in (first, values))
-        return to_host(foreign(*planes, known))
+        return to_host(widened(foreign_columns(*planes, known) != 0, 3))
 
     assert not found(second).any()
     odd = np.zeros(tissue.shape[1:], bool)
     odd[20:90, 50:58] = odd[100:108, 90:98] = True
     torn = found(np.where(odd, 0.05 * second, second))
     assert torn[odd].mean() > 0.95 and torn[~odd].mean() < 0.12
+    planes = (
+        xp.asarray(a.astype(np.float32)) for a in (first, np.where(odd, 0.05 * second, second))
+    )
+    tear, particle = foreign_bodies(foreign_columns(*planes, known))
+    assert not tear.in_first and not particle.in_first
+    assert tear.centre_px == pytest.approx((54.5, 53.5), abs=2)
+    assert particle.centre_px == pytest.approx((103.5, 93.5), abs=2)
+    assert 0.6 < tear.n_px / 560 < 1.6 and 0.3 < particle.n_px / 64 < 2
     # Most of the tissue: a bad slice, not a foreign body.
     wide = np.arange(120) < 70
     assert not found(np.where(wide, 0.05 * second, second)).any()
@@ -153,4 +164,28 @@ def test_nearly_half_of_the_tissue_is_no_foreign_body():
         second[:, :, :70] *= 0.05
         second[:, 80:, :40] *= 2.2
         planes = first.astype(np.float32), second.astype(np.float32)
-        assert not foreign(*planes, np.ones(first.shape, np.float32)).any(), seed
+        assert not foreign_columns(*planes, np.ones(first.shape, np.float32)).any(), seed
+
+
+def test_regions_are_those_of_scipy_and_of_the_darker_slice(xp):
+    """Touching corners are one region; the slice that most of its columns name has it."""
+    columns = np.zeros((9, 12), np.int8)
+    columns[1:3, 1:4], columns[3, 4] = -1, 1
+    columns[6, 8:11] = 1
+    assert foreign_bodies(xp.asarray(columns)) == (
+        ForeignBody(True, 7, (pytest.approx(12 / 7), pytest.approx(16 / 7))),
+        ForeignBody(False, 3, (6.0, 9.0)),
+    )
+    assert foreign_bodies(xp.zeros((4, 4), np.int8)) == ()
+
+
+def test_a_body_lies_where_it_is_in_the_first_planes(xp, rng):
+    """The second slice is off by whole pixels: the window that both show begins elsewhere."""
+    tissue = np.exp(0.3 * gaussian_filter(rng.normal(size=(4, 220, 220)), (2, 3, 3)) * 10)
+    first, second = (tissue * rng.gamma(20, 1 / 20, tissue.shape) for _ in range(2))
+    first[:, 130:142, 40:52] *= 0.05
+    moved = np.roll(second, (-12, -8), axis=(1, 2))
+    found = compare_planes(*(xp.asarray(a.astype(np.float32)) for a in (first, moved)), 30)
+    (body,) = found.foreign
+    assert body.in_first
+    assert body.centre_px == pytest.approx((135.5, 45.5), abs=2)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,6 +247,40 @@ def test_findings_are_one_a_kind_with_range_and_worst(full_run: Path) -> None:
     assert not [f for f in found_out if "Seams" in f.kind.title or "Tiles" in f.kind.title]
     (left_out,) = (f for f in found_out if f.kind == KINDS["left_out"])
     assert (left_out.severity, left_out.where, left_out.value) == (PROBLEM, "z00–z02", "dim")
+
+
+def test_bubbles_and_debris_are_told_of_the_slice_that_has_them(full_run: Path) -> None:
+    """Dark against both sides; a clean phantom's rim of tissue, dark against one, is none.
+
+    Seen to fail where one side is enough, with sums of pairs, and without the finding.
+    """
+    body = {"slice_id": 1, "area_um2": 40000.0, "centre_um": [1250.0, -300.0]}
+    rim = {**body, "area_um2": 22500.0, "centre_um": [0.0, 0.0]}
+    also = {**rim, "centre_um": [-90.0, 119.0]}
+    pairs = [
+        {"fixed_id": 0, "moving_id": 1, "foreign": [rim, body]},
+        {"fixed_id": -1, "moving_id": 1, "foreign": [body]},
+        {"fixed_id": 1, "moving_id": 2, "foreign": [{**body, "centre_um": [1300.0, -310.0]}]},
+        {"fixed_id": 0, "moving_id": 2},
+    ]
+    path = full_run / "models/assess_slice_quality.json"
+    run = Run(full_run)
+
+    def told(*of_pairs: dict[str, Any]) -> list[Finding]:
+        model = {"slices": [{"slice_id": i} for i in range(3)], "pairs": of_pairs}
+        path.write_text(json.dumps(model))
+        records = slice_records(run)
+        out = [replace(r, used=False, exclude_reason="dim") for r in records]
+        assert not [f for f in find_issues(run, out) if f.kind == KINDS["foreign"]]
+        return [f for f in find_issues(run, records) if f.kind == KINDS["foreign"]]
+
+    (found,) = told(*pairs)
+    assert (found.where, found.count, found.severity) == ("z01", 1, ATTENTION)
+    assert found.value == "z01: 0.04 mm² at 1.25, -0.30 mm"
+    # 149 um apart: within the 150 um that the area tells.
+    (found,) = told(*pairs, {"fixed_id": 1, "moving_id": 3, "foreign": [also]})
+    assert found.value == "z01: 0.062 mm² at 1.25, -0.30 mm"
+    assert told(*pairs[:2]) == told(*pairs[2:]) == []
 
 
 def test_pairs_further_apart_and_agarose_are_no_findings(full_run: Path) -> None:

@@ -1,0 +1,114 @@
+"""Find bubbles, debris and tears by comparing planes of two slices that show the same tissue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.core.device import Array, namespace, ndimage_of, to_host
+from linumpy.intensity.tissue import TISSUE_RANGE
+
+TISSUE_LEVEL = 0.1
+"""Brightness over that of the brightest tissue, above which a column is no agarose."""
+MIN_TISSUE_PX = 256
+_LOCAL_PX = 5
+"""Speckle of 5 × 5 pixels of three planes averages out to a tenth."""
+_LEAST_PX = 2
+_MIDDLE = 75
+_OUTLIER = 4.0
+_MOST_FOREIGN = 0.25
+"""Of the tissue. Half is where medians break down; half of that leaves them room."""
+
+
+@dataclass(frozen=True)
+class ForeignBody:
+    """A connected region that shows a bubble, debris or a tear in one of two slices.
+
+    Attributes
+    ----------
+    in_first
+        Whether the first of the two slices is the darker one there, for most of its columns.
+    n_px
+        Columns of the region.
+    centre_px
+        Their mean position along axis 1 and axis 2; the middle of the first pixel is 0.
+    """
+
+    in_first: bool
+    n_px: int
+    centre_px: tuple[float, float]
+
+
+def foreign_columns(first: Array, second: Array, known: Array) -> Array:
+    """Return which columns show a bubble, debris or a tear in one of two slices.
+
+    In most planes these are brighter or darker than the same tissue in the other slice by more than
+    grey and white matter differ, and by more than most of the tissue. Where much of the tissue is
+    so, the slice itself is bad, and nothing is found.
+
+    Parameters
+    ----------
+    first, second
+        Amplitudes of aligned planes, (planes, axis 1, axis 2); 0 outside `known`.
+    known
+        Where both have data.
+
+    Returns
+    -------
+    int8 over axis 1 and axis 2: -1 where the first is darker in more planes than brighter, 1 where
+    the second is, 0 elsewhere. Light is lost below a bubble or debris, and in the water of a tear.
+    """
+    xp, ndimage = namespace(first), ndimage_of(first)
+    smooth = [ndimage.uniform_filter(planes, (0, *(_LOCAL_PX,) * 2)) for planes in (first, second)]
+    level = [xp.percentile(planes, _MIDDLE, axis=(1, 2)) for planes in smooth]
+    far = xp.zeros(first.shape[1:], xp.int32)
+    odd = xp.zeros_like(far)
+    brighter = xp.zeros_like(far)
+    tissue = xp.zeros(first.shape[1:], bool)
+    for a, b, low_a, low_b, data in zip(*smooth, *level, known, strict=True):
+        floors = [TISSUE_LEVEL * low for low in (low_a, low_b)]
+        shown = ((a > floors[0]) | (b > floors[1])) & (data > 0)
+        if min(float(low) for low in floors) <= 0 or int(shown.sum()) < MIN_TISSUE_PX:
+            continue
+        ratio = xp.log(xp.maximum(a, floors[0]) / xp.maximum(b, floors[1]))
+        ratio -= xp.median(ratio[shown])
+        spread = 1.4826 * float(xp.median(abs(ratio[shown])))
+        beyond = shown & (abs(ratio) > float(np.log(TISSUE_RANGE)))
+        far += beyond
+        outlier = beyond & (abs(ratio) > _OUTLIER * spread)
+        odd += outlier
+        brighter += outlier * xp.sign(ratio).astype(xp.int32)
+        tissue |= shown
+    # The mirror of a bubble is bright and its column dark, with a plane between that is neither.
+    found = 2 * odd > len(first)
+    found = ndimage.binary_opening(found, xp.ones((_LEAST_PX, _LEAST_PX), bool))
+    # Where nearly half is off, the spread hides a part of it.
+    most = _MOST_FOREIGN * float(tissue.sum())
+    if not found.any() or float((2 * far > len(first)).sum()) > most:
+        return xp.zeros(found.shape, xp.int8)
+    return xp.where(found, xp.where(brighter < 0, -1, 1), 0).astype(xp.int8)
+
+
+def widened(columns: Array, by_px: int) -> Array:
+    """Widen a mask of columns by what smoothing mixes with tissue, and by so many pixels more."""
+    xp, ndimage = namespace(columns), ndimage_of(columns)
+    margin = _LOCAL_PX // 2 + by_px
+    return ndimage.binary_dilation(columns, xp.ones((2 * margin + 1,) * 2, bool))
+
+
+def foreign_bodies(columns: Array) -> tuple[ForeignBody, ...]:
+    """Return the connected regions of what `foreign_columns` found, largest first."""
+    from scipy import ndimage
+
+    found = to_host(columns)
+    labels, count = ndimage.label(found, np.ones((3, 3)))
+    numbers = range(1, count + 1)
+    sizes = ndimage.sum_labels(found != 0, labels, numbers)
+    signs = ndimage.sum_labels(found, labels, numbers)
+    centres = ndimage.center_of_mass(labels, labels, numbers)
+    bodies = [
+        ForeignBody(bool(sign < 0), int(size), (float(y), float(x)))
+        for sign, size, (y, x) in zip(signs, sizes, centres, strict=True)
+    ]
+    return tuple(sorted(bodies, key=lambda body: -body.n_px))
