@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Make a mosaic grid of a given size, with content that every stage finds something true in.
+"""Make a mosaic grid of a given size, with content for every stage to measure.
 
 Water noise lies above a bright, curved face; overlapping tiles show the same texture at the
 places where they truly are, a pixel or two from where the stage says; a flat field shades them.

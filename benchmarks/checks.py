@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What it costs to check all that is read and to list all that is written.
+"""Measure the cost of checking all that is read and listing all that is written.
 
 One command makes a mosaic grid, then reads it, and reconstructs a slice from it, in turns with and
 without the checks, each time in a process of its own, and says how many times as long it took with

@@ -1,4 +1,4 @@
-"""A slice's process without the slice: it imports as much, leases a GPU, starts CUDA, and leaves.
+"""Measure a slice's process without its work: imports, GPU lease, CUDA start, exit.
 
 What it takes is the system's and the driver's; how it grows with the number of such processes at a
 time bounds what many GPUs of one machine can do.

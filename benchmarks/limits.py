@@ -1,4 +1,4 @@
-"""What the machine can do at most with the very files that the stages read and write."""
+"""Measure the machine's limits on the files that the stages read and write."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""An acquisition of many small slices through the pipeline in one run, on this machine.
+"""Run an acquisition of many small slices through the pipeline on this machine.
 
 One command simulates it (``--slices``, 200 unless said otherwise), launches Nextflow, watches
 memory and open files of its head while it runs, and holds the brain against what went in: every

@@ -1,4 +1,4 @@
-"""One process measured from outside: time, memory on host and device, and its own time line.
+"""Measure one process from outside: time, memory on host and device, timeline.
 
 Nothing here imports more than Python's own library. Linux counts the memory of the process that
 starts a child as the child's until it has become another program, so ours must stay small.

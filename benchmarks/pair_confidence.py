@@ -1,4 +1,4 @@
-"""Whether the confidence of a pair of slices tells that it is right.
+"""Measure whether the confidence of a pair of slices predicts that it is right.
 
 Windows of a run's slices, of many sizes and anywhere, are registered as whole slices are and held
 against the phantom's truth. Small windows, thin overlaps and bare agarose give what whole slices

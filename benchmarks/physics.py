@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""How accurate the estimators are over many random physics of the microscope and of tissue.
+"""Measure the accuracy of estimators over random physics of microscope and tissue.
 
 Each physics is a small acquisition of the phantom's preset ``foreign``, reconstructed by the
 library with default parameters and compared with its truth. One JSON line each is appended to a

@@ -1,4 +1,4 @@
-"""Distributions of accuracy figures over physics, as tables."""
+"""Tables of accuracy distributions over physics."""
 
 from __future__ import annotations
 

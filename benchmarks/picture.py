@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draw the time lines in a record of `stages.py`: what every thread was at, and when."""
+"""Draw the timelines of a record of `stages.py`: what each thread did, and when."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The same work without linumpy: Zarr, NumPy and scipy.ndimage, tile after tile, one process.
+"""Plain reference implementation: Zarr, NumPy and scipy.ndimage, tile by tile, one process.
 
 What a scientist in a hurry would write, and no worse: nothing is read twice without need, all
 loops over pixels are vectorised, float32 stays float32. Outputs have the layout, the codecs and

@@ -1,4 +1,4 @@
-"""The processes whose times are measured: which script, on what, with which arguments."""
+"""Processes whose times are measured: script, input and arguments of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read all tiles of a mosaic grid, as the slice engine does, and print how many seconds it took."""
+"""Read all tiles of a mosaic grid as the slice engine does, and print the seconds."""
 
 from __future__ import annotations
 

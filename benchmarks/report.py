@@ -1,4 +1,4 @@
-"""The record of a run as text: stages beside their limits, and where their time went."""
+"""Text of a benchmark's record: stages beside their limits, and where time went."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Slices on several GPUs: many through the lease at a time, and a big one that all of them share.
+"""Reconstruct slices on several GPUs: many by leases, and a large one on all together.
 
 One command makes a mosaic grid, learns the models, and reconstructs its slice again and again: as
 many processes at a time as there are GPUs, each of which leases one, as the pipeline's tasks do;

@@ -1,4 +1,4 @@
-"""The pipeline's tasks on a machine, simulated event by event: how long, and waiting for what.
+"""Simulate the pipeline's tasks on a machine, event by event: times and waits.
 
 Tasks need others, hold cores, memory and a share of a GPU while they run, and move bytes over a
 file system that all share. Nextflow hands tasks over one after the other and looks for finished

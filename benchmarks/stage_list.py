@@ -1,4 +1,4 @@
-"""The stages that are measured: which script, on what, with which arguments."""
+"""Stages that are measured: script, input and arguments of each."""
 
 from __future__ import annotations
 

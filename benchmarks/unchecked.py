@@ -1,4 +1,4 @@
-"""Run a script, with or without the checks of what it reads: ``unchecked.py on|off SCRIPT …``.
+"""Run a script with or without checks of its input: ``unchecked.py on|off SCRIPT …``.
 
 Off are the manifest, in reading and in writing, the guard before the host's decoder, and the
 comparison of CRC-32C on either device. For `checks.py` alone: files are trusted blindly then.

@@ -1,4 +1,4 @@
-"""How busy GPUs are while a block runs, asked of the driver's management library."""
+"""Sample GPU utilisation through NVML while a block runs."""
 
 from __future__ import annotations
 

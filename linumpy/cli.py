@@ -1,4 +1,4 @@
-"""What every ``linum_*.py`` script shares: arguments, errors, signals, exit status."""
+"""Shared parts of the ``linum_*.py`` scripts: arguments, errors, signals, exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands, flags and parameters of the field's most used pipeline, and what to type here.
+"""Translate commands, flags and parameters of the field's most used pipeline.
 
 ``migration.json`` holds them all. Of a flag of a script, or a parameter of the workflow, it says:
 

@@ -1,4 +1,4 @@
-"""The page ``docs/migration.md``, made from ``linumpy/migration.json``.
+"""Write the page ``docs/migration.md`` from ``linumpy/migration.json``.
 
 Run ``python -m linumpy.migration_page docs/migration.md`` after a change of the table.
 """

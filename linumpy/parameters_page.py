@@ -1,4 +1,4 @@
-"""The page ``docs/parameters.md``, made from ``nextflow_schema.json``.
+"""Write the page ``docs/parameters.md`` from ``nextflow_schema.json``.
 
 Run ``python -m linumpy.parameters_page nextflow_schema.json docs/parameters.md`` after a change
 of the schema.

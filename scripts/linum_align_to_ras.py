@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Bring a brain into the space of an atlas."""
+"""Align a brain to an atlas and resample it there."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
         (
-            "Bring a brain into the space of an atlas.\n\n"
+            "Align a brain to an atlas and resample it there.\n\n"
             "Finds which way round the brain lies, registers it, and writes it with axes that grow "
             "to superior, anterior, right (RAS in NIfTI), in the atlas' coordinates. A part of a "
             "brain, such as a few slices, finds its place in a whole atlas."

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Sum up how the stage's axes lie in the pictures of an acquisition."""
+"""Summarise rotation, scale and squareness of the stage's axes in the images."""
 
 import argparse
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from linumpy.cli import make_parser, parse, run
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Sum up how the stage's axes lie in the pictures of an acquisition.\n\n"
+        "Summarise rotation, scale and squareness of the stage's axes in the images.\n\n"
         "Turn, shear and scale of the stage, slice by slice, from the registration of tiles."
     )
     parser.add_argument(

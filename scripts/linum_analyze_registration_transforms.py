@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Sum up how registered slices turn and drift through a brain."""
+"""Summarise rotation and drift of registered slices through a brain."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from linumpy.stage_params.quality import RotationDiagnosticParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Sum up how registered slices turn and drift through a brain.\n\n"
+        "Summarise rotation and drift of registered slices through a brain.\n\n"
         "Reads register_slices.json; drift is the median slope, which odd slices do not bend."
     )
     parser.add_argument("registration", type=Path, help="register_slices.json")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Rate the slices of a brain and leave out those that look unlike their neighbours."""
+"""Score the slices of a brain and exclude those unlike their neighbours."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from linumpy.params import add_arguments, read_params
 from linumpy.stage_params.quality import QualityParams
 from linumpy.store.remote import as_path
 
-DESCRIPTION = """Rate the slices of a brain and leave out those that look unlike their neighbours.
+DESCRIPTION = """Score the slices of a brain and exclude those unlike their neighbours.
 
 Planes of neighbouring slices that show the same tissue are compared. A slice that the table
 leaves out already stays out, and is not looked at."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Leave out slices that match no other."""
+"""Exclude slices that match no other slice."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from linumpy.cli import make_parser, parse, run
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import AutoExcludeParams
 
-DESCRIPTION = """Leave out slices that match no other.
+DESCRIPTION = """Exclude slices that match no other slice.
 
 A slice goes when no pair with it matches while its neighbours match each other, or when it
 stands in a run of unmatched pairs. Its row of the table says why."""

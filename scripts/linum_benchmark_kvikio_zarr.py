@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure every way from a Zarr array to device memory, beside the machine's limits."""
+"""Benchmark all ways to read a Zarr array into device memory."""
 
 import argparse
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from linumpy.cli import make_parser, parse, run
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Measure every way from a Zarr array to device memory, beside the machine's limits.\n\n"
+        "Benchmark all ways to read a Zarr array into device memory.\n\n"
         "kvikio (native and compatibility mode), nvCOMP, the CPU's cores, Zarr's GPU buffers, Zarr "
         "in the GPU context and Zarr by way of NumPy read the same array, with the page cache warm "
         "and dropped; device arrays are written; lazy arrays are accessed. Every result is "

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Read an atlas, and say what it holds."""
+"""Validate an atlas and describe its contents."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from linumpy.store.remote import as_path
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Read an atlas, and say what it holds.\n\n"
+        "Validate an atlas and describe its contents.\n\n"
         "Fails where linum_align_to_ras.py would, on the atlas or on its parameters."
     )
     parser.add_argument("input", type=as_path, help="atlas: .nii, .nii.gz, .nrrd or .ome.zarr")

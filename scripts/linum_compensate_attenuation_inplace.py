@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Make up for the light that a cropped slice lost on its way through tissue."""
+"""Compensate attenuation in a cropped slice."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from linumpy.stage_params.intensity import AttenuationParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
-        "Make up for the light that a cropped slice lost on its way through tissue.\n\n"
+        "Compensate attenuation in a cropped slice.\n\n"
         "Run after the axial response was corrected. The input stays as it is.",
         "cropped slice volume (*.ome.zarr)",
         "corrected volume to write",
@@ -24,7 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make up for the light that a cropped slice lost on its way through tissue."""
+    """Compensate attenuation in a cropped slice."""
     args = parse(build_parser(), argv)
 
     from linumpy.core.device import resolve

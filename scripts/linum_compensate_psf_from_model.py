@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Take the axial response off by a confocal model."""
+"""Compensate the axial response by a confocal model."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from linumpy.stage_params.intensity import PsfParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
-        "Take the axial response off by a confocal model.\n\n"
+        "Compensate the axial response by a confocal model.\n\n"
         "Focus, Rayleigh length and the attenuation of agarose are told apart by the profile of\n"
         "agarose along depth.",
         "stitched slice, or mosaic grid without focal curvature (*.ome.zarr)",
@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Take the axial response off by a confocal model."""
+    """Compensate the axial response by a confocal model."""
     args = parse(build_parser(), argv)
 
     from linumpy.core.device import resolve

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Take the axial response off by the profile of agarose."""
+"""Compensate the axial response by the profile of agarose."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from linumpy.stage_params.intensity import PsfParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
-        "Take the axial response off by the profile of agarose.\n\n"
+        "Compensate the axial response by the profile of agarose.\n\n"
         "Agarose comes out flat; attenuation is then what tissue exceeds it by.",
         "stitched slice, or mosaic grid without focal curvature (*.ome.zarr)",
         "corrected volume to write",
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Take the axial response off by the profile of agarose."""
+    """Compensate the axial response by the profile of agarose."""
     args = parse(build_parser(), argv)
 
     from linumpy.core.device import resolve

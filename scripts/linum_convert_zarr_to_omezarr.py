@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Make an OME-Zarr volume of a bare Zarr array."""
+"""Convert a bare Zarr array to an OME-Zarr volume."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Take slow changes of brightness off a stacked brain."""
+"""Correct the bias field of a stacked brain."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from linumpy.stage_params.bias import BiasParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
-        "Take slow changes of brightness off a stacked brain.\n\n"
+        "Correct the bias field of a stacked brain.\n\n"
         "Planes get one distribution of brightness, then N4 fits smooth fields to the sections\n"
         "and to the whole. Outside the tissue the brain stays as it is.",
         "brain (OME-Zarr), normalised",

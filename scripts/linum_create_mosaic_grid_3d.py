@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Turn the raw tiles of one slice into a mosaic grid."""
+"""Convert the raw tiles of one slice to a mosaic grid."""
 
 from __future__ import annotations
 

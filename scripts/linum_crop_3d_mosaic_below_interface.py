@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Cut a stitched slice at its interface."""
+"""Crop a stitched slice below its interface."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from linumpy.stage_params.slices import CropParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
-        "Cut a stitched slice at its interface.",
+        "Crop a stitched slice below its interface.",
         "slice volume (*.ome.zarr)",
         "cropped volume to write",
         CropParams,
@@ -23,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Cut a stitched slice at its interface."""
+    """Crop a stitched slice below its interface."""
     args = parse(build_parser(), argv)
 
     from linumpy.core.device import resolve

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Cut the border off all tiles of a mosaic grid."""
+"""Crop the border of all tiles of a mosaic grid."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from linumpy.stage_params.flat import CropTilesParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     return make_stage_parser(
-        "Cut the border off all tiles of a mosaic grid.\n\n"
+        "Crop the border of all tiles of a mosaic grid.\n\n"
         "Positions follow, and neighbours have less in common.",
         "mosaic grid (*.ome.zarr), 3D or of depth 1",
         "mosaic grid to write",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Take the focal curvature off a mosaic grid."""
+"""Correct the focal curvature of a mosaic grid."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from linumpy.stage_params.slices import FocalParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
-        "Take the focal curvature off a mosaic grid.\n\n"
+        "Correct the focal curvature of a mosaic grid.\n\n"
         "A-lines are moved along depth by a surface learned from the tiles.",
         "mosaic grid (*.ome.zarr)",
         "flattened grid to write",
@@ -23,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Take the focal curvature off a mosaic grid."""
+    """Correct the focal curvature of a mosaic grid."""
     args = parse(build_parser(), argv)
 
     from linumpy.core.device import resolve

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Mend glitches of the stage in the table of shifts between slices."""
+"""Correct stage glitches in the table of shifts between slices."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from linumpy.cli import make_parser, parse, run
 from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import RehomingParams
 
-DESCRIPTION = """Mend glitches of the stage in the table of shifts between slices.
+DESCRIPTION = """Correct stage glitches in the table of shifts between slices.
 
 Steps of whole tiles are subtracted, slices that lie off neighbours which agree are put between
 them; large steps that last are kept and marked as not reliable."""

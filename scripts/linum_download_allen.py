@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Fetch the average template of the Allen mouse brain atlas."""
+"""Download the average template of the Allen mouse brain atlas."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write the shifts between slices that the stage positions tell."""
+"""Write the shifts between slices from stage positions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Hold a reconstruction against the truth of the phantom it was made from."""
+"""Compare a reconstruction with the truth of its phantom."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from linumpy.cli import make_parser, parse, run
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Hold a reconstruction against the truth of the phantom it was made from.\n\n"
+        "Compare a reconstruction with the truth of its phantom.\n\n"
         "Prints a table and writes every figure as {value, unit, target, n, passed} to JSON. "
         "docs/accuracy.md says what each means."
     )

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write pictures and transforms to align slices by hand."""
+"""Export images and transforms for manual alignment of slices."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import ExportManualParams
 from linumpy.store.remote import as_path
 
-DESCRIPTION = """Write pictures and transforms to align slices by hand.
+DESCRIPTION = """Export images and transforms for manual alignment of slices.
 
 Projections of every slice, views of what each pair shares, and where the automatic registration
 put them as ITK transforms; manual_align_metadata.json says how they are meant."""

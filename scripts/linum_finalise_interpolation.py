@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Merge what became of all gaps into the table of slices."""
+"""Merge the outcomes of all gaps into the table of slices."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
 
-DESCRIPTION = """Merge what became of all gaps into the table of slices.
+DESCRIPTION = """Merge the outcomes of all gaps into the table of slices.
 
 The same as linum_interpolate_missing_slice.py --finalise. Without manifests the table stays as
 it is."""

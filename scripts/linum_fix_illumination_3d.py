@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Take uneven illumination off a mosaic grid."""
+"""Correct uneven illumination of a mosaic grid."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from linumpy.stage_params.slices import IlluminationParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
-        "Take uneven illumination off a mosaic grid.\n\n"
+        "Correct uneven illumination of a mosaic grid.\n\n"
         "Tiles are divided by a flat field learned from their overlaps.",
         "mosaic grid (*.ome.zarr)",
         "corrected grid to write",
@@ -23,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Take uneven illumination off a mosaic grid."""
+    """Correct uneven illumination of a mosaic grid."""
     args = parse(build_parser(), argv)
 
     from linumpy.core.device import resolve

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write the table that says which slices go into the brain."""
+"""Write the table of slices that go into the brain."""
 
 from __future__ import annotations
 

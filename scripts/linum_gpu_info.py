@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Say which GPUs a task could use here, and with what."""
+"""Print the GPUs that a task could use here, with versions."""
 
 import argparse
 import sys

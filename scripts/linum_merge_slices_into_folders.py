@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Sort tiles that lie flat in one folder into a folder a slice."""
+"""Sort the tiles of one flat folder into a folder a slice."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Say what a run of the pipeline will take, before anything runs."""
+"""Estimate time, memory and disk of a pipeline run from headers."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from linumpy.cli import make_parser, parse, parse_bytes, run
 from linumpy.params import read_params
 from linumpy.planning.flags import add_pipeline_flags, given_flags, pipeline_schema
 
-DESCRIPTION = """Say what a run of the pipeline will take, before anything runs.
+DESCRIPTION = """Estimate time, memory and disk of a pipeline run from headers.
 
 Reads the headers of an acquisition, no samples: what is wrong with it, all at once, as a launch of
 the pipeline would say; else what is there, what will be written against what the disks have free,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Make one picture of a slice: project its tiles, even them out, register and stitch them."""
+"""Reconstruct one image of a slice: project, flatten, register and stitch its tiles."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Take over transforms between slices that were made by hand."""
+"""Merge manual transforms between slices into the registration."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from linumpy.params import add_arguments, build, read_params
 from linumpy.stage_params.gaps import RefineManualParams
 from linumpy.store.remote import as_path
 
-DESCRIPTION = """Take over transforms between slices that were made by hand.
+DESCRIPTION = """Merge manual transforms between slices into the registration.
 
 Each slice_zNN/transform.tfm holds exactly; all other slices keep to the pairs that do not
 contradict it. With --refine_manual_transforms the best match near each is taken."""

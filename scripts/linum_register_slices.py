@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Find where the slices of a brain lie against each other."""
+"""Register the slices of a brain to each other."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
         (
-            "Find where the slices of a brain lie against each other.\n\n"
+            "Register the slices of a brain to each other.\n\n"
             "Turns and shifts between slices that share tissue, all solved together."
         ),
         gpu=True,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Find where each tile of a corrected mosaic grid really lies."""
+"""Register the tiles of a corrected mosaic grid."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from linumpy.params import make_stage_parser
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
-        "Find where each tile of a corrected mosaic grid really lies.\n\n"
+        "Register the tiles of a corrected mosaic grid.\n\n"
         "Writes positions in stage micrometres and every pair of tiles that they rest on.",
         "mosaic grid (*.ome.zarr)",
         "JSON file to write",

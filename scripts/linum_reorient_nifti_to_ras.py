@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Put the axes of a NIfTI volume in the order right, anterior, superior."""
+"""Reorient a NIfTI volume to right, anterior, superior."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from linumpy.store.remote import as_path
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Put the axes of a NIfTI volume in the order right, anterior, superior.\n\n"
+        "Reorient a NIfTI volume to right, anterior, superior.\n\n"
         "Voxels are moved, not interpolated; each keeps its value and its place in the world."
     )
     parser.add_argument("input", type=as_path, help="NIfTI volume (.nii, .nii.gz)")

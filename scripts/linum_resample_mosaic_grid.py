@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Bring a mosaic grid to the working resolution."""
+"""Resample a mosaic grid to the working resolution."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from linumpy.stage_params.slices import ResampleParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     return make_stage_parser(
-        "Bring a mosaic grid to the working resolution.\n\n"
+        "Resample a mosaic grid to the working resolution.\n\n"
         "Voxel centres are mapped onto voxel centres; the step is exactly the resolution.",
         "mosaic grid (*.ome.zarr)",
         "resampled grid to write",
@@ -22,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Bring a mosaic grid to the working resolution."""
+    """Resample a mosaic grid to the working resolution."""
     args = parse(build_parser(), argv)
 
     from linumpy.core.device import resolve

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Picture the three central planes of an OME-Zarr volume."""
+"""Draw the three central planes of an OME-Zarr volume."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Stack slices where the motors put them."""
+"""Stack slices at their motor positions."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from linumpy.params import add_arguments, add_pyramid_resolutions, read_params
 from linumpy.stage_params.brain import StackParams
 from linumpy.store.remote import as_path
 
-DESCRIPTION = """Stack slices where the motors put them.
+DESCRIPTION = """Stack slices at their motor positions.
 
 To be looked at beside the brain that linum_stack_slices_motor.py makes with a registration."""
 

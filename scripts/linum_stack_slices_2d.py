@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Align the pictures of all slices and stack them into one volume."""
+"""Align the images of all slices and stack them into one volume."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
         (
-            "Align the pictures of all slices and stack them into one volume.\n\n"
+            "Align the images of all slices and stack them into one volume.\n\n"
             "A plane is one slicing interval deep; a slice that is missing leaves its plane empty."
         ),
         gpu=True,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Stitch a mosaic grid of depth 1 into one picture."""
+"""Stitch a mosaic grid of depth 1 into one image."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from linumpy.stage_params.slices import StitchParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
-        "Stitch a mosaic grid of depth 1 into one picture.\n\n"
+        "Stitch a mosaic grid of depth 1 into one image.\n\n"
         "Tiles are placed to a fraction of a pixel, and blended.",
         "mosaic grid of depth 1 (*.ome.zarr)",
         "picture to write, slice_2d_zNN.ome.zarr",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Stitch a corrected mosaic grid where the stage put its tiles."""
+"""Stitch a corrected mosaic grid at its stage positions."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from linumpy.stage_params.slices import StitchParams
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     return make_stage_parser(
-        "Stitch a corrected mosaic grid where the stage put its tiles.\n\n"
+        "Stitch a corrected mosaic grid at its stage positions.\n\n"
         "To be looked at beside the slice that linum_stitch_3d_refined.py makes of the same grid.",
         "mosaic grid (*.ome.zarr)",
         "slice volume to write",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Say what a run of the pipeline made, and how accurate it is where the truth is known."""
+"""Summarise a pipeline run: its results, and its accuracy where the truth is known."""
 
 import argparse
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from linumpy.cli import make_parser, parse, run
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Say what a run of the pipeline made, and how accurate it is where the truth is known.",
+        "Summarise a pipeline run: its results, and its accuracy where the truth is known.",
         overwrite=False,
     )
     parser.add_argument("run", type=Path, help="output folder of the pipeline")

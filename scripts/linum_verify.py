@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Say whether OME-Zarr still hold what was written to them."""
+"""Verify OME-Zarr against the sizes and checksums of their manifests."""
 
 import argparse
 import logging
@@ -16,7 +16,7 @@ logger = logging.getLogger("linumpy")
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Say whether OME-Zarr still hold what was written to them.\n\n"
+        "Verify OME-Zarr against the sizes and checksums of their manifests.\n\n"
         "Prints a line for each problem, and ends with status 1 if there is one. Names and sizes "
         "of all files are compared with the manifest that linumpy writes into each OME-Zarr.",
         overwrite=False,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Look at an OME-Zarr volume in a browser, or in napari."""
+"""View an OME-Zarr volume in a browser, or in napari."""
 
 import argparse
 from collections.abc import Sequence

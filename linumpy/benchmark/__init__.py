@@ -1,1 +1,1 @@
-"""Speed of reading Zarr, as the installed `linum_benchmark_kvikio_zarr.py` measures it."""
+"""Benchmark of reading Zarr, for the script `linum_benchmark_kvikio_zarr.py`."""

@@ -1,4 +1,4 @@
-"""The array that a benchmark makes: a mosaic grid of made-up values, in our layout."""
+"""Create the benchmark's array: a synthetic mosaic grid in linumpy's storage layout."""
 
 from __future__ import annotations
 

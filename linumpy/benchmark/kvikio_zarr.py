@@ -1,4 +1,4 @@
-"""Every way from a Zarr array to device memory, on one array, beside the machine's limits.
+"""Benchmark all ways to read a Zarr array into device memory, beside the machine's limits.
 
 Each result is compared with the reference, bit for bit, before it is timed. Limits, reads and
 writes are measured in one run, so that their ratios mean something whatever the machine.

@@ -1,4 +1,4 @@
-"""What a machine can do at most: reads, decoding, encoding and copies with nothing around them.
+"""Measure the machine's limits: raw reads, decoding, encoding and copies.
 
 Each function measures one limit and returns its rows. What cannot be measured raises, saying why.
 """

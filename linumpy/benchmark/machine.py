@@ -1,4 +1,4 @@
-"""What a benchmark must say of its machine: hardware, versions, GPUDirect Storage, page cache."""
+"""Describe a benchmark's machine: hardware, versions, GPUDirect Storage, page cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways to read that a benchmark compares, each as a function of a selection."""
+"""Readers that a benchmark compares, each as a function of a selection."""
 
 from __future__ import annotations
 

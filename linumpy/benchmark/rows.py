@@ -1,4 +1,4 @@
-"""What a benchmark measures: rows of times and rates, and the table that shows them."""
+"""Rows of times and rates that a benchmark measures, and their table."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From slices to one brain: registration, gaps, stacking, bias field, atlas, alignment by hand."""
+"""Slices to one brain: registration, gaps, stacking, bias field, atlas, manual alignment."""

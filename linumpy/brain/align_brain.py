@@ -1,4 +1,4 @@
-"""A brain aligned with an atlas, from files to files."""
+"""Align a brain with an atlas, from files to files."""
 
 from __future__ import annotations
 

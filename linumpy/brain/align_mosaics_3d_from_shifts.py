@@ -1,4 +1,4 @@
-"""Common space: slices moved and turned onto one canvas as registered, to sub-pixel."""
+"""Resample slices onto one common canvas, as registered, with sub-pixel precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A brain in the space of an atlas: which way round it lies, where, and at what size.
+"""Register a brain to an atlas: orientation, position and scale.
 
 Coordinates. The brain's world is that of its OME-Zarr: (z, axis 1, axis 2) in um. The atlas' world
 is that of its file with the signs of RAS, in um, here always in the order (superior, anterior,

@@ -1,4 +1,4 @@
-"""Slices that match no other: left out of the brain, with the reason.
+"""Exclude slices that match no other slice, with the reason.
 
 A slice that is blurred, folded or dark tells on itself in the pairs that registration compared:
 none with it matches, while its neighbours match each other across it. Where several such slices

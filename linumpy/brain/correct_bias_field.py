@@ -1,4 +1,4 @@
-"""The bias field of a stacked brain: learned from a shrunk one, corrected block by block.
+"""Correct the bias field of a brain: learned from a downsampled copy, applied by blocks.
 
 The brain is read a few times over, but never held: once for its cells
 (`linumpy.brain.bias.model`), twice more when planes are matched first, and once to be

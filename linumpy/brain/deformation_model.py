@@ -1,4 +1,4 @@
-"""Deformation of slices in the registration's model: from pairs to fields, and their record."""
+"""Deformation of slices in the registration model: fields from pairs, and their record."""
 
 from __future__ import annotations
 

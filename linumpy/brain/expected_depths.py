@@ -1,4 +1,4 @@
-"""Depths that metadata make likely: the stage's height, each slice's thickness, the interval.
+"""Expected depths of slices from metadata: stage height, slice thickness, interval.
 
 None of them is taken on trust. The height may be constant, in another unit, missing, or start anew
 with each session; a slice's thickness may be that of the cut before it or after it. So there are

@@ -1,4 +1,4 @@
-"""Stacking on a GPU: calls of the CUDA kernels in ``kernels.cu``."""
+"""CUDA kernels of stacking: calls of ``kernels.cu``."""
 
 from __future__ import annotations
 

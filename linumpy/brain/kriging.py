@@ -1,4 +1,4 @@
-"""Rigid part of a displacement that was measured at places, and the smooth rest between them.
+"""Split a displacement measured at points into a rigid part and a smooth residual (kriging).
 
 The displacement is a shift, a turn and a random field of zero mean whose covariance is estimated
 from the measurements (universal kriging: Matheron, Adv. Appl. Probab. 5, 439, 1973; the covariance

@@ -1,4 +1,4 @@
-"""Slices laid into the blocks of a brain, with weights where they overlap."""
+"""Add slices to the blocks of a brain, weighted where they overlap."""
 
 from __future__ import annotations
 

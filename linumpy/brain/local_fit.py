@@ -1,4 +1,4 @@
-"""Rigid part and smooth rest of the map between two slices, from local windows.
+"""Fit a rigid part and a smooth residual to the map between two slices, by local windows.
 
 Slices are deformed smoothly: one correlation of the whole plane follows the part that has most
 contrast, and the rest of the plane then matches nothing. Windows measured by themselves see the

@@ -1,4 +1,4 @@
-"""Displacement of each part of a plane: small windows correlated by themselves.
+"""Measure the displacement of each part of a plane by correlation of small windows.
 
 Windows overlap by half (one quarter of a window is the farthest that is searched: Keane and
 Adrian, Appl. Sci. Res. 49, 191, 1992). Every window counts alike, whatever its contrast.

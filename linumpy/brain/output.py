@@ -1,4 +1,4 @@
-"""From a folder of slices to registration, common space and brain: the steps between files."""
+"""Steps between files from a folder of slices to registration, common space and brain."""
 
 from __future__ import annotations
 

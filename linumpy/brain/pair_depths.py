@@ -1,4 +1,4 @@
-"""How well the planes of two slices match, depth by depth, and where along depth they do."""
+"""Correlation of two slices by depth offset, and the offset of its maximum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Match of two slices: search by FFT, fits of whole planes and of parts, search along depth."""
+"""Match two slices: search by FFT, fits of whole planes and of parts, search along depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured of one slice against another."""
+"""Measured displacement of one slice against another."""
 
 from __future__ import annotations
 

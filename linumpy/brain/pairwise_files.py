@@ -1,4 +1,4 @@
-"""One pair of slices alone, from their volumes to a transform file."""
+"""Register one pair of slices, from their volumes to a transform file."""
 
 from __future__ import annotations
 

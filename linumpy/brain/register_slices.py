@@ -1,4 +1,4 @@
-"""Where each slice lies against the others: pairs that share tissue, solved all together.
+"""Register the slices of a brain: pairs that share tissue, solved in one network.
 
 Consecutive slices, and those two apart, are measured against each other (`register_pairwise`);
 all pairs and the motor positions are then solved together (`solve_slices`), relative to the

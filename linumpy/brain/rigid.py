@@ -1,4 +1,4 @@
-"""Rotation and translation between two stacks of planes that lie nearly on each other.
+"""Estimate rotation and translation between two nearly aligned stacks of planes.
 
 The moving stack is cut into blocks so small that a rotation only shifts them. Each is correlated
 by itself; for a rotation, the surfaces of all blocks are shifted to where it would put their peaks

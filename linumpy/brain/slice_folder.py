@@ -1,4 +1,4 @@
-"""Slices of a folder, found, opened and placed by the tables beside them."""
+"""Find and open the slices of a folder, with positions from the tables beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices as registration and stacking see them, and the planes that a pair of them compares."""
+"""Slice volumes as registration and stacking read them, and the planes that a pair compares."""
 
 from __future__ import annotations
 

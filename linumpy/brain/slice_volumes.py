@@ -1,4 +1,4 @@
-"""Slice volumes of files, with what their attributes tell of places and quality."""
+"""Read slice volumes from files, with position and quality from their attributes."""
 
 from __future__ import annotations
 

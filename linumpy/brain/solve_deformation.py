@@ -1,4 +1,4 @@
-"""One smooth lateral field a slice, from the deformation between all pairs of a stack.
+"""Solve one smooth lateral field a slice from the deformation between all pairs of a stack.
 
 A pair tells how much its two slices are deformed against each other, not which of them is. All
 pairs are solved together for the smallest and smoothest fields that explain them: a slice's field

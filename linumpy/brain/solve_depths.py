@@ -1,4 +1,4 @@
-"""Depth of each slice from measured pairs and from what stage and interval say.
+"""Solve the depth of each slice from measured pairs, stage and interval.
 
 Pairs are precise, but their errors add up along a chain; the stage is rough, but does not drift.
 How rough it is, face by face and cut by cut, is estimated from the pairs themselves by restricted

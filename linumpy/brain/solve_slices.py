@@ -1,4 +1,4 @@
-"""Where all slices of a brain lie, from pairs of them and what the motors say.
+"""Solve the positions of all slices from pairs and motor positions.
 
 Pairs are precise but some are wrong, and their small errors add up along a chain; motors are
 rough but do not drift, until the stage loses its zero: then all later slices are off by one more

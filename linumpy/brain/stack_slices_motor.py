@@ -1,4 +1,4 @@
-"""Stacking: all slices of a brain in one volume, written shard by shard, with its pyramid."""
+"""Stack all slices of a brain into one volume, shard by shard, with its pyramid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacking geometry and blending: where slices begin in depth, and how they pass over."""
+"""Stacking geometry and blending: first planes of slices, and transitions between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA kernels of linumpy's own: compile a ``.cu`` file of a package at the first use."""
+"""Compile the CUDA kernels of a package (``.cu`` files) at their first use."""
 
 from __future__ import annotations
 

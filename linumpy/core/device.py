@@ -1,4 +1,4 @@
-"""The device policy: the only place that picks a device or moves an array between devices.
+"""Device policy: the only place that picks a device or moves an array between devices.
 
 Nothing here touches CUDA at import. Library functions take NumPy or CuPy arrays and answer in
 kind; they find their array module with `namespace` and SciPy's twin with `ndimage_of`.

@@ -1,4 +1,4 @@
-"""How much memory this process may still take: a job has less than its machine."""
+"""Host memory available to this process, within the limits of machine and job."""
 
 from __future__ import annotations
 

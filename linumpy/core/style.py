@@ -1,4 +1,4 @@
-"""Colours and helpers that all figures of the report share; safe for colour-blind readers."""
+"""Shared style of the report's figures: colours safe for colour-blind readers, and helpers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The 2.5D flow: one picture a slice from projections along depth, all slices stacked."""
+"""The 2.5D flow: one image a slice from projections along depth, all slices stacked."""

@@ -1,4 +1,4 @@
-"""Projection of tiles along depth: a mosaic grid of depth 1."""
+"""Project tiles along depth to a mosaic grid of depth 1."""
 
 from __future__ import annotations
 

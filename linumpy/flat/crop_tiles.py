@@ -1,4 +1,4 @@
-"""Tiles without their border: what the galvo's turning points distort."""
+"""Crop the border of tiles, which the galvo's turning points distort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flat field of an acquisition, learned from the pictures of its tiles."""
+"""Learn the flat field of an acquisition from projections of its tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage's linear error, from the tile pairs of several slices together.
+"""Estimate the stage's linear error from the tile pairs of several slices together.
 
 Slices with little tissue say little about scale, rotation and squareness of the stage; all slices
 together do. Displacements of believed pairs are fitted by ``d = A·(q_b − q_a)`` with the reported

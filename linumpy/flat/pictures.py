@@ -1,4 +1,4 @@
-"""The pictures of a brain's slices as they lie in a folder."""
+"""Find and read the slice images of the 2.5D flow in a folder."""
 
 from __future__ import annotations
 

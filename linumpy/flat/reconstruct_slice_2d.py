@@ -1,4 +1,4 @@
-"""The fused picture of a slice: its tiles are projected, evened out, registered and stitched."""
+"""Reconstruct the image of a slice: project, flatten, register and stitch its tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single steps of the 2.5D flow between files: what the fused picture does in one process."""
+"""Single steps of the 2.5D flow between files, which the fused image takes in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of all slices in one volume: a plane a slicing interval.
+"""Stack the images of all slices into one volume: one plane a slicing interval.
 
 Projections of neighbours share tissue if they reach deeper than a cut; where they do not, the
 brain's outline and its tracts still go on from slice to slice. What goes on obliquely looks like a

@@ -1,4 +1,4 @@
-"""One picture of a slice, put together from the pictures of its tiles."""
+"""Stitch the projected tiles of a slice into one image."""
 
 from __future__ import annotations
 

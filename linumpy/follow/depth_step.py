@@ -1,4 +1,4 @@
-"""How far two consecutive faces lie apart, and how far the stage was off, within a second or two.
+"""Measure the depth step between two cut faces, and the stage's error, in a second or two.
 
 `brain.register_pairwise` measures pairs for a brain: turned, deformed, to a fraction of a pixel. An
 operator has to know now whether the knife cut once, twice or not at all: planes of a slice are

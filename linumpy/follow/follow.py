@@ -1,4 +1,4 @@
-"""The loop: watch, judge, record, tell."""
+"""Main loop of the follower: watch, judge, record, notify."""
 
 from __future__ import annotations
 

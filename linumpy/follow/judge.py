@@ -1,4 +1,4 @@
-"""Judge a slice: reconstruct it with the models so far, and look for what the next cut destroys."""
+"""Judge a slice: reconstruct it with the models so far, and find what the next cut destroys."""
 
 from __future__ import annotations
 

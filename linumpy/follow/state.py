@@ -1,4 +1,4 @@
-"""What a follower has done: ``verdicts.jsonl``, one line a slice, appended whole."""
+"""State of a follower: ``verdicts.jsonl``, one line a slice, written in one piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of single tiles: dead detectors, defocus, and what lies above the tissue."""
+"""Metrics of single tiles: dead detectors, defocus, and what lies above the tissue."""
 
 from __future__ import annotations
 

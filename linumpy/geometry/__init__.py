@@ -1,1 +1,1 @@
-"""Interface, focal curvature, resampling, galvo repair and cropping."""
+"""Mathematics of places: interface, focal curvature, resampling, correlation, networks."""

@@ -1,4 +1,4 @@
-"""Canvases that many pictures share: what one position that is wrong may make of them."""
+"""Bound the size of shared canvases against wrong positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cropping: each slice is cut at its interface, and to a depth below it."""
+"""Crop each slice at its interface, and to a depth below it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Focal curvature: the surface of equal path length is not flat, so a flat face looks curved.
+"""Estimate and correct focal curvature: the surface of equal path length is not flat.
 
 The surface is learned from the interfaces of many tiles of an acquisition and corrected by
 moving every A-line along depth.

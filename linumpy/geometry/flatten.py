@@ -1,4 +1,4 @@
-"""Planes freed of slow changes of brightness, for correlation."""
+"""Remove slow changes of brightness from planes before correlation."""
 
 from __future__ import annotations
 

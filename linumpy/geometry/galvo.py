@@ -1,4 +1,4 @@
-"""The galvo's fly-back: find its dark band among the A-lines, and cut it out.
+"""Find the galvo's dark fly-back band among the A-lines, and cut it out.
 
 While the mirror flies back, `n_extra` A-lines are recorded that show nothing useful. They belong
 at the end of every B-scan, but a drifting trigger rolls each B-scan by some A-lines, so that the

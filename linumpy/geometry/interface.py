@@ -1,4 +1,4 @@
-"""Depth of the cut face: where water ends and tissue or agarose begins."""
+"""Detect the cut face: the depth where water ends and tissue or agarose begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cut face of a whole slice as a smooth surface.
+"""Fit the cut face of a whole slice as a smooth surface.
 
 The slice is reduced to one logarithmic depth profile a lateral cell: the mean over so many A-lines
 shows even the faint rise from water into agarose. The face of a cell is the first clear rise, not

@@ -1,4 +1,4 @@
-"""Calls of the CUDA kernels in ``kernels.cu``: what the stages do to a tile on the device.
+"""CUDA kernels of the tile stages: calls of ``kernels.cu``.
 
 Nothing is copied to the host in between, and no temporary is larger than the tile. Everything runs
 on CuPy's current stream. Masks are boolean or uint8.

@@ -1,4 +1,4 @@
-"""Small least squares whose bits depend on the numbers alone.
+"""Reproducible small least squares: the same bits with any BLAS, thread count or processor.
 
 BLAS and LAPACK round differently with another kernel (which they choose by the processor, or by
 ``OPENBLAS_CORETYPE``), another number of threads and, in some kernels, another alignment of memory.

@@ -1,4 +1,4 @@
-"""Which of many things in the plane are near each other, without comparing each with each."""
+"""Find neighbours in the plane without comparing all pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a volume's axes point in the body, as three letters, and the exact moves between codes.
+"""Anatomical orientation codes of volume axes, and exact conversions between them.
 
 A code such as ``PRS`` says where each array axis points as its index grows: R/L right or left,
 A/P anterior or posterior, S/I superior or inferior. ``SAR`` is the order of an atlas here: array

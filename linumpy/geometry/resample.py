@@ -1,4 +1,4 @@
-"""Resampling on regular grids: anti-aliased, linear, voxel centres mapped onto voxel centres.
+"""Resample on regular grids: anti-aliased, linear, voxel centres mapped onto voxel centres.
 
 Each axis is one small matrix: a Gaussian that removes what the coarser grid cannot hold, then
 linear interpolation. The same matrices serve tiles, previews and pyramids, on either device.

@@ -1,4 +1,4 @@
-"""Resampling of all three axes in one CUDA kernel; ``kernels.cu`` holds it.
+"""CUDA kernel that resamples all three axes at once: calls of ``kernels.cu``.
 
 A block of threads makes 4 planes by 8 rows of output, some columns wide. What it has to read, and
 with which weights, is worked out here from the axis matrices, once for all tiles.

@@ -1,4 +1,4 @@
-"""A smooth field that all tiles of an acquisition share, told apart from the tissue below it.
+"""Fit a smooth field that all tiles share, separately from the tissue below it.
 
 Focal curvature (added to depths) and the logarithm of the flat field (added to logarithms of
 brightness) obey the same model. A tile's map ``m_i`` at its pixel ``x`` is

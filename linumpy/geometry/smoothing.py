@@ -1,4 +1,4 @@
-"""Gaussians for maps, without SciPy: to load its filters takes longer than all else they do.
+"""Gaussian smoothing of maps without SciPy, whose import takes longer than the filter.
 
 A GPU waits for the host meanwhile, as Python runs one thread at a time.
 """

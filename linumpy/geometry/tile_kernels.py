@@ -1,4 +1,4 @@
-"""Stitching and registration on a GPU: calls of the CUDA kernels in ``tile_kernels.cu``.
+"""CUDA kernels of stitching and tile registration: calls of ``tile_kernels.cu``.
 
 The functions are the device's side of those in `mosaic` and `registration` that name them, with
 the same meaning. They queue work on the current stream and wait for nothing.

@@ -1,4 +1,4 @@
-"""Morphing between two planes: structures move along the way that leads from one to the other.
+"""Morph one plane into another: structures move along powers of the map between them.
 
 A planar affine map T takes a point of the upper plane to where the same structure lies in the
 lower one. A share s of the way down, structures lie at T^s of their upper place: the upper plane

@@ -1,4 +1,4 @@
-"""Arrays that live where they were last needed: on disk, on the host, on any number of GPUs.
+"""Lazy arrays: contents on disk, on the host or on GPUs, copied where they are used.
 
 `LazyArray` keeps at most one copy a place, each with the state that it was last in step with.
 `get_array` hands out the copy of the current place (`linumpy.core.device.device`) and copies only

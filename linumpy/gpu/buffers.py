@@ -1,4 +1,4 @@
-"""The n-dimensional buffer of a `gpu_zarr_context`: Zarr's own, on the device that was chosen."""
+"""N-dimensional buffers of a `gpu_zarr_context`: Zarr's own, on the chosen device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Zarr codec pipeline that reads and writes whole requests on the device.
+"""Zarr codec pipeline that reads and writes whole requests on the device.
 
 Zarr hands a pipeline all chunks (or shards) that a selection touches. With GPU buffers, all their
 byte ranges are fetched together, decoded in large batches and placed by one kernel a batch; writing

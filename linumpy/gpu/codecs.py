@@ -1,4 +1,4 @@
-"""Zarr codecs that work on the device, with the configuration and the bytes of Zarr's own.
+"""Zarr codecs on the device, with the configuration and the bytes of Zarr's own.
 
 Each stands in Zarr's registry beside the codec that it is named after, and is chosen by Zarr's
 configuration (``codecs.zstd`` and so on), which `gpu_zarr_context` sets. On device buffers all

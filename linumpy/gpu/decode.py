@@ -1,4 +1,4 @@
-"""The core of every device read: fetch, check, decode in batches, place on the device.
+"""Device reads: fetch, check, decode in batches, place on the device.
 
 While batches are decoded the next are read; the host waits for each once. A chunk is checked before
 it is decoded, checksum and frame, and kept from the decoder if it is not fit. What the device

@@ -1,4 +1,4 @@
-"""The core of every device write: gather, encode in batches, pack, hand over to the store.
+"""Device writes: gather, encode in batches, pack, hand over to the store.
 
 While the CPU fetches and stores what one group of objects became, the device encodes the next.
 """

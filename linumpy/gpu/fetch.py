@@ -1,4 +1,4 @@
-"""Byte ranges of stored objects, read into device memory by many threads at once.
+"""Read byte ranges of stored objects into device memory, with many threads at once.
 
 kvikio reads local files where it is installed: straight to the device with GPUDirect Storage, else
 through its own pinned buffers. Without it, and for stores that are no files, Python threads read

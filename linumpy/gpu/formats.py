@@ -1,4 +1,4 @@
-"""What the device decodes: one class a format, each for a batch of chunks.
+"""Decoders of the device: one class a chunk format, called with batches of chunks.
 
 A batch is judged and decoded in one go on its stream, without asking the host in between: chunks
 that are not fit are replaced by harmless bytes before nvCOMP sees them, and named afterwards.

@@ -1,4 +1,4 @@
-"""Depth of the cut face, computed on the device."""
+"""Detect the cut face on the device: public import path for CuPy arrays."""
 
 from __future__ import annotations
 

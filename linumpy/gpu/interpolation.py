@@ -1,4 +1,4 @@
-"""Interpolation where the array lies: on the device in, on the device out.
+"""Interpolate on the device of the array: NumPy in and out, or CuPy in and out.
 
 Thin names over `linumpy.geometry.resample` and the ``ndimage`` module of the array's own library.
 """

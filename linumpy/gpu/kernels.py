@@ -1,4 +1,4 @@
-"""Calls of the CUDA kernels in ``kernels.cu``: bytes and voxels moved, frames judged and checked.
+"""CUDA kernels of device reads and writes: calls of ``kernels.cu``.
 
 All of them take one table for a whole batch, so that a request of thousands of chunks costs a
 handful of launches.

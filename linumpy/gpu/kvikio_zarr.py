@@ -1,4 +1,4 @@
-"""Raw Zarr arrays straight to device memory: files read by kvikio, boxes placed by one kernel.
+"""Read uncompressed Zarr arrays into device memory: files by kvikio, boxes by one kernel.
 
 >>> tile = read_raw_zarr(path, np.s_[:, :512, :512])
 

@@ -1,4 +1,4 @@
-"""nvCOMP's batched compression, called without a Python object for each chunk.
+"""Call nvCOMP's batched compression without a Python object for each chunk.
 
 The functions of NVIDIA's C library take arrays of pointers and sizes that live on the device, work
 on a stream and say for each chunk how it went. Bytes are those of the plain formats (RFC 8878 for

@@ -1,4 +1,4 @@
-"""Stored objects (chunks and shards) as byte ranges, whatever store they lie in."""
+"""Stored objects (chunks and shards) as byte ranges, in any store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where copies of a lazy array can live: the host, a GPU, a scratch folder.
+"""Places for copies of a lazy array: the host, a GPU, a scratch folder.
 
 Each place allocates, moves bytes in and out, and hands out views that cannot be written. Which
 copy is fresh is none of its business: `linumpy.gpu.array` keeps the counters.

@@ -1,4 +1,4 @@
-"""A read request as tables: which bytes of which objects become which elements of the output."""
+"""Read plan: which bytes of which objects become which elements of the output."""
 
 from __future__ import annotations
 

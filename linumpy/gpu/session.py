@@ -1,4 +1,4 @@
-"""Choices of a `gpu_zarr_context`, for the threads that work for it."""
+"""Settings of a `gpu_zarr_context`, as its worker threads see them."""
 
 from __future__ import annotations
 

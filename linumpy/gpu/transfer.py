@@ -1,4 +1,4 @@
-"""Copies between host and device whose order on streams is certain.
+"""Copies between host and device in stream order.
 
 Device memory is always taken from the pool of the caller's stream, whichever stream works on it:
 memory of short-lived streams would be lost to the pool. A stream therefore waits for the caller's

@@ -1,4 +1,4 @@
-"""Zarr on the device: a context for Zarr's own calls, and a reader that can choose how.
+"""Zarr on the device: a context for Zarr's own calls, and a reader with a choice of backends.
 
 >>> with gpu_zarr_context():
 ...     tile = zarr.open(path)[:, :512, :512]   # a CuPy array, decoded on the device

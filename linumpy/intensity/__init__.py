@@ -1,1 +1,1 @@
-"""Illumination, average intensity projection and normalisation."""
+"""Illumination, axial response, attenuation, bias field and normalisation."""

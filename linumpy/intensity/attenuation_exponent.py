@@ -1,4 +1,4 @@
-"""How attenuation goes with what is scattered back: Klett's exponent, from the slice itself.
+"""Estimate Klett's exponent, attenuation against backscatter, from the slice itself.
 
 Klett's inversion (Appl. Opt. 20, 211, 1981) takes µ to go with the k-th power of what is scattered
 back. A column's slope tells its µ without that assumption, and its brightness tells b. Columns of

@@ -1,4 +1,4 @@
-"""µ of tissue well above noise, and how well it is known."""
+"""Estimate µ of tissue well above noise, and its standard error."""
 
 from __future__ import annotations
 

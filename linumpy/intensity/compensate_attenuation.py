@@ -1,4 +1,4 @@
-"""Attenuation: what lies deep looks dark, because the tissue above took its light.
+"""Compensate attenuation: the light that the tissue above a voxel took.
 
 Estimated on the slice averaged over small lateral bins, where speckle is weak and all of it fits in
 memory; applied to every voxel by a gain that is interpolated between the bins.

@@ -1,4 +1,4 @@
-"""Axial response: out of focus the microscope gathers less light, at every depth alike.
+"""Compensate the axial response: less light from out of focus, at every depth alike.
 
 Once the focal surface is corrected, the confocal factor h of the power P = |A|² depends on the
 plane alone. It is learned once an acquisition, from lateral cells of its tiles, and corrected by

@@ -1,4 +1,4 @@
-"""Attenuation of agarose from A-lines whose faces lie at different depths.
+"""Estimate agarose's attenuation from A-lines whose faces lie at different depths.
 
 At one depth of the detector the axial response is the same for all A-lines, so what is left between
 two of them is how far light went below their faces: ln P = a + ln h(z) − 2µ·(z − face). Where cuts

@@ -1,4 +1,4 @@
-"""How the power of one medium falls along depth: what the axial response is learned from.
+"""Profile of power along depth in one medium, from which the axial response is learned.
 
 Tiles are averaged over lateral cells. A cell's A-line shows water, the cut face and what lies
 below. A-lines of agarose all show the same, so that their mean is a profile with little scatter.

@@ -1,4 +1,4 @@
-"""Illumination: the flat field that all tiles share, learned without a blank image.
+"""Learn and correct the flat field that all tiles share, without a blank image.
 
 Model: ``I_i(x) = F(x) · T_i(x)`` on amplitudes, mean F = 1, as in BaSiC (Peng et al., Nature
 Communications 8, 14836, 2017) without its dark field: OCT's floor is noise, which does not

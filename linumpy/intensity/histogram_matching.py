@@ -1,4 +1,4 @@
-"""Histogram matching of planes: the tissue of each gets the brightness distribution of all.
+"""Match histograms of planes: the tissue of each gets the brightness distribution of all.
 
 Distributions are kept as quantiles, made from the bit-pattern histograms of
 `linumpy.intensity.quantiles`; a plane's mapping is a table with one factor a bin, so that it

@@ -1,4 +1,4 @@
-"""Gain of each A-line and B-scan: what a smooth flat field cannot hold.
+"""Correct gain by A-line and B-scan, which a smooth flat field cannot hold.
 
 A mirror position that always returns less light darkens the same line of every tile. The model of
 `fix_illumination_3d` gets one factor a line and axis, learned from what the polynomial leaves:

@@ -1,4 +1,4 @@
-"""N4 of a volume: by ITK's own filter, or by linumpy's fit, which gives the same spline."""
+"""N4 of a volume: by ITK's filter, or by linumpy's fit of the same spline."""
 
 from __future__ import annotations
 

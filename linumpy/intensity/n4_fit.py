@@ -1,4 +1,4 @@
-"""N4: a smooth multiplicative field, found by sharpening the histogram of what it blurs.
+"""N4 fit: smooth multiplicative field by sharpening the histogram that it blurs.
 
 Tustison et al., IEEE Transactions on Medical Imaging 29, 1310 (2010), after N3 (Sled et al., ibid.
 17, 87, 1998): the logarithm of the field is a cubic B-spline. In turn the histogram of the

@@ -1,4 +1,4 @@
-"""Normalisation: agarose becomes 0 and tissue mostly lies between 0 and 1, slice by slice."""
+"""Normalise a slice: agarose to 0, tissue mostly between 0 and 1."""
 
 from __future__ import annotations
 

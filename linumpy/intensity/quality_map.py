@@ -1,4 +1,4 @@
-"""Weights of a slice's voxels for blending: a small map that goes along with the slice.
+"""Quality map of a slice: coarse weights of its voxels for blending.
 
 The attenuation stage knows gain, signal and noise of every bin; stacking needs their outcome. The
 map is stored in the slice's attributes, eight bits a cell on a logarithmic scale.

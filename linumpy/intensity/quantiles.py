@@ -1,4 +1,4 @@
-"""Quantiles and thresholds of volumes too large to sort, from histograms that can be added.
+"""Quantiles and thresholds of volumes too large to sort, from additive histograms.
 
 A bin is the upper half of a float32's bit pattern, so bins are about 0.8 % wide at any magnitude
 and need no range given beforehand. Counts are integers: blocks may be added in any order, on any

@@ -1,4 +1,4 @@
-"""Tissue of a brain, told from agarose on coarse cells."""
+"""Segment a brain's tissue from agarose on coarse cells."""
 
 from __future__ import annotations
 

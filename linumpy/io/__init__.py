@@ -1,1 +1,1 @@
-"""Raw acquisitions, OME-Zarr images and grids, tables, models and pictures."""
+"""Raw acquisitions, OME-Zarr images and grids, tables, models and image files."""

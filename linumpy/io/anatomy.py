@@ -1,4 +1,4 @@
-"""Anatomical orientation that the metadata of an OME-Zarr volume state."""
+"""Anatomical orientation in the metadata of an OME-Zarr volume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all conversions share: volumes that are read box by box, and their way into OME-Zarr."""
+"""Shared parts of conversions: read volumes box by box, write OME-Zarr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversions of NIfTI volumes: to OME-Zarr, to NRRD, reoriented, resampled.
+"""Convert NIfTI volumes: to OME-Zarr, to NRRD, reoriented, resampled.
 
 As in `linumpy.io.nifti`, NIfTI's first index becomes axis 2, its second axis 1, its third depth.
 """

@@ -1,4 +1,4 @@
-"""NIfTI files, read and written part by part.
+"""Read and write NIfTI files part by part.
 
 A NIfTI volume is indexed (i, j, k), i fastest on disk. Its world is right, anterior, superior in
 millimetres.

@@ -1,4 +1,4 @@
-"""OME-Zarr between versions 0.4 and 0.5, single levels of it, and bare Zarr arrays made into it.
+"""Convert OME-Zarr between versions 0.4 and 0.5, copy levels, adopt bare Zarr arrays.
 
 An image is copied box by box into arrays of the wanted Zarr format. Metadata is carried over as it
 is: what NGFF keeps under ``ome`` in version 0.5 stands beside all else in 0.4.

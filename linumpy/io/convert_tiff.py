@@ -1,4 +1,4 @@
-"""TIFF files to OME-Zarr, and OME-Zarr to OME-TIFF, plane by plane."""
+"""Convert TIFF to OME-Zarr and OME-Zarr to OME-TIFF, plane by plane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The average template of the Allen mouse brain atlas (CCF v3), fetched once and kept.
+"""Download the average template of the Allen mouse brain atlas (CCF v3), once.
 
 The published file says nothing true of its axes: they point to posterior, inferior and right (PIR),
 in micrometres, from the corner in front, above, on the left. What is written here is a NIfTI that

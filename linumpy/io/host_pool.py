@@ -1,4 +1,4 @@
-"""Reuse host memory of tiles: a fresh page costs as much as decoding its contents.
+"""Pool of host memory for tiles: fresh pages cost as much as decoding their contents.
 
 The C library gives large blocks back to the system as soon as they are free, and the system clears
 every page that it hands out. `empty` takes what an earlier tile left behind.

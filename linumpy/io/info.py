@@ -1,4 +1,4 @@
-"""The microscope's ``info.txt``: what one tile is, how it was scanned and where the stage was."""
+"""Read the microscope's ``info.txt``: tile shape, scan and stage position."""
 
 from __future__ import annotations
 

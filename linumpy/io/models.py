@@ -1,4 +1,4 @@
-"""What stages learn, kept beside the output: dataclasses as JSON, their arrays as NPZ.
+"""Save and load what stages learn: dataclasses as JSON, their arrays as NPZ.
 
 A model's file stem is its stage's name. Fields that hold arrays go to ``<stem>.npz``, all others
 to ``<stem>.json``, so that a person can read the one and a program plot the other.

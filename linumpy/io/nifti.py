@@ -1,4 +1,4 @@
-"""Export of OME-Zarr volumes to NIfTI.
+"""Export OME-Zarr volumes to NIfTI.
 
 NIfTI's first axis is our axis 2 (NGFF ``x``), its second our axis 1 (NGFF ``y``), its third depth
 (NGFF ``z``). Where the anatomical orientation is known, the affine leads to right, anterior,

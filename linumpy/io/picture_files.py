@@ -1,4 +1,4 @@
-"""Files of pictures: which format a name asks for."""
+"""Format of an image file, by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page of our own to look at a volume: three planes, which a small server renders from a pyramid.
+"""Browser viewer of a volume: three planes, rendered from its pyramid by a small server.
 
 It needs nothing but a browser, on this computer or at the other end of an ssh tunnel. The server
 answers this computer alone, and only to who knows the address, which holds a random word.

@@ -1,4 +1,4 @@
-"""Planes of a volume for people: upright and with letters where the orientation is known.
+"""Display planes of a volume: upright, with letters where the orientation is known.
 
 Images show rows downwards and columns to the right. A volume whose orientation is known is shown
 with superior (or anterior) up and the body's left on the left; one whose orientation is not known

@@ -1,4 +1,4 @@
-"""Pictures of slices and brains as PNG: projections, three-plane views, screenshots.
+"""Preview images of slices and brains as PNG: projections, three-plane views, screenshots.
 
 Rows of every picture run along array axis 1 and columns along axis 2 unless a label says
 otherwise, which is how napari and neuroglancer show the volumes.

@@ -1,4 +1,4 @@
-"""Thorlabs' ``.oct`` files: spectral-domain OCT of one or two polarisations, complex.
+"""Read Thorlabs' ``.oct`` files: complex spectral-domain OCT of one or two polarisations.
 
 An ``.oct`` file is a ZIP archive with ``Header.xml`` and one member a camera, raw complex64 of
 shape (SizeX, SizeY, SizeZ) in C order. Files come from elsewhere: nothing is extracted, XML

@@ -1,4 +1,4 @@
-"""Pyramids: coarser levels, each made straight from level 0 while its blocks are in hand.
+"""Write pyramids: coarser levels, each straight from level 0 while its blocks are in memory.
 
 Along each axis a level is a matrix times level 0 (`linumpy.geometry.resample`). So a cell of
 level 0 adds a small product to each coarse shard that rests on it, and a shard is finished with

@@ -1,4 +1,4 @@
-"""Files of samples of one raw tile, and whether they are as long as its header says.
+"""Sample files of a raw tile, and their sizes compared with its header.
 
 Read at launch by any Python: nothing but the standard library is imported.
 """

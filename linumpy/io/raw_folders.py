@@ -1,4 +1,4 @@
-"""Folders of a raw acquisition, and which of them to enter. Standard library only.
+"""Folders of a raw acquisition to search for tiles. Standard library only.
 
 The launch of the pipeline (`linumpy.launch`) looks for tiles as the scripts do, on machines that
 have no more than some Python.

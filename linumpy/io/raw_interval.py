@@ -1,4 +1,4 @@
-"""Distance of two cuts: what the stage says of it, and whether that contradicts the side files.
+"""Slicing interval from stage heights, and its contradictions with the side files.
 
 Read at launch by any Python: nothing but the standard library is imported.
 """

@@ -1,4 +1,4 @@
-"""Bad samples of a raw tile: absurd sizes, zeros, no order, as no microscope writes."""
+"""Detect bad samples of a raw tile: absurd sizes, zeros, no order along depth."""
 
 from __future__ import annotations
 

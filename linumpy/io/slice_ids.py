@@ -1,4 +1,4 @@
-"""Ids of slices whose metadata have none: given by ``--slice_id``, or part of the name.
+"""Slice ids where metadata have none: from ``--slice_id`` or from the file's name.
 
 Ids that metadata state always win. A name such as ``mosaic_grid_3d_z07.ome.zarr`` states one
 where they are silent.

@@ -1,4 +1,4 @@
-"""Geometry of a stitched slice, and its blocks: full-depth columns, one a shard wide."""
+"""Geometry of a stitched slice and of its blocks: full-depth columns, one shard wide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and cells of CSV tables: bounded reading, ids, numbers, booleans."""
+"""Read rows and cells of CSV tables, bounded: ids, numbers, booleans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at OME-Zarr volumes: in napari, or in a browser from a small server on this computer.
+"""View OME-Zarr volumes in napari, or in a browser from a small server on this computer.
 
 Browser viewers read a volume piece by piece over HTTP. The server here answers this computer alone,
 hands out one volume and nothing beside it, and lets only pages of known viewers read it.

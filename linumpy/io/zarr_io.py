@@ -1,4 +1,4 @@
-"""Zarr arrays read and written by all cores, or on the device: one pair of names for both.
+"""Read and write Zarr arrays with all cores or on the device, by one pair of names.
 
 Inside `zarr_context` ordinary Zarr access is fast: on the CPU through the zarrs codec pipeline,
 whose threads take every core that this process may use, on a GPU through the pipeline of

@@ -1,4 +1,4 @@
-"""Answer the workflow: a line of JSON in, a line of JSON out.
+"""Answer a request of the workflow: a line of JSON in, a line of JSON out.
 
 Started as a file (``python3 -I -S …/linumpy/launch/__main__.py COMMAND``), so that nothing but the
 standard library and this package is seen.

@@ -1,4 +1,4 @@
-"""Arguments of ``nextflow run`` as a user types them, looked at before Java starts."""
+"""Validate arguments of ``nextflow run`` before Java starts."""
 
 from __future__ import annotations
 

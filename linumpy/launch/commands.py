@@ -1,4 +1,4 @@
-"""The commands of ``__main__.py``."""
+"""Commands that ``__main__.py`` answers."""
 
 from __future__ import annotations
 

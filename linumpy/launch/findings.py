@@ -1,4 +1,4 @@
-"""What the report of a run found, from the head of its page."""
+"""Read the findings of a run from the head of its report."""
 
 from __future__ import annotations
 

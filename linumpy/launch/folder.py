@@ -1,4 +1,4 @@
-"""The folder that Nextflow is launched in: its log and its cache lie there."""
+"""Validate the launch folder, where Nextflow keeps its log and its cache."""
 
 from __future__ import annotations
 

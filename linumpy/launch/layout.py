@@ -1,4 +1,4 @@
-"""Folders of raw tiles: names, indices that are there twice, holes, several acquisitions."""
+"""Validate folders of raw tiles: names, repeated indices, holes, mixed acquisitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of our own in an output folder, never written through links.
+"""Write files in an output folder, never through links.
 
 The folder itself, and what lies above it, may be links. Within it every folder is opened by its
 descriptor and every file is made under a new name and renamed, so that nobody who may write there

@@ -1,4 +1,4 @@
-"""Parameters as people give them: what is wrong with them, and the text of ``--help``."""
+"""Validate parameters as the user gave them, and write the text of ``--help``."""
 
 from __future__ import annotations
 

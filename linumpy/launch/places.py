@@ -1,4 +1,4 @@
-"""Where a run would write, and the GPU that it asks for: what no task could succeed with."""
+"""Validate the output folder and the GPU that a run asks for."""
 
 from __future__ import annotations
 

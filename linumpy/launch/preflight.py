@@ -1,4 +1,4 @@
-"""Preflight: everything that is wrong with a launch, named at once before anything is submitted.
+"""Preflight: name all errors of a launch at once, before anything is submitted.
 
 The workflow asks for it (`linumpy.launch.commands`), and so does ``linum_plan.py``.
 """

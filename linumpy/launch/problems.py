@@ -1,4 +1,4 @@
-"""Everything that is wrong with a launch, said at once."""
+"""Problems of a launch, collected and reported together."""
 
 from __future__ import annotations
 

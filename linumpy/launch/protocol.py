@@ -1,4 +1,4 @@
-"""How the workflow is answered: JSON, a line each."""
+"""Protocol between workflow and Python: JSON, a line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of this launch, ``<output>/pipeline_info/run_<time>.json``.
+"""Write the record of a launch, ``<output>/pipeline_info/run_<time>.json``.
 
 It is begun here, and ended in a few words; ``linum_write_run_record.py`` adds tasks and machines,
 and brings report and RO-Crate up to it.

@@ -1,4 +1,4 @@
-"""What earlier launches left in the work folder, looked at before a resumed run starts.
+"""Check and mend the work folder of earlier launches before a resumed run starts.
 
 Nextflow takes the outputs of a finished task as they are, and gives the folder of an unfinished one
 to a new task, be the old one still at work. ``conf/base.config`` has each task note whose it is,

@@ -1,4 +1,4 @@
-"""Which session a bare ``-resume`` takes up: the last that ran tasks for the same output.
+"""Choose the session that a bare ``-resume`` takes up: the last that ran tasks for the output.
 
 Nextflow by itself takes the last launch of the folder, also one that only printed its help, was a
 preview, or was refused, so that everything is computed again.

@@ -1,4 +1,4 @@
-"""Room on the disks that a run writes to."""
+"""Compare the expected size of a run with the free space of its disks."""
 
 from __future__ import annotations
 

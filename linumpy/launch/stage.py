@@ -1,4 +1,4 @@
-"""Stage positions in headers: against the tiles' indices, and against each other."""
+"""Validate stage positions in headers: against tile indices, and against each other."""
 
 from __future__ import annotations
 

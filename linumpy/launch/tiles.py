@@ -1,4 +1,4 @@
-"""Raw tiles that no step could read, found at launch: headers, and sizes of the files."""
+"""Find unreadable raw tiles at launch, by headers and file sizes."""
 
 from __future__ import annotations
 

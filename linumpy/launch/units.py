@@ -1,4 +1,4 @@
-"""Lengths that cannot be: parameters and headers in another unit than the one they have."""
+"""Detect lengths in a wrong unit, in parameters and headers."""
 
 from __future__ import annotations
 

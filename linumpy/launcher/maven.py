@@ -1,4 +1,4 @@
-"""Class paths from Maven Central: fetched once, kept in a folder that is whole or not there."""
+"""Fetch class paths from Maven Central once, into a folder that is complete or absent."""
 
 from __future__ import annotations
 

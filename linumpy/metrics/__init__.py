@@ -1,1 +1,1 @@
-"""What is measured of each stage, read from its model, and the limits it is judged by."""
+"""Metrics of stages, read from their models, and the limits that they are judged by."""

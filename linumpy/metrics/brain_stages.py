@@ -1,4 +1,4 @@
-"""Metrics of slices and brain: what registration, stacking, bias field and atlas left in models."""
+"""Metrics of registration, stacking, bias field and atlas, from their models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of every stage, judged: ``<stem>_metrics.json`` beside each model that is saved.
+"""Judge the metrics of a stage: ``<stem>_metrics.json`` beside each model.
 
 A stage's figures are read from its model, so that they cost no pass over the data and no stage
 has to think of them. They carry no time: files that are compared between runs would differ.

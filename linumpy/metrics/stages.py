@@ -1,4 +1,4 @@
-"""Metrics of the stages of a slice, and those of any stage by the name of its model.
+"""Metrics of the stages of a slice, and of any stage by the name of its model.
 
 Newer stages have theirs beside their models, with the same decorator.
 """

@@ -1,1 +1,1 @@
-"""Mosaic grids, tile registration, stitching and stacking."""
+"""Raw tiles to mosaic grids, and tables of shifts between slices."""

@@ -1,4 +1,4 @@
-"""A look at the steps between slices: which stand out, and where they lead."""
+"""Analyse the steps between slices: which stand out, and where they lead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw samples that are no longer needed, as their mosaic grids hold the same."""
+"""Delete raw samples whose mosaic grids hold the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw tiles of one slice to a mosaic grid, whatever their format."""
+"""Convert the raw tiles of a slice to a mosaic grid, whatever their format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Glitches of the stage between slices: whole tiles miscounted, and positions that spring back.
+"""Correct stage glitches between slices: miscounted tiles, and positions that spring back.
 
 What the stage reports is mended only where the table itself shows that it is wrong: a step of
 whole tiles, or a slice that lies far off while those before and after it agree. A large step

@@ -1,4 +1,4 @@
-"""How raw tiles are read: what every script asks that takes a raw acquisition."""
+"""Options for reading raw tiles, shared by all scripts that take a raw acquisition."""
 
 from __future__ import annotations
 

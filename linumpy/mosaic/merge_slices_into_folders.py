@@ -1,4 +1,4 @@
-"""Tiles that lie flat in one folder, sorted into a folder a slice."""
+"""Sort the tiles of one flat folder into a folder a slice."""
 
 from __future__ import annotations
 

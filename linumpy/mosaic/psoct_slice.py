@@ -1,4 +1,4 @@
-"""One slice of a Thorlabs PS-OCT: its ``.oct`` files, told apart by angle, on their grid."""
+"""Read one slice of a Thorlabs PS-OCT: its ``.oct`` files by angle, on their tile grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles of one slice in the raw format of folders: fly-back found, to be cut out when read."""
+"""Tiles of one slice in the raw format of folders, with the fly-back to be cut out."""
 
 from __future__ import annotations
 

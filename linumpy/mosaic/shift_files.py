@@ -1,4 +1,4 @@
-"""Analysis and cleaning of tables of shifts, from files to files with plots."""
+"""Analyse and correct tables of shifts, from files to files with plots."""
 
 from __future__ import annotations
 

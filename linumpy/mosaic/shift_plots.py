@@ -1,4 +1,4 @@
-"""Pictures of the steps between slices: where they lead before and after cleaning."""
+"""Plot the steps between slices before and after correction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first ``slice_config.csv`` of an acquisition: which slices there are, and which to leave."""
+"""Write the first ``slice_config.csv`` of an acquisition: its slices, and which to use."""
 
 from __future__ import annotations
 

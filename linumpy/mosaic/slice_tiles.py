@@ -1,4 +1,4 @@
-"""Tiles of one slice on their grid: what every raw format provides, and their preparation."""
+"""Tiles of one slice on their grid: the interface of all raw formats, and preparation."""
 
 from __future__ import annotations
 

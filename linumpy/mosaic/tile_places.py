@@ -1,4 +1,4 @@
-"""Places of tiles in their grid, found from stage positions alone."""
+"""Find the grid indices of tiles from stage positions alone."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A known brain, imaged by a simulated serial-section OCT microscope in the real raw format."""
+"""Simulated serial-section OCT microscope: a known brain in the real raw format."""

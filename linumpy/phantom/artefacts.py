@@ -1,4 +1,4 @@
-"""What lies in the light's way: debris on a face, bubbles in the water, tears in the tissue.
+"""Artefacts in the light's path: debris on a face, bubbles in the water, tears in the tissue.
 
 All belong to one slice and lie still while its tiles are imaged, hence two tiles that overlap
 show the same. Positions are block positions without deformation.

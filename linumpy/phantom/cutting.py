@@ -1,4 +1,4 @@
-"""Cuts and scan: where every face and tile of an acquisition truly lies.
+"""Cuts and scan: true positions of every face and tile of an acquisition.
 
 Everything here is small and decided before the first tile is imaged. Each slice and each tile
 draws from its own stream, so that changing one quantity leaves the others' numbers alone.

@@ -1,4 +1,4 @@
-"""Smooth deformation of slices: tissue gives way to the knife and relaxes after the cut."""
+"""Smooth deformation of slices: the knife compresses tissue, which relaxes after the cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effects that no preset of old has: strengths, all off by default.
+"""Strengths of effects beyond the first presets, all off by default.
 
 Each effect draws from streams of its own, so that an effect that is off changes no other number.
 """

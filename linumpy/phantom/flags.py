@@ -1,4 +1,4 @@
-"""The command line of the phantom: one flag a quantity."""
+"""Command line of the phantom: one flag a quantity."""
 
 from __future__ import annotations
 

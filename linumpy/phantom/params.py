@@ -1,4 +1,4 @@
-"""Every quantity of the simulated acquisition: default, unit, bounds and help text in one place.
+"""Parameters of a simulated acquisition: default, unit, bounds and help text in one place.
 
 The command-line flags and the record in ``truth.json`` are made from these fields.
 """

@@ -1,4 +1,4 @@
-"""The phantom as a Thorlabs PS-OCT would have written it: a folder of ``.oct`` files a slice.
+"""Write the phantom as a Thorlabs PS-OCT would: a folder of ``.oct`` files a slice.
 
 Amplitudes are shared between two cameras, ``A·cos η`` and ``A·sin η``, with η of its own at every
 angle and a random phase that both cameras see. So each camera's magnitude is known.

@@ -1,4 +1,4 @@
-"""One visit of the microscope to one place: the raw amplitude of a tile.
+"""Simulate the raw amplitude of one tile.
 
 A = |√P·g + n| with P = F²·h(ℓ)·a²·exp(−2∫µ): see docs/phantom.md. Arrays are in storage order
 (B-scan, A-line, depth), which is the Fortran order of (depth, A-line, B-scan) on disk.

@@ -1,4 +1,4 @@
-"""What is known about a simulated acquisition, written beside its raw tiles."""
+"""Write the truth of a simulated acquisition beside its raw tiles."""
 
 from __future__ import annotations
 

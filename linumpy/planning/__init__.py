@@ -1,1 +1,1 @@
-"""What a run will take, told before it begins: sizes, memory, time, and how it scales."""
+"""Estimate of a run before it begins: sizes, memory, time."""

@@ -1,4 +1,4 @@
-"""What there is to compute with, and how Nextflow uses it."""
+"""Cores, memory and GPUs of the machine, and how Nextflow uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a run: what is there, what will be made, what it takes, and what to choose."""
+"""Plan of a run: input, outputs, memory, time, and parameters to choose."""
 
 from __future__ import annotations
 

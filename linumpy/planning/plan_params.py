@@ -1,4 +1,4 @@
-"""The pipeline's parameters as far as they decide what a run takes."""
+"""Pipeline parameters that decide the size, memory and time of a run."""
 
 from __future__ import annotations
 

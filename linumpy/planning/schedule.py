@@ -1,4 +1,4 @@
-"""When tasks run: each starts as soon as those that it needs have ended and there is room."""
+"""Estimate when tasks run: each starts once its inputs exist and there is room."""
 
 from __future__ import annotations
 

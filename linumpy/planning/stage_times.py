@@ -1,4 +1,4 @@
-"""How long each process takes: a small model, made from measured records.
+"""Model of how long each process takes, fitted to measured records.
 
 A task takes so many seconds to start, so many for each GiB that it works on (for each slice, where
 `linumpy.planning.processes` counts items), and so many for each tile or slice. The model is

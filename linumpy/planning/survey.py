@@ -1,4 +1,4 @@
-"""Survey an acquisition by its headers: slices, tiles, their shapes and places.
+"""Survey an acquisition by its headers: slices, tiles, their shapes and positions.
 
 Of raw tiles the names of the folders, one ``info.txt`` and the ``metadata.json`` of each slice are
 read; of mosaic grids their metadata. No sample is.

@@ -1,4 +1,4 @@
-"""A plan as text for a person, and as JSON for a program."""
+"""Write a plan as text for a person, and as JSON for a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks that a run of the workflow is made of, from the declarations of its stages."""
+"""Tasks of a run of the workflow, from the declarations of its stages."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How good a reconstruction is: figures that hold a run against the phantom's known truth."""
+"""Quality of a run, by itself and by the truth of a phantom."""

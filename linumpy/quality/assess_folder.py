@@ -1,4 +1,4 @@
-"""From a folder of normalised slices to their scores and to the decisions on them."""
+"""Score the normalised slices of a folder, and decide which to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an aligned brain's tissue lies in the atlas, against the phantom's truth."""
+"""Accuracy of atlas alignment: tissue positions compared with the phantom's truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attenuation coefficients of a run against those that the phantom was made with."""
+"""Accuracy of attenuation coefficients, compared with the phantom's."""
 
 from __future__ import annotations
 

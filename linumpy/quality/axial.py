@@ -1,4 +1,4 @@
-"""Whether tissue is equally bright at all depths once axial response and attenuation are off."""
+"""Accuracy along depth: equal brightness of tissue after axial and attenuation correction."""
 
 from __future__ import annotations
 

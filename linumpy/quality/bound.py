@@ -1,4 +1,4 @@
-"""The bound on correlation: what the same tiles give when all but speckle and noise is known.
+"""Upper bound of the correlation: reconstruction with all known but speckle and noise.
 
 The slices of the ideal run lie where the truth says. Their normalisation and gain are undone; the
 true attenuation is compensated instead, and slices are averaged with the weights that their true

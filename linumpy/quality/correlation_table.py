@@ -1,4 +1,4 @@
-"""Correlations with the truth as they are: by depth below the face and by class."""
+"""Correlations with the truth, by depth below the face and by class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well neighbouring slices fit each other everywhere, not only in the mean."""
+"""Accuracy of deformation: local error between neighbouring slices."""
 
 from __future__ import annotations
 

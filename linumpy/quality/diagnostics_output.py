@@ -1,4 +1,4 @@
-"""What the scripts of diagnostics write: JSON, and a picture when one is asked for."""
+"""Outputs of the diagnostic scripts: JSON, and a plot when asked for."""
 
 from __future__ import annotations
 

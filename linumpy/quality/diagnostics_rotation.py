@@ -1,4 +1,4 @@
-"""Whether slices turn or wander through a brain, and how square the stage is to the pictures.
+"""Diagnostics of rotation and drift through a brain, and of the stage's squareness.
 
 Both are read from what registration found; no picture is looked at again.
 """

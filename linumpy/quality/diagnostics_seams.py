@@ -1,4 +1,4 @@
-"""Stage positions against registered ones: how far off tiles are at their seams, both ways.
+"""Diagnostics of seams: tile offsets at stage positions and at registered ones.
 
 Registration measured for every pair how tiles lie against each other. What the stage says of the
 pair, and what was solved for it, are compared with that: nothing is stitched again.

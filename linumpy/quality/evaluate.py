@@ -1,4 +1,4 @@
-"""All accuracy figures of a run, in the order of the accuracy table."""
+"""Evaluate all accuracy metrics of a run, in the order of the accuracy table."""
 
 from __future__ import annotations
 

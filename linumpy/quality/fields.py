@@ -1,4 +1,4 @@
-"""Learned fields against the truth: focal surface and flat field."""
+"""Accuracy of learned fields: focal surface and flat field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One accuracy figure: a number, its unit, the target it is held to, and how many it rests on."""
+"""Accuracy metric: a number, its unit, its target, and how many values it rests on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ideal run: what the pipeline makes of the same tiles when it is told the truth.
+"""Ideal run: the pipeline on the same tiles with the truth given to it.
 
 Its models have the run's formats but hold the true focal surface, flat field, tile positions,
 interfaces and slice offsets. Axial response, resampling, blending, normalisation and stacking are

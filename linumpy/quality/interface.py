@@ -1,4 +1,4 @@
-"""Depth of the cut face against the truth, a slice and an A-line at a time."""
+"""Accuracy of the cut face, by slice and by A-line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stitching where the stage put the tiles, to see what registration changes."""
+"""Stitch at stage positions, to compare with registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of slices against the truth: how far off they are, and whether their confidence tells."""
+"""Accuracy of slice pairs, and whether their confidence predicts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of tiles and slices against the truth.
+"""Accuracy of tile and slice positions.
 
 A run knows positions up to what nothing in the data can tell: one translation a connected
 component of tiles, one translation and one turn for the whole brain. Those are removed before

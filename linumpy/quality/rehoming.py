@@ -1,4 +1,4 @@
-"""What a run decided about slices against the truth: glitches of the stage, bad and missing slices.
+"""Accuracy of decisions on slices: stage glitches, bad and missing slices.
 
 Where a stage lost its zero without reporting it, no table tells: such slices are compared with the
 truth by their positions alone.

@@ -1,4 +1,4 @@
-"""Averaging onto another grid by exact overlap: the one resampling that all comparisons share."""
+"""Average onto another grid by exact overlap: the resampling of all comparisons."""
 
 from __future__ import annotations
 

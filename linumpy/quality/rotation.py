@@ -1,4 +1,4 @@
-"""How slices of a run lie in the block: turned and shifted, by the run and by the truth."""
+"""Positions and rotations of slices in the block, of the run and of the truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seams: whether neighbouring corrected tiles are equally bright where both show tissue."""
+"""Accuracy of seams: brightness of neighbouring corrected tiles where both show tissue."""
 
 from __future__ import annotations
 

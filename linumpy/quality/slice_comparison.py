@@ -1,4 +1,4 @@
-"""Similarity of two slices that show some of the same tissue, at one depth or where they match."""
+"""Similarity of two slices that share tissue, at one depth or at their best match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the truth says about the voxels of one slice volume, wherever registration put the slice."""
+"""Truth of the voxels of one slice volume, wherever registration put the slice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipeline parameters for an acquisition, from what its metadata says, each with its reason."""
+"""Suggest pipeline parameters from an acquisition's metadata, each with its reason."""
 
 from __future__ import annotations
 

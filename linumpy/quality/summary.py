@@ -1,4 +1,4 @@
-"""What a run made, in a few lines for a terminal."""
+"""Summarise a run in a few lines for a terminal."""
 
 from __future__ import annotations
 

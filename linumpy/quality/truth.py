@@ -1,4 +1,4 @@
-"""The phantom's truth on disk: ``truth.json``, ``fields.npz`` and two volumes."""
+"""Read the phantom's truth: ``truth.json``, ``fields.npz`` and two volumes."""
 
 from __future__ import annotations
 

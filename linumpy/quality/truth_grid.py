@@ -1,4 +1,4 @@
-"""A run's volumes on the grid of the truth, and the slabs of it that slices are judged on."""
+"""Resample a run's volumes onto the truth's grid, and cut the slabs that slices are judged on."""
 
 from __future__ import annotations
 

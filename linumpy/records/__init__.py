@@ -1,1 +1,1 @@
-"""What was run, where and with what: a record of each launch, and RO-Crate metadata."""
+"""Records of launches: what ran, where and with what; RO-Crate metadata."""

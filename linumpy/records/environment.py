@@ -1,4 +1,4 @@
-"""What a task computed with: versions, machine and GPUs, noted beside the task's own records.
+"""Record versions, machine and GPUs of a task beside its own files.
 
 A pipeline's tasks may run in containers and on several machines, and some are cached ones of an
 earlier day. So every script that a Nextflow task calls notes what it found itself.

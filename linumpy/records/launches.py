@@ -1,4 +1,4 @@
-"""The records of all launches into one output folder, ``pipeline_info/run_<time>.json``.
+"""Records of all launches into one output folder, ``pipeline_info/run_<time>.json``.
 
 The workflow writes what it knows when a launch begins, and again when it ends; here the rest is
 added: the tasks from Nextflow's trace, and what they computed with.

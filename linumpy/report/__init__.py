@@ -1,1 +1,1 @@
-"""One HTML file that tells a person how a reconstruction went."""
+"""Report of a reconstruction as one HTML file."""

@@ -1,4 +1,4 @@
-"""Before and after of three corrections: a tile's illumination, a seam, a pair of slices."""
+"""Before and after of three corrections: illumination, a seam, a pair of slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left to do when a launch has ended: its record, report, tables and crate."""
+"""Finish a launch that has ended: record, report, tables and crate."""
 
 from __future__ import annotations
 

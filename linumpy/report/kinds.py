@@ -1,4 +1,4 @@
-"""Kinds of findings: what each is called, what it means, and what to do about it."""
+"""Kinds of findings: name, meaning, and what to do."""
 
 from __future__ import annotations
 

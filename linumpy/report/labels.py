@@ -1,4 +1,4 @@
-"""What the accuracy figures are called in the report, and what each counts."""
+"""Labels of the accuracy metrics in the report, and what each counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links from the report to what lies beside it."""
+"""Links from the report to files beside it."""
 
 from __future__ import annotations
 

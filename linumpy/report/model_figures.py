@@ -1,4 +1,4 @@
-"""Figures on what was learned of the microscope, and on time."""
+"""Figures of the microscope's models, and of time."""
 
 from __future__ import annotations
 

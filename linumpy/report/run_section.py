@@ -1,4 +1,4 @@
-"""The part of the report that tells of the run itself, which is only complete when it has ended.
+"""Section of the report on the run itself, complete only once it has ended.
 
 The report is made by the run's last task. So its page marks where this part stands, and whoever
 knows more later puts it there anew.

@@ -1,4 +1,4 @@
-"""Figures on slices: pictures, shifts, overlap in depth."""
+"""Figures on slices: images, shifts, overlap in depth."""
 
 from __future__ import annotations
 

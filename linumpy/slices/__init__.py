@@ -1,1 +1,1 @@
-"""The slice engine: tiles, stages, stores and the passes over them."""
+"""Slice engine: tiles, stages, stores and the passes over them."""

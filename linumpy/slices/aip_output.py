@@ -1,4 +1,4 @@
-"""Average intensity projections of a grid, written as OME-Zarr or as a picture."""
+"""Write the average intensity projection of a grid as OME-Zarr or PNG."""
 
 from __future__ import annotations
 

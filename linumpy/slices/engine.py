@@ -1,4 +1,4 @@
-"""The slice engine: stages chained over tiles with one read and one write.
+"""Slice engine: stages chained over tiles with one read and one write.
 
 A stage has three verbs. `measure` reduces a tile to something small, `solve` turns what all
 tiles gave into a model, `apply` changes a tile. Stages that only apply are run together; a stage

@@ -1,4 +1,4 @@
-"""One pass over tiles on a GPU, or on several of them: read, computed and written side by side."""
+"""Pass over tiles on one or several GPUs: reading, computing and writing overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several workers on the tiles of one pass, each with a GPU of its own; results in tile order."""
+"""Distribute the tiles of a pass over workers with a GPU each; results in tile order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of an acquisition, learned once from tiles of evenly spaced slices.
+"""Learn the models of an acquisition once, from tiles of evenly spaced slices.
 
 Focal surface, flat field, axial response and scan distortion belong to the microscope, not to a
 slice. They are learned from enough tiles to average the tissue out, and then applied to all slices

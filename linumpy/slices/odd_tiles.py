@@ -1,4 +1,4 @@
-"""Tiles that contradict all of their neighbours: of other tissue, transposed, or out of place."""
+"""Find tiles that contradict all neighbours: other tissue, transposed, or misplaced."""
 
 from __future__ import annotations
 

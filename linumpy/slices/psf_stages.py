@@ -1,4 +1,4 @@
-"""The axial response as stages: learned from tiles or from a stitched slice, and corrected."""
+"""Axial response as stages: learned from tiles or a stitched slice, and corrected."""
 
 from __future__ import annotations
 

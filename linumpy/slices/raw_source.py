@@ -1,4 +1,4 @@
-"""Raw tiles as a source of the slice engine: what a mosaic grid would hold, without the grid.
+"""Raw tiles as a source of the slice engine, without a mosaic grid between.
 
 A slice that comes out of here is the same to the bit as one made through a grid on disk, as both
 read, cut, mask and flag their tiles by the same code (`linumpy.mosaic.raw_tiles`).

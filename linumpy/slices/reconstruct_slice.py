@@ -1,4 +1,4 @@
-"""The fused slice: from its tiles to a stitched, corrected, normalised volume in one process.
+"""Fused slice: tiles to a stitched, corrected, normalised volume in one process.
 
 The tiles, of a mosaic grid or as the microscope wrote them, are read once and the slice is written
 once; what happens in between is the same chain of stages that the single scripts run, with the

@@ -1,4 +1,4 @@
-"""Single stages between files: what the fused slice does in one process, a step at a time.
+"""Single stages between files, one step of the fused slice at a time.
 
 Chained in the right order these give the same bits as `reconstruct_slice`; they exist to look
 at what one stage does, and to redo one with other parameters.

@@ -1,4 +1,4 @@
-"""What flows through a slice: tiles of a grid, later blocks of the stitched slice."""
+"""Unit of work of the slice engine: a tile of a grid, or a block of a stitched slice."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Parameters of all stages, where nothing heavy is loaded: what every ``--help`` needs."""
+"""Parameters of all stages, free of heavy imports, as every ``--help`` needs them."""

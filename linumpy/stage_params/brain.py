@@ -1,4 +1,4 @@
-"""Parameters of what makes one brain of all slices: registration and stacking."""
+"""Parameters of registration of slices and stacking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declaration of a stage: what the workflow's lists of stages are derived from."""
+"""Declaration of a stage, from which the workflow's lists of stages derive."""
 
 from __future__ import annotations
 

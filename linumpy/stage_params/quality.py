@@ -1,4 +1,4 @@
-"""Parameters of the rating of slices, and of diagnostics."""
+"""Parameters of slice quality and diagnostics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages before and after the work on samples: tables, mosaic grids, diagnostics, the report."""
+"""Stages on tables, mosaic grids, diagnostics and the report."""
 
 from __future__ import annotations
 

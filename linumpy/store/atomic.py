@@ -1,4 +1,4 @@
-"""Outputs that appear whole or not at all: write aside, fsync, rename."""
+"""Atomic outputs: staging directory, fsync, rename."""
 
 from __future__ import annotations
 

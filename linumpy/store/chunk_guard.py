@@ -1,4 +1,4 @@
-"""Validate stored chunks before they are decoded.
+"""Validate stored chunks before decoding.
 
 The fast decoder of the host allocates what a compressed chunk declares, and ends the process
 when it cannot; others take a shard of no bytes for a shard of nothing but fill value. So the

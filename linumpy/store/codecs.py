@@ -1,4 +1,4 @@
-"""Registry of the codecs that compress chunks: what all readers and checks know of a format."""
+"""Registry of chunk codecs: what readers, writers and checks know of each format."""
 
 from __future__ import annotations
 

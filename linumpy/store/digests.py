@@ -1,4 +1,4 @@
-"""Checksums of the files of a Zarr store, by as few bytes as tell all of them apart.
+"""Checksums of the files of a Zarr store, from as few bytes as identify each file.
 
 A shard whose inner chunks each end in their own crc32c is identified by those and by its index: few
 short reads. The payload is behind the inner checksums, which the decoder compares. So is that of a

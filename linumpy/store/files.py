@@ -1,4 +1,4 @@
-"""The files of a Zarr store, on the disk: which they are, and how each is made up."""
+"""Files of a local Zarr store, and the shard layout of each."""
 
 from __future__ import annotations
 

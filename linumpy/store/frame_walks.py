@@ -1,4 +1,4 @@
-"""Structure of each format of compressed chunks, walked before anything decodes them.
+"""Walk the structure of compressed chunks of each format before decoding.
 
 A decoder on the device takes malformed input as a licence to do anything, and decoders on the
 host allocate whatever a header declares. So every compressed chunk is walked here first: pure

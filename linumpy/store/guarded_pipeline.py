@@ -1,4 +1,4 @@
-"""The codec pipeline of the host: all cores decode, and nothing unchecked reaches the decoder."""
+"""Codec pipeline of the host: all cores decode, after every chunk is validated."""
 
 from __future__ import annotations
 

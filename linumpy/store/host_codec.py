@@ -1,4 +1,4 @@
-"""Chunks decoded and encoded by the CPU: those that a device does slowly or not at all."""
+"""Decode and encode chunks on the CPU, where a device is slow or cannot."""
 
 from __future__ import annotations
 

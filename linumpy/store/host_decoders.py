@@ -1,4 +1,4 @@
-"""Decoders of the host: each fills an array of the expected size, or raises any error."""
+"""Decoders of the host: each fills an array of the expected size, or raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zarr on the host: chunks decoded and encoded on all cores, checked before they are decoded."""
+"""Read and write Zarr on the host with all cores; chunks are validated before decoding."""
 
 from __future__ import annotations
 

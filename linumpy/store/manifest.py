@@ -1,4 +1,4 @@
-"""The list of all files of an OME-Zarr, with sizes and checksums, in its root document.
+"""Manifest of an OME-Zarr: its files with sizes and checksums, in its root document.
 
 Zarr takes a file that is missing, and under some versions an empty one, for fill value, and most
 codecs pass altered bytes on. So every store that linumpy writes says in

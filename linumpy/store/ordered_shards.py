@@ -1,4 +1,4 @@
-"""Shards whose chunks lie in order, so that the same voxels always make the same file.
+"""Write shards with chunks in order, so that equal voxels make equal files.
 
 zarrs puts the chunks of a shard where its threads are ready with them, each time elsewhere. Here as
 many threads encode them, and they are joined in the order of the shard's index.

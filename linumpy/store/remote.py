@@ -1,4 +1,4 @@
-"""Paths on object stores (``s3://``) and web servers (``https://``, ``http://``): for reading only.
+"""Read-only paths on object stores (``s3://``) and web servers (``https://``, ``http://``).
 
 Such a path goes through the program as a `RemotePath`, which spells and joins like any other path
 and refuses whatever would need a file system. Nothing heavy is imported here: what reads is in

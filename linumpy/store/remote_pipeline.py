@@ -1,4 +1,4 @@
-"""The codec pipeline of arrays on object stores: fetched in parts, then decoded as local ones are.
+"""Codec pipeline of remote arrays: fetched in parts, decoded as local ones.
 
 What a request needs of a stored object goes to a file in memory, at its place; the rest of that
 file is a hole. So the same checks and the same decoder serve local and remote arrays, on all

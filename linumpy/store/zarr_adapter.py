@@ -1,4 +1,4 @@
-"""All uses of names of Zarr and zarrs that are not public, for Zarr 3.1.6 to 3.4.
+"""Adapter of Zarr's and zarrs' private names, for Zarr 3.1.6 to 3.4.
 
 No other module imports from ``zarr.core`` or from a module of Zarr with an underscore in its name;
 `tests/io/test_zarr_adapter.py` checks it. Where versions differ, one function knows both forms.

@@ -1,4 +1,4 @@
-"""Zarr's configuration, changed for a while by any number of threads."""
+"""Change Zarr's configuration temporarily, from any number of threads."""
 
 from __future__ import annotations
 

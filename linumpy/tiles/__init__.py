@@ -1,1 +1,1 @@
-"""Tiles of one slice: where they lie, how their scan is bent, how they are blended."""
+"""Tiles of one slice: positions, scan distortion, blending."""

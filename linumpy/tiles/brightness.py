@@ -1,4 +1,4 @@
-"""Brightness of tiles against each other, from what neighbours show of one place."""
+"""Relative brightness of tiles, from overlaps with their neighbours."""
 
 from __future__ import annotations
 

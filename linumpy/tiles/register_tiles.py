@@ -1,4 +1,4 @@
-"""Positions of all tiles of a slice, solved from pairs and the stage together.
+"""Solve the positions of all tiles of a slice from pairs and stage together.
 
 Every displacement of a pair (`linumpy.tiles.pairs`) pulls on its two tiles. Every reported stage
 position holds its tile with the strength that the data give the stage. Outliers are left out. A

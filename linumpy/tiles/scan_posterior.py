@@ -1,4 +1,4 @@
-"""What a linear function of unknown coefficients may still be when nobody knows how large they are.
+"""Standard error of a linear function of coefficients whose prior scale is unknown.
 
 Coefficients c are measured by normal equations, and lie about 0 with a covariance that is known but
 for its scale. Strips of overlaps measure how large those coefficients are that bend the scan, and

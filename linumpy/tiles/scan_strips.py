@@ -1,4 +1,4 @@
-"""What pairs of tiles tell of the scan: how far single strips of their overlaps are off."""
+"""Measure scan distortion by the offsets of strips of tile overlaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stitching: a slice put together from tiles at their registered positions, block by block.
+"""Stitch the tiles of a slice at their registered positions, block by block.
 
 Tiles lie at fractions of a pixel, so they are interpolated linearly along both lateral axes.
 Overlaps are weighted means: order plays no part but in rounding, and tiles are always added in

@@ -1,4 +1,4 @@
-"""A brain on the axes of an atlas: resampled block by block, with its pyramid."""
+"""Resample a brain onto the axes of an atlas, block by block, with its pyramid."""
 
 from __future__ import annotations
 

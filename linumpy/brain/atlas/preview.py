@@ -1,4 +1,4 @@
-"""Pictures of a brain beside an atlas, in three planes, to see whether they agree."""
+"""Draw preview images of a brain beside an atlas, in three planes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refinement of a brain's place in an atlas with SimpleITK, coarse to fine.
+"""Refine the alignment of a brain to an atlas with SimpleITK, coarse to fine.
 
 Lengths are in units of the brain's radius, so that a turn by one radian, a stretch by one and a
 shift by one move its border alike, and one step length serves all parameters.

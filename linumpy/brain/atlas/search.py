@@ -1,4 +1,4 @@
-"""Which way round a brain lies in an atlas: all rotations of its axes, by correlation in space.
+"""Search for the orientation of a brain in an atlas: all axis rotations, by correlation.
 
 Brain and atlas are compared at a coarse voxel by masked normalised cross-correlation over every
 displacement at once (Padfield, IEEE Trans. Image Process. 21, 2706, 2012, in three dimensions), so

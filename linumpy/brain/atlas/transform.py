@@ -1,4 +1,4 @@
-"""The transform from brain to atlas: as numbers, as NGFF metadata, as an ITK file.
+"""Transform from brain to atlas: as numbers, as NGFF metadata, as an ITK file.
 
 Here it is a 4 × 4 matrix from the brain's world (z, axis 1, axis 2), um, to the atlas' (superior,
 anterior, right), um.

@@ -1,4 +1,4 @@
-"""Brain and atlas at the voxel size that registration works at."""
+"""Load brain and atlas at the voxel size of the registration."""
 
 from __future__ import annotations
 

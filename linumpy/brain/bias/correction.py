@@ -1,4 +1,4 @@
-"""The correction of blocks of a brain by what was learned of its bias field."""
+"""Apply a learned bias field correction to blocks of a brain."""
 
 from __future__ import annotations
 

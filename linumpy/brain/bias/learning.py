@@ -1,4 +1,4 @@
-"""Learning the correction of a brain: what is read of it, and in which order things are fitted."""
+"""Learn the bias field correction of a brain: what is read, and the order of the fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is learned to take the bias field off a brain: sections, tissue, fields.
+"""Model of a brain's bias field: sections, tissue, fields.
 
 Everything here is made of a shrunk brain whose voxels are called cells: cell ``k`` of an axis is
 the mean of the voxels ``k·s … k·s + s − 1``. Fields are cubic B-splines of their logarithm

@@ -1,1 +1,1 @@
-"""Slices that are missing, made from their neighbours."""
+"""Interpolate missing slices from their neighbours."""

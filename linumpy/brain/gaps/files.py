@@ -1,4 +1,4 @@
-"""Gaps between files: one gap at a time, a manifest each, and all manifests into the table."""
+"""Fill gaps between files: one gap and one manifest at a time, then merge them into the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the neighbours of a missing slice lie, and what lies between them, in the common frame."""
+"""Common frame of a gap: positions of the neighbours, and of what lies between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gap that one missing slice leaves: filled from its neighbours, as far as neither shows it.
+"""Fill the gap of one missing slice from its neighbours, as far as neither shows it.
 
 Light reaches deeper than a cut, so the slice above often shows the tissue of a missing one. Only
 planes that no neighbour measured are made here, in the common frame of the registration; and

@@ -1,4 +1,4 @@
-"""How the end of one slice becomes the top of the next but one: which planes, and what map.
+"""Match the slices on both sides of a gap: corresponding planes and the map between them.
 
 Everything here works on small planes of the common frame, reduced to at most `MAX_SIDE_PX`.
 """

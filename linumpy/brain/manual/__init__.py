@@ -1,1 +1,1 @@
-"""Alignment of slices by hand."""
+"""Manual alignment of slices."""

@@ -1,4 +1,4 @@
-"""A package to align slices by hand: pictures of slices and pairs, and where they lie now.
+"""Export a package for manual alignment: images of slices and pairs, current transforms.
 
 Pictures are NPZ files of three arrays: ``aip`` (the picture, float32), ``scale`` (its pixel, um)
 and ``center_pos`` (where its middle lies, um: stage positions across, depth below the first

@@ -1,4 +1,4 @@
-"""Manual transforms between files: taken over into ``register_slices.json``."""
+"""Merge manual transforms into ``register_slices.json``, from files to files."""
 
 from __future__ import annotations
 

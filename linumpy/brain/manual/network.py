@@ -1,4 +1,4 @@
-"""Slices placed anew around transforms made by hand.
+"""Solve slice positions again with manual transforms held fixed.
 
 What a person says of two neighbours holds exactly. All other slices keep to the pairs that
 registration believed, as far as these do not contradict it: a slice that only it had no match for

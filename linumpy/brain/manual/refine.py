@@ -1,4 +1,4 @@
-"""Transforms made by hand, looked at closely: where near them two slices match best."""
+"""Refine manual transforms: search near them for the best match of two slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transforms made by hand, as ITK files: where a point of one slice lies in the next.
+"""Read and write manual transforms as ITK files: position of one slice's points in the next.
 
 ``slice_zNN/transform.tfm`` aligns slice NN with the slice before it. As ITK's resampling has it,
 the map leads from the output to the input: it takes a stage position in the slice before (fixed)

@@ -1,1 +1,1 @@
-"""Which process may use which GPU, and how much of its memory."""
+"""Leases of GPUs: which process may use which GPU, and how much of its memory."""

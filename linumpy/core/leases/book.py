@@ -1,4 +1,4 @@
-"""The folder by which processes share GPUs: a file a process, locked for as long as it lives.
+"""Folder of leases: one file a process, locked while it runs, by which processes share GPUs.
 
 The kernel frees a lock when its process ends, whatever the reason. Contents are written and read
 under one more lock, held for a millisecond, so that they are never seen half-written.

@@ -1,4 +1,4 @@
-"""Which GPUs there are, before CUDA starts: asked of the driver's management library.
+"""List GPUs before CUDA starts, through NVML, the driver's management library.
 
 Asking makes no CUDA context and takes milliseconds. What is decided here can still be said in
 ``CUDA_VISIBLE_DEVICES``, which CUDA reads once, when it starts.
