@@ -165,55 +165,6 @@ def mix(
     return xp.where(there, mixed, np.float32(0)).astype(xp.float32), there.astype(xp.uint8)
 
 
-def morph(
-    upper: Array,
-    lower: Array,
-    way: np.ndarray,
-    shares: Sequence[float],
-    *,
-    valid: tuple[Array | None, Array | None] = (None, None),
-    edge_weights: tuple[Array, Array] | None = None,
-) -> tuple[Array, Array]:
-    """Return planes between two planes of one grid.
-
-    Parameters
-    ----------
-    upper, lower
-        Shape (axis 1, axis 2), NumPy or CuPy.
-    way
-        Map from a structure's place in `upper` to its place in `lower`, pixels.
-    shares
-        How far down each plane lies; 0 and 1 give the two planes themselves.
-    valid
-        Mask of each plane, or None.
-    edge_weights
-        Weight of each pixel of `upper` and of `lower`, from `edge_weight`, which moves with it.
-
-    Returns
-    -------
-    Planes, float32, and their mask (uint8).
-    """
-    xp = namespace(upper)
-    planes, masks = [], []
-    for share in shares:
-        maps = (affine_power(way, -share), affine_power(way, 1 - share))
-        moved = [
-            sample_plane(plane, mask, to_source, upper.shape)
-            for plane, mask, to_source in zip((upper, lower), valid, maps, strict=True)
-        ]
-        weights = None
-        if edge_weights is not None:
-            # Never quite 0, so that plane stays plane where there is no tissue near.
-            weights = tuple(
-                xp.maximum(sample_plane(weight, None, to_source, upper.shape)[0], np.float32(1e-3))
-                for weight, to_source in zip(edge_weights, maps, strict=True)
-            )
-        data, mask = mix(moved[0], moved[1], float(share), weights)
-        planes.append(data)
-        masks.append(mask)
-    return xp.stack(planes), xp.stack(masks)
-
-
 def edge_weight(foreground: np.ndarray) -> np.ndarray:
     """Return how deep in the tissue each pixel lies, from 1 outside on, for mixing.
 

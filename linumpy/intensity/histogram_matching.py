@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.core.device import Array, like, namespace, to_host
+from linumpy.core.device import Array, namespace, to_host
 from linumpy.intensity.quantiles import N_BINS
 
 N_QUANTILES = 512
@@ -139,30 +139,3 @@ def apply_factors(volume: Array, factors: Array) -> Array:
     patterns[patterns >= N_BINS] = 0
     planes = xp.arange(len(volume))[:, None, None]
     return factors[planes, patterns]
-
-
-def match_histogram(volume: Array, mask: Array, reference: np.ndarray, threshold: float) -> Array:
-    """Match the tissue of each plane of a volume to a distribution.
-
-    Parameters
-    ----------
-    volume
-        Shape (z, axis 1, axis 2), float32, NumPy or CuPy.
-    mask
-        What is tissue, boolean.
-    reference
-        Quantiles to reach, from `plane_quantiles`.
-    threshold
-        Values up to this stay.
-
-    Returns
-    -------
-    float32 volume; voxels outside the mask are as they were.
-    """
-    from linumpy.intensity.quantiles import float_histogram
-
-    xp = namespace(volume)
-    flat = volume.reshape(len(volume), -1)
-    counts = float_histogram(flat, (mask & (volume > threshold)).reshape(flat.shape))
-    factors = matching_factors(plane_quantiles(counts), reference, threshold)
-    return xp.where(mask, volume * apply_factors(volume, like(factors, volume)), volume)

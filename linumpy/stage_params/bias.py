@@ -12,15 +12,6 @@ N4_ENGINES = ("itk", "linumpy")
 
 
 @dataclass(frozen=True)
-class BiasSwitch:
-    """Whether the pipeline corrects the brain at all."""
-
-    enabled: bool = param(
-        False, "correct_bias_field", "take slow changes of brightness off the stacked brain"
-    )
-
-
-@dataclass(frozen=True)
 class BiasParams:
     """Parameters of the bias field correction."""
 

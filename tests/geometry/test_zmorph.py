@@ -13,7 +13,6 @@ from linumpy.geometry.zmorph import (
     affine_power,
     edge_weight,
     mix,
-    morph,
     planar,
     sample_plane,
     source_window,
@@ -111,17 +110,30 @@ def test_masked_pixels_lend_nothing(xp, rng):
     assert to_host(data)[good].max() < 20
 
 
+def morph(upper, lower, way, share, weights=(None, None)):
+    """Return the plane that lies a share of the way from one plane to another."""
+    maps = (affine_power(way, -share), affine_power(way, 1 - share))
+    moved = [
+        sample_plane(plane, None, to_source, upper.shape)
+        for plane, to_source in zip((upper, lower), maps, strict=True)
+    ]
+    if weights[0] is not None:
+        weights = [
+            sample_plane(weight, None, to_source, upper.shape)[0]
+            for weight, to_source in zip(weights, maps, strict=True)
+        ]
+        return mix(*moved, share, weights)
+    return mix(*moved, share)
+
+
 def test_ends_are_the_planes_themselves(xp, rng):
     upper, lower = (xp.asarray(rng.random((30, 34)).astype(np.float32)) for _ in range(2))
     way = turn_about(8.0, (15, 17)) @ planar(np.eye(2), (1.5, 0.5))
-    planes, masks = morph(upper, lower, way, [0.0, 1.0])
-    np.testing.assert_allclose(
-        to_host(planes[0])[5:-5, 5:-5], to_host(upper)[5:-5, 5:-5], atol=1e-6
-    )
-    np.testing.assert_allclose(
-        to_host(planes[1])[5:-5, 5:-5], to_host(lower)[5:-5, 5:-5], atol=1e-6
-    )
-    assert to_host(masks).all()
+    for share, expected in ((0.0, upper), (1.0, lower)):
+        plane, mask = morph(upper, lower, way, share)
+        inner = np.s_[5:-5, 5:-5]
+        np.testing.assert_allclose(to_host(plane)[inner], to_host(expected)[inner], atol=1e-6)
+        assert to_host(mask).all()
 
 
 def blob(place, shape=(64, 64)):
@@ -135,10 +147,8 @@ def test_a_structure_goes_its_share_of_the_way(xp, share):
     here = np.array([20.0, 36.0, 1.0])
     there = way @ here
     edges = (xp.asarray(blob((30, 30)) + 1), xp.asarray(blob((34, 34)) + 1))
-    planes, _ = morph(
-        xp.asarray(blob(here)), xp.asarray(blob(there)), way, [share], edge_weights=edges
-    )
-    found = to_host(planes[0]).astype(float)
+    plane, _ = morph(xp.asarray(blob(here)), xp.asarray(blob(there)), way, share, edges)
+    found = to_host(plane).astype(float)
     i, j = np.mgrid[:64, :64]
     centroid = np.array([(found * i).sum(), (found * j).sum()]) / found.sum()
     np.testing.assert_allclose(centroid, (affine_power(way, share) @ here)[:2], atol=0.1)

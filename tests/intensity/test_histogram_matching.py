@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from linumpy.core.device import to_host
+from linumpy.core.device import like, to_host
 from linumpy.intensity.histogram_matching import (
     MIN_VOXELS,
     N_QUANTILES,
-    match_histogram,
+    apply_factors,
+    matching_factors,
     mean_of_planes,
     plane_quantiles,
     smooth_gains,
@@ -15,6 +16,16 @@ from linumpy.intensity.quantiles import float_histogram
 
 def quantiles_of(values):
     return plane_quantiles(float_histogram(values.reshape(1, -1).astype(np.float32)))[0]
+
+
+def match_histogram(volume, mask, reference, threshold):
+    """Match the tissue of each plane as the stage does, from one volume."""
+    flat = volume.reshape(len(volume), -1)
+    counts = float_histogram(flat, (mask & (volume > threshold)).reshape(flat.shape))
+    factors = like(matching_factors(plane_quantiles(counts), reference, threshold), volume)
+    matched = volume * apply_factors(volume, factors)
+    matched[~mask] = volume[~mask]
+    return matched
 
 
 @pytest.fixture

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from .walkthroughs import Scratch, add_codec, add_raw_format, add_tile_stage, named_files
+from .walkthroughs import (
+    Scratch,
+    add_codec,
+    add_raw_format,
+    add_report_figure,
+    add_tile_stage,
+    named_files,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -54,3 +61,14 @@ def test_raw_format_is_added_by_the_walkthrough(scratch: Scratch) -> None:
     assert len(changed) <= 5
     scratch.run("-m", "ruff", "check", "--no-cache", "linumpy", "tests/mosaic")
     scratch.pytest("tests/mosaic/test_npy_tiles.py", "tests/mosaic/test_raw_formats.py")
+
+
+def test_figure_is_added_to_the_report_by_the_walkthrough(scratch: Scratch) -> None:
+    add_report_figure(scratch)
+    assert scratch.changed() == named_files("Adding a figure to the report")
+    scratch.run("-m", "ruff", "check", "--no-cache", "linumpy", "tests/report")
+    scratch.pytest(
+        *("tests/report/test_report_parts.py::test_depth_errors_are_those_of_the_model",),
+        *("tests/report/test_report_page.py::test_plots_hold_their_data",),
+        *("tests/report/test_report_page.py::test_pictures_are_real_and_described",),
+    )

@@ -240,3 +240,61 @@ def add_raw_format(scratch: Scratch) -> None:
         "tile: name, x and y of its middle\nin mm.\n\n",
     )
     scratch.insert("CHANGELOG.md", "- **Rooms**", "- **NumPy files** as a raw format.\n")
+
+
+def add_report_figure(scratch: Scratch) -> None:
+    """Add a plot of the depths' standard errors."""
+    figures = "linumpy/report/slice_figures.py"
+    scratch.insert(
+        figures,
+        "def overlap_plots(",
+        "def depth_plot(slices: Sequence[Mapping[str, Any]]) -> Plot:\n"
+        '    """Draw the standard error of the depth of every slice that has one, um."""\n'
+        '    known = [s for s in slices if s.get("depth_sigma_um") is not None]\n'
+        '    rows = [(int(s["slice_id"]), float(s["depth_sigma_um"])) for s in known]\n'
+        "    figure, axes = panel(2.4)\n"
+        "    ids, sigmas = zip(*rows, strict=True)\n"
+        '    axes.plot(ids, sigmas, marker="o", markersize=3, color=BLUE)\n'
+        '    _by_slice(axes, "µm")\n'
+        '    title = "Standard error of depths"\n'
+        '    return Plot("depth_errors", title, figure, ("slice", "sigma_um"), rows)\n\n\n',
+    )
+    build = "linumpy/report/build.py"
+    scratch.replace(
+        build,
+        "import overlap_plots, projection, shift_plots",
+        "import depth_plot, overlap_plots, projection, shift_plots",
+    )
+    scratch.insert(
+        build,
+        "    if run.stack is not None and run.stack.get(",
+        '    if any(s.get("depth_sigma_um") is not None for s in turns.get("slices", ())):\n'
+        '        plots.append(depth_plot(turns["slices"]))\n',
+    )
+    parts = "tests/report/test_report_parts.py"
+    scratch.replace(
+        parts,
+        "import motor_positions, projection\n",
+        "import depth_plot, motor_positions, projection\n",
+    )
+    scratch.insert(
+        parts,
+        "def test_trace_is_summed_by_stage(",
+        "def test_depth_errors_are_those_of_the_model() -> None:\n"
+        "    sigmas = {0: None, 1: 2.5, 2: 4.0}\n"
+        '    slices = [{"slice_id": i, "depth_sigma_um": s} for i, s in sigmas.items()]\n'
+        "    plot = depth_plot(slices)\n"
+        "    assert plot.rows == [(1, 2.5), (2, 4.0)]\n"
+        "    assert list(plot.figure.axes[0].lines[0].get_ydata()) == [2.5, 4.0]\n\n\n",
+    )
+    scratch.insert(
+        "tests/report/conftest.py",
+        '        record["jumps"] = [2]\n',
+        '        for entry in record["slices"][1:]:\n'
+        '            entry["depth_sigma_um"] = 1.5 * entry["slice_id"]\n',
+    )
+    page = "tests/report/test_report_page.py"
+    scratch.replace(page, 'source.count("<svg") == 18', 'source.count("<svg") == 19')
+    scratch.replace(page, "== len(addresses) == 18", "== len(addresses) == 19")
+    scratch.replace("docs/report.md", "registered offsets and rotations,", "depth errors, offsets,")
+    scratch.insert("CHANGELOG.md", "- **Rooms**", "- **Depth errors** in the report.\n")
