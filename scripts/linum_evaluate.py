@@ -13,7 +13,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
         "Compare a reconstruction with the truth of its phantom.\n\n"
-        "Prints a table and writes every figure as {value, unit, target, n, passed} to JSON. "
+        "Prints a table and writes every metric as {value, unit, target, n, passed} to JSON. "
         "docs/accuracy.md says what each means."
     )
     parser.add_argument("run", type=Path, help="output folder of the pipeline")
@@ -22,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--grids",
         type=Path,
-        help="folder of native mosaic grids, for the figures that need the tiles again "
+        help="folder of native mosaic grids, for the metrics that need the tiles again "
         "(interface an A-line, correlation with an ideal run)",
     )
     parser.add_argument(
@@ -46,12 +46,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.params import read_params
+    from linumpy.quality.accuracy_metric import format_table
     from linumpy.quality.evaluate import evaluate, failed
-    from linumpy.quality.figure import format_table
     from linumpy.store.atomic import refuse_existing, write_json
 
     refuse_existing(args.output, args.overwrite)
-    figures = evaluate(
+    metrics = evaluate(
         args.run,
         args.truth,
         grids=args.grids,
@@ -60,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     write_json(
         args.output,
-        {name: figure.to_json() for name, figure in figures.items()},
+        {name: metric.to_json() for name, metric in metrics.items()},
         overwrite=args.overwrite,
     )
-    print(format_table(figures))
-    missed = failed(figures)
+    print(format_table(metrics))
+    missed = failed(metrics)
     if args.strict and missed:
         print(f"targets not met: {', '.join(missed)}", file=sys.stderr)
         sys.exit(1)

@@ -60,7 +60,7 @@ def fit_focal_curvature(
     )
 
 
-def detect_focal_curvature(
+def correct_focal_curvature(
     array: Array, surface_px: Array, valid: Array | None = None
 ) -> tuple[Array, Array]:
     """Move every A-line up by the focal surface, by linear interpolation along depth.

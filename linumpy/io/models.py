@@ -24,7 +24,7 @@ M = TypeVar("M")
 def save_model(folder: Path | str, stem: str, model: Any) -> None:
     """Write a model's JSON and, when it has array fields, its NPZ; existing ones are replaced.
 
-    The models of stages get their figures beside them, ``<stem>_metrics.json``.
+    The models of stages get their metrics beside them, ``<stem>_metrics.json``.
     """
     from linumpy.core.device import is_device_array, to_host
 
@@ -48,9 +48,9 @@ def save_model(folder: Path | str, stem: str, model: Any) -> None:
             # file the same for the same arrays, but for that stamp.
             np.savez(file, allow_pickle=False, **arrays)
     write_json(folder / f"{stem}.json", plain)
-    figures = measure(stem, model)
-    if figures is not None:
-        write_json(folder / f"{stem}_metrics.json", figures.as_json())
+    metrics = measure(stem, model)
+    if metrics is not None:
+        write_json(folder / f"{stem}_metrics.json", metrics.as_json())
 
 
 def _plain(value: Any) -> Any:

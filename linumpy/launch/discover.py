@@ -12,12 +12,12 @@ from typing import Any
 
 from linumpy.core.errors import InputError
 from linumpy.io.raw_folders import SLICE_NAME, TILE_PREFIX, Identity, identity
-from linumpy.launch.layout import TILE, index_of, layout_problems, layout_warnings
 from linumpy.launch.names import check_names, is_address, local_path
 from linumpy.launch.places import place_problems
 from linumpy.launch.problems import Problem, ProblemsError
 from linumpy.launch.stage import stage_problems
 from linumpy.launch.tables import check_config
+from linumpy.launch.tile_folders import TILE, index_of, tile_folder_problems, tile_folder_warnings
 from linumpy.launch.tiles import READERS, BadTile, Headers, bad_tiles_problem, read_tiles, skipped
 from linumpy.launch.tree import ListedTree, LocalTree, digest
 from linumpy.launch.units import resolution_problems, unit_problems
@@ -75,7 +75,7 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
     problems: list[Problem] = []
     doubts = [Problem(text) for text in place_problems(asked, root)]
     if not grids:
-        problems += layout_problems(option, root, tiles, odd_names)
+        problems += tile_folder_problems(option, root, tiles, odd_names)
     slices = _grid_slices(tree, option, grids, root) if grids else _raw_slices(tree, tiles)
     ids = sorted(slices)
     tables = {
@@ -94,7 +94,7 @@ def find_input(asked: Mapping[str, Any]) -> dict[str, Any]:
     if grids:
         doubts += map(Problem, resolution_problems(asked.get("resolution")))
     elif wanted:
-        warnings += layout_warnings(wanted, {i: map(index_of, tiles[i]) for i in wanted}, ids)
+        warnings += tile_folder_warnings(wanted, {i: map(index_of, tiles[i]) for i in wanted}, ids)
         doubts += _header_problems(
             {i: headers[i] for i in wanted if i in headers}, root, {**asked, "n_slices": len(ids)}
         )

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from linumpy.metrics.depths import depth_metrics
-from linumpy.metrics.figures import StageMetrics
 from linumpy.metrics.limits import OK
 from linumpy.metrics.readers import median_of, metrics_of, rms_per_axis, share_of, slice_names
+from linumpy.metrics.stage_metrics import StageMetrics
 
 
 @metrics_of("detect_rehoming", "rehoming_report")

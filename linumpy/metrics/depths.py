@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.metrics.figures import StageMetrics
 from linumpy.metrics.limits import LIMITS, OK
+from linumpy.metrics.stage_metrics import StageMetrics
 
 
 def depth_metrics(model: Any, found: StageMetrics) -> None:

@@ -15,7 +15,7 @@ STATUSES = (OK, WARNING, ERROR)
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a figure stops being good.
+    """Where a metric stops being good.
 
     Attributes
     ----------

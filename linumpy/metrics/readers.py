@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.metrics.figures import StageMetrics
+from linumpy.metrics.stage_metrics import StageMetrics
 
 Reader = Callable[[Any, StageMetrics], None]
 
 READERS: dict[str, tuple[str, Reader]] = {}
-"""Name of the stage and function that reads its figures, by stem of the model's file."""
+"""Name of the stage and function that reads its metrics, by stem of the model's file."""
 
 
 def metrics_of(stage: str, *stems: str) -> Callable[[Reader], Reader]:
-    """Register the function that adds a stage's figures, read from its model.
+    """Register the function that adds a stage's metrics, read from its model.
 
     Parameters
     ----------

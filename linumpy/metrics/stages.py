@@ -11,8 +11,8 @@ import numpy as np
 
 from linumpy.core.device import to_host
 from linumpy.metrics import brain_stages as brain_stages  # registers its functions
-from linumpy.metrics.figures import StageMetrics
 from linumpy.metrics.readers import READERS, median_of, metrics_of, rms_per_axis, share_of
+from linumpy.metrics.stage_metrics import StageMetrics
 
 
 @metrics_of("detect_focal_curvature")
@@ -264,7 +264,7 @@ def normalize_intensities_per_slice(model: Any, found: StageMetrics) -> None:
 
 
 def measure(stem: str, model: Any) -> StageMetrics | None:
-    """Return the figures of a model; None when no stage of that name has any.
+    """Return the metrics of a model; None when no stage of that name has any.
 
     Parameters
     ----------

@@ -73,10 +73,10 @@ class RehomingReport:
     events: list[dict[str, Any]]
 
 
-def detect_rehoming(
+def correct_rehoming(
     shifts: Sequence[XYShift], params: RehomingParams
 ) -> tuple[tuple[XYShift, ...], tuple[RehomingEvent, ...]]:
-    """Find and mend what a stage reports but does not do.
+    """Find and correct steps that the stage reports but did not make.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def _pair(values: np.ndarray) -> tuple[float, float]:
 def make_report(
     shifts: Sequence[XYShift], events: Sequence[RehomingEvent], params: RehomingParams
 ) -> RehomingReport:
-    """Sum up what `detect_rehoming` found."""
+    """Sum up what `correct_rehoming` found."""
     mended = sum(event.mended for event in events)
     return RehomingReport(
         max_shift_mm=params.max_shift_mm,

@@ -10,7 +10,7 @@ from linumpy.io.tables import read_shifts, read_slice_config, write_shifts, writ
 from linumpy.mosaic.analyze_shifts import ShiftAnalysis, analyze_shifts
 from linumpy.mosaic.detect_rehoming import (
     RehomingReport,
-    detect_rehoming,
+    correct_rehoming,
     make_report,
     stamp_rehoming,
 )
@@ -59,7 +59,7 @@ def clean_shifts_file(
     """
     shifts = read_shifts(shifts_path)
     rows = None if config_in is None else read_slice_config(config_in)
-    cleaned, events = detect_rehoming(shifts, params)
+    cleaned, events = correct_rehoming(shifts, params)
     report = make_report(cleaned, events, params)
     for event in events:
         logger.warning(

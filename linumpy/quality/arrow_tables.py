@@ -16,7 +16,7 @@ from linumpy.gpu.arrow import ArrowBatch, ArrowColumn
 from linumpy.io.tables import SliceConfig, XYShift
 
 if TYPE_CHECKING:
-    from linumpy.quality.figure import Figure
+    from linumpy.quality.accuracy_metric import AccuracyMetric
     from linumpy.tiles.positions import PlacedTile, TileRegistration
 
 _DTYPES: dict[type, type] = {int: np.int64, float: np.float64, bool: np.bool_}
@@ -122,7 +122,7 @@ def tile_positions_table(models: Iterable[TileRegistration]) -> ArrowBatch:
     )
 
 
-def figures_table(figures: Mapping[str, Figure]) -> ArrowBatch:
+def figures_table(figures: Mapping[str, AccuracyMetric]) -> ArrowBatch:
     """Return accuracy figures, a row a figure.
 
     Parameters

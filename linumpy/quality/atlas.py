@@ -8,7 +8,7 @@ import numpy as np
 
 from linumpy.core.errors import InputError
 from linumpy.geometry.turned import rotation_matrix
-from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AccuracyMetric, make_metric, not_measured
 from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
@@ -19,12 +19,12 @@ _UNIT = "voxel"
 _LANDMARKS = 5000
 
 
-def atlas_figures(run: Run, truth: Truth) -> dict[str, Figure]:
+def atlas_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``atlas_landmark_voxel``: how far tissue is from its place in the atlas.
 
     Landmarks are points of tissue, evenly over all that was imaged. The truth says where each lies
     in the phantom's atlas; the run's registration says where it lies in the brain, and the run's
-    transform where that is in the atlas. The figure is the RMS distance in voxels of the atlas.
+    transform where that is in the atlas. The metric is the RMS distance in voxels of the atlas.
     """
     model = run.model("align_to_ras")
     if model is None:
@@ -41,10 +41,12 @@ def atlas_figures(run: Run, truth: Truth) -> dict[str, Figure]:
     landmarks = landmarks_um(truth)
     matrix = np.asarray(model["matrix"], dtype=float)
     error_um = _map(matrix, in_brain_um(frame, landmarks)) - _map(true["matrix"], landmarks)
-    return {"atlas_landmark_voxel": landmark_figure(error_um, true["voxel_um"], model)}
+    return {"atlas_landmark_voxel": landmark_metric(error_um, true["voxel_um"], model)}
 
 
-def landmark_figure(error_um: np.ndarray, voxel_um: np.ndarray, model: dict[str, Any]) -> Figure:
+def landmark_metric(
+    error_um: np.ndarray, voxel_um: np.ndarray, model: dict[str, Any]
+) -> AccuracyMetric:
     """Return the RMS of errors in voxels.
 
     Parameters
@@ -58,7 +60,7 @@ def landmark_figure(error_um: np.ndarray, voxel_um: np.ndarray, model: dict[str,
     """
     error = error_um / np.asarray(voxel_um)
     distance = np.sqrt((error**2).sum(axis=1))
-    return make_figure(
+    return make_metric(
         float(np.sqrt((distance**2).mean())) if len(distance) else None,
         _UNIT,
         len(distance),
@@ -112,5 +114,5 @@ def _model(path: Any) -> dict[str, np.ndarray]:
         raise InputError(f"{path}: lacks or misstates {error}") from error
 
 
-def _missing(reason: str) -> Figure:
+def _missing(reason: str) -> AccuracyMetric:
     return not_measured(reason, _UNIT, target=TARGET_VOXEL)

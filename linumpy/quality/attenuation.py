@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AccuracyMetric, make_metric, not_measured
 from linumpy.quality.run import Run
 from linumpy.quality.slice_truth import (
     CLASS_NAMES,
@@ -20,7 +20,7 @@ UPPER_SHARE = 2 / 3
 _STEM = "compensate_attenuation"
 
 
-def attenuation_figures(run: Run, truth: Truth) -> dict[str, Figure]:
+def attenuation_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``attenuation_grey_percent`` and ``attenuation_white_percent``.
 
     Over all slices, and in each A-line over the upper two thirds of the kept depth, the median of
@@ -66,19 +66,19 @@ def attenuation_figures(run: Run, truth: Truth) -> dict[str, Figure]:
     if not any(found.values()):
         return _none(f"no models/zNN/{_STEM} of a slice that the truth knows")
     return {
-        f"attenuation_{name}_percent": _figure(
+        f"attenuation_{name}_percent": _metric(
             np.concatenate(found[n], axis=1), medians[n], np.concatenate([*stated[n], []])
         )
         for n, name in CLASS_NAMES.items()
     }
 
 
-def _figure(pair: np.ndarray, slices: dict[int, float], stated: np.ndarray) -> Figure:
+def _metric(pair: np.ndarray, slices: dict[int, float], stated: np.ndarray) -> AccuracyMetric:
     if not pair.size:
         return not_measured("the slices show none of it", "%", target=TARGET_PERCENT)
     ours, true = np.median(pair, axis=1)
     ratio = pair[0] / pair[1]
-    return make_figure(
+    return make_metric(
         float(100 * abs(ours / true - 1)),
         "%",
         pair.shape[1],
@@ -92,7 +92,7 @@ def _figure(pair: np.ndarray, slices: dict[int, float], stated: np.ndarray) -> F
     )
 
 
-def _none(reason: str) -> dict[str, Figure]:
+def _none(reason: str) -> dict[str, AccuracyMetric]:
     return {
         f"attenuation_{name}_percent": not_measured(reason, "%", target=TARGET_PERCENT)
         for name in CLASS_NAMES.values()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AccuracyMetric, make_metric, not_measured
 from linumpy.quality.run import Run
 from linumpy.quality.slice_truth import (
     CLASS_NAMES,
@@ -27,11 +27,11 @@ _ROWS = 256
 _MIN_SHARE = 0.1
 
 
-def axial_flatness(run: Run, truth: Truth) -> Figure:
+def axial_flatness(run: Run, truth: Truth) -> AccuracyMetric:
     """Return ``axial_flatness_percent``.
 
     In steps of depth below each A-line's first voxel, the mean amplitude of tissue over the mean of
-    its true amplitude; the figure is the largest departure from the mean of these ratios, over all
+    its true amplitude; the metric is the largest departure from the mean of these ratios, over all
     slices. What normalisation took off each plane is put back first.
     """
     sums = {
@@ -58,7 +58,7 @@ def axial_flatness(run: Run, truth: Truth) -> Figure:
         own, known = _ratio(part)
         if known.sum() > 1:
             each[slice_id] = float(_departure(own[known]))
-    return make_figure(
+    return make_metric(
         float(_departure(ratio[used])),
         "%",
         int(total[2].sum()),

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from linumpy.core.errors import InputError
+from linumpy.quality.accuracy_metric import AT_LEAST, AccuracyMetric, make_metric, not_measured
 from linumpy.quality.bound import Bound
 from linumpy.quality.correlation_table import BOUND_TARGET, MIN_VOXELS, CorrelationTable
-from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
 from linumpy.quality.positions import slice_z_errors
 from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
@@ -132,7 +132,7 @@ def truth_slabs(truth: Truth) -> tuple[list[TruthSlab], Any]:
     return slabs, clean
 
 
-def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, Figure]:
+def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``correlation`` and what stands beside it.
 
     `correlation` is the median over slices of the run's Pearson correlation with the truth over
@@ -175,7 +175,7 @@ def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, Figure]:
         for each, frame in zip((run, ideal), frames, strict=True)
     )
     return {
-        "correlation": make_figure(
+        "correlation": make_metric(
             float(np.median(list(ratios.values()))),
             "of ideal",
             len(ratios),
@@ -186,20 +186,20 @@ def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, Figure]:
             coverage=float(np.median([s[0].coverage for s in scores.values()])),
             slices=ratios,
         ),
-        **table.figures(),
-        "sharpness": make_figure(
+        **table.metrics(),
+        "sharpness": make_metric(
             float(np.median(sharp)), "of ideal", len(sharp), comparison=AT_LEAST
         ),
-        "overlap_ncc": _ncc_figure(ours_ncc, best_ncc),
+        "overlap_ncc": _ncc_metric(ours_ncc, best_ncc),
     }
 
 
-def _ncc_figure(ours: Sequence[float], best: Sequence[float]) -> Figure:
+def _ncc_metric(ours: Sequence[float], best: Sequence[float]) -> AccuracyMetric:
     if not ours or not best:
         return not_measured(
             "no two consecutive slice volumes overlap", "of ideal", comparison=AT_LEAST
         )
-    return make_figure(
+    return make_metric(
         float(np.median(ours) / np.median(best)),
         "of ideal",
         len(ours),
@@ -251,8 +251,8 @@ def slice_overlap_ncc(run: Run, truth: Truth, frame: BlockFrame, clean: Any) -> 
     return found
 
 
-def unmeasured(reason: str) -> dict[str, Figure]:
-    """Return the figures of `compare_runs` when there is nothing to compare."""
+def unmeasured(reason: str) -> dict[str, AccuracyMetric]:
+    """Return the metrics of `compare_runs` when there is nothing to compare."""
     return {
         "correlation": not_measured(reason, "of ideal", target=TARGET, comparison=AT_LEAST),
         "correlation_absolute": not_measured(reason, "", comparison=AT_LEAST),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AT_LEAST, AccuracyMetric, make_metric, not_measured
 from linumpy.quality.similarity import pearson
 from linumpy.quality.slice_truth import CLASS_NAMES
 from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab
@@ -59,7 +59,7 @@ class CorrelationTable:
         ours, best = row["run"], row["ideal"]
         return {**row, "ratio": None if ours is None or not best else ours / best}
 
-    def figures(self) -> dict[str, Figure]:
+    def metrics(self) -> dict[str, AccuracyMetric]:
         """Return the correlation as it is, and over the bound."""
         depths = sorted({int(d) for part in self._parts for d in part["depth"]})
         by_depth = [
@@ -68,7 +68,7 @@ class CorrelationTable:
         by_class = {name: self._row("class", n) for n, name in CLASS_NAMES.items()}
         ours, bound = self._of("run"), self._of("bound")
         return {
-            "correlation_absolute": make_figure(
+            "correlation_absolute": make_metric(
                 ours,
                 "",
                 len(self._parts),
@@ -85,7 +85,7 @@ class CorrelationTable:
                 comparison=AT_LEAST,
             )
             if ours is None or not bound
-            else make_figure(
+            else make_metric(
                 ours / bound,
                 "of bound",
                 len(self._parts),

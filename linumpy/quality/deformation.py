@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from linumpy.geometry.turned import rotation_matrix
-from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AccuracyMetric, make_metric, not_measured
 from linumpy.quality.positions import plane_depth_um
 from linumpy.quality.rotation import slice_tiles
 from linumpy.quality.run import Run, SliceRegistration
@@ -16,11 +16,11 @@ _STEP_UM = 100.0
 _MIN_POINTS = 20
 
 
-def local_error(run: Run, truth: Truth) -> dict[str, Figure]:
+def local_error(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``slice_local_um``: what neighbouring slices are off locally, RMS an axis.
 
     At points of the tissue that both show, the tissue that each slice puts there; the difference
-    less its own shift and turn, which are figures of their own. The target holds for runs that
+    less its own shift and turn, which are metrics of their own. The target holds for runs that
     undo deformation.
     """
     registration = run.slice_registration
@@ -34,7 +34,7 @@ def local_error(run: Run, truth: Truth) -> dict[str, Figure]:
         if (error := _pair_error(run, truth, registration, one, other)) is not None
     }
     table = np.array(list(errors.values())).reshape(-1, 2)
-    figure = make_figure(
+    metric = make_metric(
         float(np.sqrt(np.mean(table[:, 0] ** 2))) if len(table) else None,
         "um",
         len(table),
@@ -42,7 +42,7 @@ def local_error(run: Run, truth: Truth) -> dict[str, Figure]:
         with_rigid_part=float(np.sqrt(np.mean(table[:, 1] ** 2))) if len(table) else None,
         pairs={name: error[0] for name, error in errors.items()},
     )
-    return {"slice_local_um": figure}
+    return {"slice_local_um": metric}
 
 
 def _pair_error(

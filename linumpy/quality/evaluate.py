@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.core.errors import InputError
-from linumpy.quality.atlas import atlas_figures
-from linumpy.quality.attenuation import attenuation_figures
+from linumpy.quality.accuracy_metric import AccuracyMetric, not_measured
+from linumpy.quality.atlas import atlas_metrics
+from linumpy.quality.attenuation import attenuation_metrics
 from linumpy.quality.axial import axial_flatness
 from linumpy.quality.correlation import compare_runs, unmeasured
 from linumpy.quality.deformation import local_error
-from linumpy.quality.fields import field_figures
-from linumpy.quality.figure import Figure, not_measured
+from linumpy.quality.fields import field_metrics
 from linumpy.quality.ideal import build_ideal_run, pipeline_steps
 from linumpy.quality.interface import (
     TARGET_VOXEL,
@@ -22,9 +22,9 @@ from linumpy.quality.interface import (
     slice_interface,
     surface_interface,
 )
-from linumpy.quality.pairs import pair_figures
+from linumpy.quality.pairs import pair_metrics
 from linumpy.quality.positions import slice_positions, tile_positions
-from linumpy.quality.rehoming import decision_figures
+from linumpy.quality.rehoming import decision_metrics
 from linumpy.quality.run import Run, find_grids
 from linumpy.quality.seams import seams
 from linumpy.quality.truth import load_truth
@@ -67,7 +67,7 @@ def evaluate(
     grids: Path | str | None = None,
     ideal_run: Path | str | None = None,
     params: Mapping[str, Any] | None = None,
-) -> dict[str, Figure]:
+) -> dict[str, AccuracyMetric]:
     """Hold a run against the phantom's truth.
 
     Parameters
@@ -77,7 +77,7 @@ def evaluate(
     truth_path
         Truth folder of the phantom.
     grids
-        Folder of native mosaic grids; without it the figures that need raw tiles are not
+        Folder of native mosaic grids; without it the metrics that need raw tiles are not
         measured.
     ideal_run
         Folder of an ideal run made before. Without it, one is made from `grids` in a temporary
@@ -101,40 +101,40 @@ def evaluate(
             check_files(path)
     truth = load_truth(truth_path)
     found = _grids(grids)
-    figures = {
+    metrics = {
         **tile_positions(run, truth),
         **slice_positions(run, truth),
         **local_error(run, truth),
-        **pair_figures(run, truth),
+        **pair_metrics(run, truth),
         "interface_voxel": slice_interface(run, truth),
         "interface_aline_voxel": aline_interface(run, truth, found)
         if found
         else not_measured("needs the mosaic grids (--grids)", "voxel", target=TARGET_VOXEL),
         "interface_surface_voxel": surface_interface(run, truth),
-        **field_figures(run, truth),
-        **attenuation_figures(run, truth),
+        **field_metrics(run, truth),
+        **attenuation_metrics(run, truth),
         "axial_flatness_percent": axial_flatness(run, truth),
         "seams": seams(run, truth),
-        **decision_figures(run, truth),
-        **atlas_figures(run, truth),
+        **decision_metrics(run, truth),
+        **atlas_metrics(run, truth),
     }
     if ideal_run is not None:
-        figures.update(compare_runs(run, Run(ideal_run), truth))
+        metrics.update(compare_runs(run, Run(ideal_run), truth))
     elif found and run.tile_registrations:
         reconstruct, stack = pipeline_steps(run, params or {})
         with tempfile.TemporaryDirectory(prefix="linumpy-ideal-") as workdir:
             ideal = build_ideal_run(
                 run, truth, found, workdir, reconstruct=reconstruct, stack=stack
             )
-            figures.update(compare_runs(run, ideal, truth))
+            metrics.update(compare_runs(run, ideal, truth))
     else:
-        figures.update(unmeasured("needs an ideal run: give the mosaic grids (--grids)"))
-    return {name: figures[name] for name in ORDER}
+        metrics.update(unmeasured("needs an ideal run: give the mosaic grids (--grids)"))
+    return {name: metrics[name] for name in ORDER}
 
 
-def failed(figures: Mapping[str, Figure]) -> list[str]:
-    """Return the names of figures that have a target and do not meet it, or were not measured."""
-    return [n for n, f in figures.items() if f.target is not None and f.passed is not True]
+def failed(metrics: Mapping[str, AccuracyMetric]) -> list[str]:
+    """Return the names of metrics that have a target and do not meet it, or were not measured."""
+    return [n for n, f in metrics.items() if f.target is not None and f.passed is not True]
 
 
 def _grids(folder: Path | str | None) -> dict[int, Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AccuracyMetric, make_metric, not_measured
 from linumpy.quality.resample import average_plane
 from linumpy.quality.run import Run
 from linumpy.quality.truth import Truth
@@ -21,7 +21,7 @@ def remove_plane(values: np.ndarray) -> np.ndarray:
     return values - (terms @ coefficients).reshape(values.shape)
 
 
-def focal_surface(surface_um: np.ndarray, true_um: np.ndarray, axial_um: float) -> Figure:
+def focal_surface(surface_um: np.ndarray, true_um: np.ndarray, axial_um: float) -> AccuracyMetric:
     """Return the RMS difference of two focal surfaces without piston and plane, in voxels.
 
     Parameters
@@ -32,7 +32,7 @@ def focal_surface(surface_um: np.ndarray, true_um: np.ndarray, axial_um: float) 
         Axial voxel of the model.
     """
     difference = remove_plane(np.asarray(surface_um, dtype=float) - true_um) / axial_um
-    return make_figure(
+    return make_metric(
         float(np.sqrt(np.mean(difference**2))),
         "voxel",
         difference.size,
@@ -42,11 +42,11 @@ def focal_surface(surface_um: np.ndarray, true_um: np.ndarray, axial_um: float) 
     )
 
 
-def flat_field(field: np.ndarray, true_field: np.ndarray) -> Figure:
+def flat_field(field: np.ndarray, true_field: np.ndarray) -> AccuracyMetric:
     """Return the RMS of (field / true field - 1) in percent, both scaled to mean 1."""
     true = true_field / true_field.mean()
     ratio = (np.asarray(field, dtype=float) / np.mean(field)) / true - 1
-    return make_figure(
+    return make_metric(
         float(np.sqrt(np.mean(ratio**2)) * 100),
         "%",
         ratio.size,
@@ -56,28 +56,28 @@ def flat_field(field: np.ndarray, true_field: np.ndarray) -> Figure:
     )
 
 
-def field_figures(run: Run, truth: Truth) -> dict[str, Figure]:
+def field_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``focal_surface_voxel`` and ``flat_field_percent`` of a run."""
-    figures = {}
+    metrics = {}
     model = run.model("detect_focal_curvature")
     if model is None or "surface_um" not in model:
-        figures["focal_surface_voxel"] = not_measured(
+        metrics["focal_surface_voxel"] = not_measured(
             "no models/detect_focal_curvature", "voxel", target=FOCAL_TARGET_VOXEL
         )
     else:
         surface = np.asarray(model["surface_um"], dtype=float)
         true = on_model_grid(truth.focal_um, truth, surface.shape, model["voxel_um"])
-        figures["focal_surface_voxel"] = focal_surface(surface, true, float(model["voxel_um"][0]))
+        metrics["focal_surface_voxel"] = focal_surface(surface, true, float(model["voxel_um"][0]))
     model = run.model("fix_illumination_3d")
     if model is None or "flat_field" not in model:
-        figures["flat_field_percent"] = not_measured(
+        metrics["flat_field_percent"] = not_measured(
             "no models/fix_illumination_3d", "%", target=FLAT_FIELD_TARGET_PERCENT
         )
     else:
         field = np.asarray(model["flat_field"], dtype=float)
         true = on_model_grid(truth.flat_field, truth, field.shape, model["voxel_um"])
-        figures["flat_field_percent"] = flat_field(field, true)
-    return figures
+        metrics["flat_field_percent"] = flat_field(field, true)
+    return metrics
 
 
 def on_model_grid(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AccuracyMetric, make_metric, not_measured
 from linumpy.quality.resample import average_plane
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
@@ -17,7 +17,7 @@ MAX_TILES = 60
 BELOW_FACE_UM = 60.0
 
 
-def slice_interface(run: Run, truth: Truth) -> Figure:
+def slice_interface(run: Run, truth: Truth) -> AccuracyMetric:
     """Return ``interface_voxel``: median over slices of |cut depth - mean depth of the face|.
 
     The face's depth is averaged over the area that the slice's tiles truly cover. Slices that
@@ -34,7 +34,7 @@ def slice_interface(run: Run, truth: Truth) -> Figure:
             "no crop model of a slice that the truth knows", "voxel", target=TARGET_VOXEL
         )
     values = np.abs(list(errors.values()))
-    return make_figure(
+    return make_metric(
         float(np.median(values)),
         "voxel",
         len(errors),
@@ -44,7 +44,7 @@ def slice_interface(run: Run, truth: Truth) -> Figure:
     )
 
 
-def surface_interface(run: Run, truth: Truth) -> Figure:
+def surface_interface(run: Run, truth: Truth) -> AccuracyMetric:
     """Return ``interface_surface_voxel``: RMS error of the cut's surface over tissue.
 
     The surface of each slice is compared at the centres of its cells, moved to the block by the
@@ -65,7 +65,7 @@ def surface_interface(run: Run, truth: Truth) -> Figure:
             target=TARGET_VOXEL,
         )  # fmt: skip
     values = np.concatenate(list(errors.values()))
-    return make_figure(
+    return make_metric(
         _rms(values),
         "voxel",
         values.size,
@@ -150,7 +150,7 @@ def tile_unevenness(truth: Truth, slice_id: int) -> dict[tuple[int, int], np.nda
     return {index: known.unevenness_um(index, centres) for index in known.corner_um}
 
 
-def aline_interface(run: Run, truth: Truth, grids: Mapping[int, Path]) -> Figure:
+def aline_interface(run: Run, truth: Truth, grids: Mapping[int, Path]) -> AccuracyMetric:
     """Return ``interface_aline_voxel``: median |error| over the A-lines of focal-corrected tiles.
 
     Tiles are read from the native grids, resampled to the model's voxels and moved by the run's
@@ -183,7 +183,7 @@ def aline_interface(run: Run, truth: Truth, grids: Mapping[int, Path]) -> Figure
         [_tile_errors(grids[i], t, truth, i, voxel_um, surface_px) for i, t in
          (wanted[k] for k in chosen)]
     )  # fmt: skip
-    return make_figure(
+    return make_metric(
         float(np.median(np.abs(errors))) if errors.size else None,
         "voxel",
         errors.size,
@@ -203,14 +203,14 @@ def _tile_errors(
     surface_px: np.ndarray,
 ) -> np.ndarray:
     """Return found minus true interface of one tile's A-lines, voxels, those with none left out."""
-    from linumpy.geometry.detect_focal_curvature import detect_focal_curvature
+    from linumpy.geometry.detect_focal_curvature import correct_focal_curvature
     from linumpy.geometry.interface import find_tissue_interface
     from linumpy.geometry.resample import resample_mosaic_grid
     from linumpy.io.grid import open_grid
 
     grid = open_grid(grid_path)
     tile = resample_mosaic_grid(grid.read_tile(*index), grid.info.voxel_um, voxel_um)
-    moved, valid = detect_focal_curvature(tile, surface_px)
+    moved, valid = correct_focal_curvature(tile, surface_px)
     found = np.asarray(find_tissue_interface(moved, axis=0, valid=valid), dtype=float)
     known = truth.slices[slice_id]
     centres = [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.geometry.turned import rotation_matrix
-from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AT_LEAST, AccuracyMetric, make_metric, not_measured
 from linumpy.quality.rotation import slice_tiles
 from linumpy.quality.run import Run, SliceRegistration
 from linumpy.quality.truth import Truth
@@ -83,7 +83,7 @@ def _pair_error(
     )
 
 
-def pair_figures(run: Run, truth: Truth) -> dict[str, Figure]:
+def pair_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``pair_confidence_auc``: whether low confidence tells pairs off by over a pixel.
 
     Beside it, in its details, how far accepted pairs are off.
@@ -107,11 +107,11 @@ def pair_figures(run: Run, truth: Truth) -> dict[str, Figure]:
         )
         # No target: where nearly all pairs are right there is nothing to tell apart.
         unmeasured = not_measured(reason, "", comparison=AT_LEAST)
-        figure = Figure(None, "", None, 0, AT_LEAST, {**unmeasured.details, **details})
-        return {"pair_confidence_auc": figure}
+        metric = AccuracyMetric(None, "", None, 0, AT_LEAST, {**unmeasured.details, **details})
+        return {"pair_confidence_auc": metric}
     auc = roc_auc(-np.array([e.confidence for e in errors]), wrong)
-    figure = make_figure(
+    metric = make_metric(
         auc, "", len(errors), target=AUC_TARGET, comparison=AT_LEAST, wrong=int(wrong.sum()),
         **details,
     )  # fmt: skip
-    return {"pair_confidence_auc": figure}
+    return {"pair_confidence_auc": metric}

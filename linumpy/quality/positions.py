@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AccuracyMetric, make_metric, not_measured
 from linumpy.quality.rotation import rotation_errors, slice_xy_errors
 from linumpy.quality.run import PRIOR_ONLY, Run, TileRegistration
 from linumpy.quality.truth import Truth, TruthSlice
@@ -85,7 +85,7 @@ def remove_group_means(error: np.ndarray, group: np.ndarray) -> np.ndarray:
     return out
 
 
-def tile_positions(run: Run, truth: Truth) -> dict[str, Figure]:
+def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``tile_positions_px`` and, for tiles that no pair holds, ``prior_only_tiles_px``.
 
     Both are RMS errors an axis, the larger of the two axes. Prior-only tiles are taken relative
@@ -111,14 +111,14 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, Figure]:
             "prior_only_tiles_px": not_measured(reason, "px"),
         }
     return {
-        "tile_positions_px": _rms_figure(np.concatenate(joined), TILE_TARGET_PX, per_slice),
-        "prior_only_tiles_px": _rms_figure(np.concatenate(alone), None, None)
+        "tile_positions_px": _rms_metric(np.concatenate(joined), TILE_TARGET_PX, per_slice),
+        "prior_only_tiles_px": _rms_metric(np.concatenate(alone), None, None)
         if any(len(each) for each in alone)
         else not_measured("every tile is held by its neighbours", "px"),
     }
 
 
-def slice_positions(run: Run, truth: Truth) -> dict[str, Figure]:
+def slice_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``slice_xy_px``, ``slice_z_voxel``, ``slice_rotation_deg`` and ``slice_drift_px``.
 
     The first two are the worst slice's, relative to the reference. The turn is an RMS over
@@ -138,10 +138,10 @@ def slice_positions(run: Run, truth: Truth) -> dict[str, Figure]:
         return _unmeasured_slices(f"nothing known of the reference slice z{reference:02d}")
     voxel = np.asarray(run.tile_registrations[reference].voxel_um)
     relative_xy = {i: e / voxel[1:] for i, e in xy.items() if i != reference}
-    figures = {
-        "slice_xy_px": _worst_figure(relative_xy, "px", SLICE_XY_TARGET_PX),
-        "slice_rotation_deg": _rotation_figure(turns),
-        "slice_drift_px": _drift_figure({i: e / voxel[1:] for i, e in xy.items()}),
+    metrics = {
+        "slice_xy_px": _worst_metric(relative_xy, "px", SLICE_XY_TARGET_PX),
+        "slice_rotation_deg": _rotation_metric(turns),
+        "slice_drift_px": _drift_metric({i: e / voxel[1:] for i, e in xy.items()}),
     }
     if reference in z:
         relative_z, stacked = (
@@ -151,19 +151,19 @@ def slice_positions(run: Run, truth: Truth) -> dict[str, Figure]:
             for each in (z, stacked_z_errors(run, truth))
         )
         relative_z.pop(reference)
-        figures["slice_z_voxel"] = _worst_figure(
+        metrics["slice_z_voxel"] = _worst_metric(
             relative_z,
             "voxel",
             SLICE_Z_TARGET_VOXEL,
             largest_as_stacked=max((float(abs(e[0])) for e in stacked.values()), default=None),
         )
     else:
-        figures["slice_z_voxel"] = not_measured(
+        metrics["slice_z_voxel"] = not_measured(
             f"no crop model of the reference slice z{reference:02d}",
             "voxel",
             target=SLICE_Z_TARGET_VOXEL,
         )
-    return figures
+    return metrics
 
 
 def slice_z_errors(run: Run, truth: Truth) -> dict[int, float]:
@@ -171,7 +171,7 @@ def slice_z_errors(run: Run, truth: Truth) -> dict[int, float]:
 
     Compared is the top of the slice's first kept plane: where registration puts it in the brain,
     and how deep in the block it really lies. An interface found too deep is thus no error by
-    itself (the interface has its own figure), but tissue at a wrong depth is.
+    itself (the interface has its own metric), but tissue at a wrong depth is.
     """
     return {
         slice_id: plane_z_um(run, truth, slice_id) - plane_depth_um(run, truth, slice_id)
@@ -234,11 +234,11 @@ def _rms_an_axis(residual: np.ndarray) -> float | None:
     return float(np.sqrt(np.mean(residual**2, axis=0)).max())
 
 
-def _rms_figure(
+def _rms_metric(
     residual: np.ndarray, target: float | None, per_slice: Mapping[int, float | None] | None
-) -> Figure:
+) -> AccuracyMetric:
     if len(residual) == 0:
-        return make_figure(None, "px", 0, target=target)
+        return make_metric(None, "px", 0, target=target)
     details = {
         "rms_axis_1": np.sqrt(np.mean(residual[:, 0] ** 2)),
         "rms_axis_2": np.sqrt(np.mean(residual[:, 1] ** 2)),
@@ -246,16 +246,16 @@ def _rms_figure(
     }
     if per_slice is not None:
         details["slices"] = dict(per_slice)
-    return make_figure(_rms_an_axis(residual), "px", len(residual), target=target, **details)
+    return make_metric(_rms_an_axis(residual), "px", len(residual), target=target, **details)
 
 
-def _worst_figure(
+def _worst_metric(
     errors: Mapping[int, np.ndarray], unit: str, target: float, **details: Any
-) -> Figure:
+) -> AccuracyMetric:
     if not errors:
-        return make_figure(None, unit, 0, target=target, reason="only the reference slice is known")
+        return make_metric(None, unit, 0, target=target, reason="only the reference slice is known")
     table = np.stack(list(errors.values()))
-    return make_figure(
+    return make_metric(
         float(np.abs(table).max()),
         unit,
         len(table),
@@ -266,9 +266,9 @@ def _worst_figure(
     )
 
 
-def _rotation_figure(errors: Mapping[int, float]) -> Figure:
+def _rotation_metric(errors: Mapping[int, float]) -> AccuracyMetric:
     values = np.array(list(errors.values()))
-    return make_figure(
+    return make_metric(
         float(np.sqrt(np.mean(values**2))) if len(values) else None,
         "deg",
         len(values),
@@ -277,9 +277,9 @@ def _rotation_figure(errors: Mapping[int, float]) -> Figure:
     )
 
 
-def _drift_figure(errors: Mapping[int, np.ndarray]) -> Figure:
+def _drift_metric(errors: Mapping[int, np.ndarray]) -> AccuracyMetric:
     table = np.stack(list(errors.values()))
-    return make_figure(
+    return make_metric(
         _rms_an_axis(table - table.mean(axis=0)) if len(table) > 1 else None,
         "px",
         len(table),
@@ -287,7 +287,7 @@ def _drift_figure(errors: Mapping[int, np.ndarray]) -> Figure:
     )
 
 
-def _unmeasured_slices(reason: str) -> dict[str, Figure]:
+def _unmeasured_slices(reason: str) -> dict[str, AccuracyMetric]:
     return {
         "slice_xy_px": not_measured(reason, "px", target=SLICE_XY_TARGET_PX),
         "slice_z_voxel": not_measured(reason, "voxel", target=SLICE_Z_TARGET_VOXEL),

@@ -12,7 +12,7 @@ import numpy as np
 
 from linumpy.io.omezarr import open_image
 from linumpy.io.table_rows import parse_slice_id
-from linumpy.quality.figure import AT_LEAST, Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AT_LEAST, AccuracyMetric, make_metric, not_measured
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
 
@@ -24,7 +24,7 @@ _BY_MACHINE = frozenset(
 _COVERED = "covered_by_neighbour"
 
 
-def decision_figures(run: Run, truth: Truth) -> dict[str, Figure]:
+def decision_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return how well glitches, bad slices and gaps were dealt with.
 
     Returns
@@ -86,12 +86,12 @@ def _true(cell: str | None) -> bool:
     return (cell or "").strip().lower() == "true"
 
 
-def _f1(true: set[int], found: Iterable[int], nothing: str) -> Figure:
+def _f1(true: set[int], found: Iterable[int], nothing: str) -> AccuracyMetric:
     found = set(found)
     if not true and not found:
         return not_measured(nothing, "", comparison=AT_LEAST)
     hits = len(true & found)
-    return make_figure(
+    return make_metric(
         2 * hits / (len(true) + len(found)),
         "",
         len(true | found),
@@ -104,7 +104,7 @@ def _f1(true: set[int], found: Iterable[int], nothing: str) -> Figure:
     )
 
 
-def _gaps(rows: Mapping[int, Mapping[str, str]], truth: Truth) -> Figure:
+def _gaps(rows: Mapping[int, Mapping[str, str]], truth: Truth) -> AccuracyMetric:
     ids = set(truth.slices)
     missing = [i for i in range(min(ids), max(ids) + 1) if i not in ids] if ids else []
     if not missing:
@@ -115,4 +115,4 @@ def _gaps(rows: Mapping[int, Mapping[str, str]], truth: Truth) -> Figure:
         reason = row.get("interpolation_fallback_reason", "")
         became[slice_id] = "interpolated" if _true(row.get("interpolated")) else reason or "nothing"
     filled = sum(state in ("interpolated", _COVERED) for state in became.values())
-    return make_figure(filled / len(missing), "", len(missing), comparison=AT_LEAST, slices=became)
+    return make_metric(filled / len(missing), "", len(missing), comparison=AT_LEAST, slices=became)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.quality.figure import Figure, make_figure, not_measured
+from linumpy.quality.accuracy_metric import AccuracyMetric, make_metric, not_measured
 from linumpy.quality.run import Run
 from linumpy.quality.truth import TISSUE_CLASS, Truth
 from linumpy.tiles.positions import MeasuredPair
@@ -15,7 +15,7 @@ TARGET = 0.02
 MIN_TISSUE_SHARE = 0.25
 
 
-def seams(run: Run, truth: Truth, classes: Any | None = None) -> Figure:
+def seams(run: Run, truth: Truth, classes: Any | None = None) -> AccuracyMetric:
     """Return ``seams``: median |ln(brightness of one tile / of the other)| over their overlap.
 
     Counted are accepted pairs whose overlap holds tissue, by the truth's classes, in at least
@@ -46,7 +46,7 @@ def seams(run: Run, truth: Truth, classes: Any | None = None) -> Figure:
                 skipped += 1
                 continue
             ratios.append(abs(ratio))
-    return make_figure(
+    return make_metric(
         float(np.median(ratios)) if ratios else None,
         "",
         len(ratios),

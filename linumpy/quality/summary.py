@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from linumpy.core.errors import InputError
-from linumpy.quality.figure import Figure, format_table
+from linumpy.quality.accuracy_metric import AccuracyMetric, format_table
 from linumpy.quality.run import Run
 
 
@@ -24,8 +24,8 @@ def summarize_run(path: Path | str) -> str:
         raise InputError(f"{path}: no brain (*.ome.zarr) in it; expected a finished run")
     lines = []
     if run.accuracy is not None:
-        figures = {name: Figure.from_json(entry) for name, entry in run.accuracy.items()}
-        lines += [format_table(figures), ""]
+        metrics = {name: AccuracyMetric.from_json(entry) for name, entry in run.accuracy.items()}
+        lines += [format_table(metrics), ""]
     places = {
         "Brain": brain,
         "Report": path / "report.html",

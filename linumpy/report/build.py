@@ -19,7 +19,7 @@ from linumpy.core.log import logger
 from linumpy.geometry.orientation import parse_orientation
 from linumpy.io.anatomy import stated_orientation
 from linumpy.io.previews import shrink
-from linumpy.quality.figure import AT_LEAST
+from linumpy.quality.accuracy_metric import AT_LEAST
 from linumpy.quality.run import Run, TileRegistration
 from linumpy.records.timing import Task, find_trace, read_trace, tasks_of
 from linumpy.report.collect import RunInfo, SliceRecord, read_info, slice_records

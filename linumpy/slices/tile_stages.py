@@ -12,7 +12,7 @@ from linumpy.core.device import to_host
 from linumpy.core.errors import InputError
 from linumpy.geometry.detect_focal_curvature import (
     FocalCurvature,
-    detect_focal_curvature,
+    correct_focal_curvature,
     fit_focal_curvature,
 )
 from linumpy.geometry.interface import find_tissue_interface
@@ -176,7 +176,7 @@ class DetectFocalCurvature(FieldStage):
     def apply(self, tile: Tile) -> Tile:
         """Move the A-lines."""
         surface = self.model.surface_um / np.float32(self._voxel_um[0])
-        data, valid = detect_focal_curvature(tile.data, surface, tile.valid)
+        data, valid = correct_focal_curvature(tile.data, surface, tile.valid)
         return Tile(tile.key, data, valid)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linumpy.core.device import CPU, Device, is_device_array, to_device, to_host
-from linumpy.geometry.detect_focal_curvature import detect_focal_curvature
+from linumpy.geometry.detect_focal_curvature import correct_focal_curvature
 from linumpy.geometry.interface import find_tissue_interface
 from linumpy.geometry.resample import apply_axis_weights, axis_weights, resample_masked
 from linumpy.intensity.fix_illumination_3d import brightness_map, fix_illumination_3d
@@ -148,7 +148,7 @@ def test_shifts_are_the_hosts_to_the_bit(rng, shape, kind):
     surface[::2] = np.round(surface[::2])
     surface.flat[0] = 3 * shape[0]
     host, device = on_both(
-        detect_focal_curvature,
+        correct_focal_curvature,
         rng.random(shape, dtype=np.float32),
         surface,
         masks(rng, shape)[kind],
@@ -263,7 +263,7 @@ def test_offsets_beyond_32_bits():
     small = to_host(apply_axis_weights(tile, matrices))
     cut = matrices[0][:, -11:]
     close(small, apply_axis_weights(to_host(end), [cut, *matrices[1:]]))
-    moved, _ = detect_focal_curvature(tile, np.full(shape[1:], 2.0, np.float32))
+    moved, _ = correct_focal_curvature(tile, np.full(shape[1:], 2.0, np.float32))
     assert bool((moved[-13:-2] == end).all())
     del moved
     tile[:-5] = 1

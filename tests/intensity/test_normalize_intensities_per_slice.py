@@ -10,7 +10,7 @@ from linumpy.intensity.normalize_intensities_per_slice import (
     solve_normalization,
 )
 from linumpy.intensity.quantiles import float_histogram
-from linumpy.metrics.figures import StageMetrics
+from linumpy.metrics.stage_metrics import StageMetrics
 from linumpy.metrics.stages import normalize_intensities_per_slice as stage_figures
 
 

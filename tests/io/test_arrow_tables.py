@@ -8,6 +8,7 @@ import pytest
 from linumpy.core.errors import InputError
 from linumpy.io.models import save_model
 from linumpy.io.tables import SliceConfig, XYShift, write_shifts, write_slice_config
+from linumpy.quality.accuracy_metric import AT_LEAST, make_metric, not_measured
 from linumpy.quality.arrow_tables import (
     arrow_table,
     figures_table,
@@ -15,7 +16,6 @@ from linumpy.quality.arrow_tables import (
     slice_config_table,
     tile_positions_table,
 )
-from linumpy.quality.figure import AT_LEAST, make_figure, not_measured
 from linumpy.quality.run import Run
 from linumpy.tiles.positions import TileRegistration
 
@@ -97,10 +97,10 @@ def test_tile_positions_from_the_model_and_from_its_file(tmp_path):
 
 def test_figures_with_what_was_not_measured():
     figures = {
-        "tiles": make_figure(0.2, "px", 48, target=0.25),
-        "overlap": make_figure(0.9, "", 12, target=0.95, comparison=AT_LEAST),
+        "tiles": make_metric(0.2, "px", 48, target=0.25),
+        "overlap": make_metric(0.9, "", 12, target=0.95, comparison=AT_LEAST),
         "drift": not_measured("no truth", "px", target=2.0),
-        "sharpness": make_figure(1.25, "", 3),
+        "sharpness": make_metric(1.25, "", 3),
     }
     batch = pa.record_batch(figures_table(figures))
     assert batch["figure"].to_pylist() == list(figures)
@@ -113,7 +113,7 @@ def test_tables_without_rows_keep_their_types():
     for table, filled in (
         (shifts_table([]), shifts_table(SHIFTS)),
         (slice_config_table([]), slice_config_table([SliceConfig(1)])),
-        (figures_table({}), figures_table({"a": make_figure(1.0, "px", 1)})),
+        (figures_table({}), figures_table({"a": make_metric(1.0, "px", 1)})),
     ):
         assert pa.record_batch(table).num_rows == 0
         assert pa.schema(table) == pa.schema(filled)

@@ -15,7 +15,7 @@ from linumpy.io.tables import (
     write_slice_config,
 )
 from linumpy.mosaic.analyze_shifts import analyze_shifts, drift_mm
-from linumpy.mosaic.detect_rehoming import detect_rehoming, make_report, stamp_rehoming
+from linumpy.mosaic.detect_rehoming import correct_rehoming, make_report, stamp_rehoming
 from linumpy.stage_params.gaps import RehomingParams, ShiftAnalysisParams
 
 PARAMS = RehomingParams()
@@ -50,7 +50,7 @@ def test_a_slice_that_springs_out_and_back_is_put_between_its_neighbours(seed):
     angle = rng.uniform(0, 2 * np.pi)
     glitched = true.copy()
     glitched[7] += 1.2 * np.array([np.cos(angle), np.sin(angle)])
-    cleaned, events = detect_rehoming(table(glitched), PARAMS)
+    cleaned, events = correct_rehoming(table(glitched), PARAMS)
     assert [(e.slice_id, e.kind) for e in events] == [(7, "spike")]
     found = positions_of(cleaned) + true[0]
     np.testing.assert_allclose(np.delete(found, 7, axis=0), np.delete(true, 7, axis=0), atol=1e-9)
@@ -70,14 +70,14 @@ def test_what_a_return_leaves_is_motion_and_is_kept(walk):
     """The return of a spike may be a little more or less: what comes after is where it is."""
     walk[8:] += (0.3, 0.0)
     walk[7] += (1.2, 0.0)
-    cleaned, _ = detect_rehoming(table(walk), PARAMS)
+    cleaned, _ = correct_rehoming(table(walk), PARAMS)
     found = positions_of(cleaned) + walk[0]
     np.testing.assert_allclose(found[8:], walk[8:], atol=1e-9)
 
 
 def test_a_missing_slice_makes_the_way_to_the_next_longer():
     positions = [(0, 0), (0.1, 0), (1.5, 0), (0.4, 0)]
-    cleaned, events = detect_rehoming(table(positions, [0, 1, 2, 4]), PARAMS)
+    cleaned, events = correct_rehoming(table(positions, [0, 1, 2, 4]), PARAMS)
     assert [e.slice_id for e in events] == [2]
     np.testing.assert_allclose(positions_of(cleaned)[2], (0.2, 0))
 
@@ -85,7 +85,7 @@ def test_a_missing_slice_makes_the_way_to_the_next_longer():
 def test_a_large_step_that_stays_is_kept_and_not_believed(walk):
     walk[9:] += (0.9, -0.7)
     shifts = table(walk)
-    cleaned, events = detect_rehoming(shifts, PARAMS)
+    cleaned, events = correct_rehoming(shifts, PARAMS)
     assert [(e.slice_id, e.kind, e.mended) for e in events] == [(9, "large_step", False)]
     assert [s.moving_id for s in cleaned if not s.reliable] == [9]
     np.testing.assert_array_equal(positions_of(cleaned), positions_of(shifts))
@@ -97,27 +97,27 @@ def test_whole_tiles_are_taken_off_each_axis_by_itself(walk):
     moved[5:] += (2 * FOV_MM, 0)
     moved[12:] += (0, -FOV_MM)
     params = RehomingParams(tile_fov_mm=FOV_MM, tile_fov_tolerance=0.2)
-    cleaned, events = detect_rehoming(table(moved), params)
+    cleaned, events = correct_rehoming(table(moved), params)
     assert [(e.slice_id, e.kind) for e in events] == [(5, "tile_step"), (12, "tile_step")]
     np.testing.assert_allclose(positions_of(cleaned) + walk[0], walk, atol=1e-9)
     assert all(s.reliable for s in cleaned)
-    untouched, events = detect_rehoming(table(moved), PARAMS)
+    untouched, events = correct_rehoming(table(moved), PARAMS)
     assert [e.kind for e in events] == ["large_step", "large_step"]
     near = RehomingParams(tile_fov_mm=FOV_MM, tile_fov_tolerance=0.001)
-    assert {e.kind for e in detect_rehoming(table(moved), near)[1]} == {"large_step"}
+    assert {e.kind for e in correct_rehoming(table(moved), near)[1]} == {"large_step"}
     np.testing.assert_array_equal(positions_of(untouched), positions_of(table(moved)))
 
 
 def test_what_the_metadata_said_is_not_overwritten(walk):
     """A change of the tile grid stays a reason for doubt, however small the step."""
-    cleaned, _ = detect_rehoming(table(walk, unreliable=(3,)), PARAMS)
+    cleaned, _ = correct_rehoming(table(walk, unreliable=(3,)), PARAMS)
     assert [s.moving_id for s in cleaned if not s.reliable] == [3]
 
 
 def test_neighbouring_spikes_are_told_apart(walk):
     walk[4] += (1.5, 0)
     walk[6] += (0, -1.1)
-    _, events = detect_rehoming(table(walk), PARAMS)
+    _, events = correct_rehoming(table(walk), PARAMS)
     assert [(e.slice_id, e.kind) for e in events] == [(4, "spike"), (6, "spike")]
 
 
@@ -125,7 +125,7 @@ def test_a_spike_beside_a_lasting_step(walk):
     """The pair that undoes itself best is the spike; the step before it stays."""
     walk[5:] += (2.0, 0.0)
     walk[6] += (0.0, 1.4)
-    cleaned, events = detect_rehoming(table(walk), PARAMS)
+    cleaned, events = correct_rehoming(table(walk), PARAMS)
     assert [(e.slice_id, e.kind) for e in events] == [(5, "large_step"), (6, "spike")]
     np.testing.assert_allclose(positions_of(cleaned)[7:] + walk[0], walk[7:], atol=1e-9)
 
@@ -133,7 +133,7 @@ def test_a_spike_beside_a_lasting_step(walk):
 def test_the_clearest_pair_is_the_spike():
     """A lasting step of 1 mm that the way out of a spike nearly undoes."""
     positions = [(0, 0), (0, 0), (1.0, 0), (0.3, 0), (1.02, 0), (1.02, 0)]
-    cleaned, events = detect_rehoming(table(positions), PARAMS)
+    cleaned, events = correct_rehoming(table(positions), PARAMS)
     assert [(e.slice_id, e.kind) for e in events] == [(2, "large_step"), (3, "spike")]
     np.testing.assert_allclose(positions_of(cleaned)[3], (1.01, 0))
 
@@ -141,13 +141,13 @@ def test_the_clearest_pair_is_the_spike():
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_short_tables_pass(n):
     shifts = table(np.zeros((n + 1, 2)))
-    assert detect_rehoming(shifts, PARAMS) == (shifts, ())
+    assert correct_rehoming(shifts, PARAMS) == (shifts, ())
 
 
 def test_cleaning_twice_changes_nothing(walk):
     walk[7] += (1.2, 0.4)
-    cleaned, _ = detect_rehoming(table(walk), PARAMS)
-    again, events = detect_rehoming(cleaned, PARAMS)
+    cleaned, _ = correct_rehoming(table(walk), PARAMS)
+    again, events = correct_rehoming(cleaned, PARAMS)
     assert again == cleaned and events == ()
 
 
@@ -155,7 +155,7 @@ def test_the_table_of_slices_is_stamped(walk):
     walk[7] += (1.2, 0.4)
     walk[12:] += (0.9, 0)
     rows = [SliceConfig(i, use=i != 4) for i in range(20) if i != 3]
-    cleaned, events = detect_rehoming(table(walk), PARAMS)
+    cleaned, events = correct_rehoming(table(walk), PARAMS)
     stamped = {row.slice_id: row for row in stamp_rehoming(rows, cleaned, events)}
     assert 3 not in stamped and stamped[4].use is False
     assert [i for i, row in stamped.items() if row.rehomed] == [7]

@@ -1,11 +1,11 @@
-"""The figure of landmarks in the atlas, with errors that are planted."""
+"""The metric of landmarks in the atlas, with errors that are planted."""
 
 import json
 
 import numpy as np
 import pytest
 
-from linumpy.quality.atlas import atlas_figures, in_brain_um, landmarks_um
+from linumpy.quality.atlas import atlas_metrics, in_brain_um, landmarks_um
 from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
 from linumpy.quality.truth import load_truth
@@ -36,17 +36,17 @@ def aligned(synthetic, tmp_path):
     return run_path, truth, block_to_atlas @ brain_to_block
 
 
-def figure(aligned, error=None):
+def metric(aligned, error=None):
     run_path, truth, matrix = aligned
     moved = matrix.copy()
     moved[:3, 3] += 0 if error is None else error
     record = {"matrix": moved.tolist(), "orientation": "PRS", "scale": [1.0, 1.0, 1.0]}
     (run_path / "models" / "align_to_ras.json").write_text(json.dumps(record))
-    return atlas_figures(Run(run_path), truth)["atlas_landmark_voxel"]
+    return atlas_metrics(Run(run_path), truth)["atlas_landmark_voxel"]
 
 
 def test_an_exact_transform_has_no_error(aligned):
-    found = figure(aligned)
+    found = metric(aligned)
     assert found.value == pytest.approx(0, abs=1e-6)
     assert found.passed
     assert found.n > 3000
@@ -54,13 +54,13 @@ def test_an_exact_transform_has_no_error(aligned):
 
 
 def test_errors_are_counted_in_voxels_of_the_atlas(aligned):
-    found = figure(aligned, (60.0, -20.0, 30.0))
+    found = metric(aligned, (60.0, -20.0, 30.0))
     assert found.value == pytest.approx(np.sqrt(2**2 + 1 + 3**2))
     assert found.passed is False
     assert found.details["mean_superior"] == pytest.approx(2)
     assert found.details["mean_anterior"] == pytest.approx(-1)
     assert found.details["mean_right"] == pytest.approx(3)
-    assert figure(aligned, (30.0, 0.0, 0.0)).passed
+    assert metric(aligned, (30.0, 0.0, 0.0)).passed
 
 
 def test_landmarks_are_tissue_all_over_the_block(aligned):
@@ -83,10 +83,10 @@ def test_frames_are_turned_back(rng):
 
 def test_a_run_without_alignment_misses_nothing(aligned):
     run_path, truth, _ = aligned
-    found = atlas_figures(Run(run_path), truth)["atlas_landmark_voxel"]
+    found = atlas_metrics(Run(run_path), truth)["atlas_landmark_voxel"]
     assert found.value is None
     assert found.target is None
-    figure(aligned)
+    metric(aligned)
     (truth.path / "atlas.json").unlink()
-    found = atlas_figures(Run(run_path), truth)["atlas_landmark_voxel"]
+    found = atlas_metrics(Run(run_path), truth)["atlas_landmark_voxel"]
     assert "atlas.json" in found.details["reason"]

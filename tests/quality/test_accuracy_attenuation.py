@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linumpy.io.models import save_model
-from linumpy.quality.attenuation import attenuation_figures
+from linumpy.quality.attenuation import attenuation_metrics
 from linumpy.quality.axial import axial_flatness
 from linumpy.quality.run import Run
 from linumpy.quality.truth import load_truth
@@ -64,10 +64,10 @@ def write_mu(folder, mu):
 
 
 def test_exact_coefficients_have_no_error(exact):
-    figures = attenuation_figures(Run(exact[0]), load_truth(exact[1]))
-    assert list(figures) == ["attenuation_grey_percent", "attenuation_white_percent"]
-    for figure in figures.values():
-        assert figure.value == pytest.approx(0, abs=0.1) and figure.passed and figure.n > 1000
+    metrics = attenuation_metrics(Run(exact[0]), load_truth(exact[1]))
+    assert list(metrics) == ["attenuation_grey_percent", "attenuation_white_percent"]
+    for metric in metrics.values():
+        assert metric.value == pytest.approx(0, abs=0.1) and metric.passed and metric.n > 1000
 
 
 def test_the_median_error_is_told_by_class(exact, synthetic):
@@ -80,8 +80,8 @@ def test_the_median_error_is_told_by_class(exact, synthetic):
         # The face lies a plane lower than the volume begins, which does not count.
         wrong = np.concatenate([np.zeros_like(wrong[:1]), wrong[:-1]])
         write_mu(folder, wrong)
-    figures = attenuation_figures(Run(exact[0]), load_truth(exact[1]))
-    grey, white = figures.values()
+    metrics = attenuation_metrics(Run(exact[0]), load_truth(exact[1]))
+    grey, white = metrics.values()
     assert grey.value == pytest.approx(20, abs=0.2) and grey.passed is False
     assert grey.details["signed"] < 0 and grey.details["true_per_mm"] == pytest.approx(1.6)
     assert white.value == pytest.approx(0, abs=0.1)
@@ -100,11 +100,11 @@ def test_what_lies_under_debris_does_not_count(exact, synthetic):
         at = (np.arange(SIDE // 4) + 0.5) * 4 * synthetic.VOXEL_UM - SIDE * synthetic.VOXEL_UM / 2
         mu[:, np.hypot(at[:, None], at) < 280] *= 3
         write_mu(folder, mu)
-    spoilt = attenuation_figures(Run(exact[0]), load_truth(exact[1]))
-    assert max(figure.value for figure in spoilt.values()) > 1
+    spoilt = attenuation_metrics(Run(exact[0]), load_truth(exact[1]))
+    assert max(metric.value for metric in spoilt.values()) > 1
     (exact[1] / "truth.json").write_text(json.dumps(record))
-    for figure in attenuation_figures(Run(exact[0]), load_truth(exact[1])).values():
-        assert figure.value == pytest.approx(0, abs=0.1) and figure.n > 100
+    for metric in attenuation_metrics(Run(exact[0]), load_truth(exact[1])).values():
+        assert metric.value == pytest.approx(0, abs=0.1) and metric.n > 100
 
 
 def test_mixtures_have_a_mixtures_coefficient(exact, synthetic):
@@ -113,7 +113,7 @@ def test_mixtures_have_a_mixtures_coefficient(exact, synthetic):
     half = np.sqrt((100.0**2 + 160.0**2) / 2)
     image = np.full((40, 44, 44), half, "f4")
     synthetic.write_volume(exact[1] / "clean.ome.zarr", image, 25.0, (-50.0, -50.0, -50.0))
-    grey, white = attenuation_figures(Run(exact[0]), truth).values()
+    grey, white = attenuation_metrics(Run(exact[0]), truth).values()
     assert grey.details["true_per_mm"] == pytest.approx(2.0)
     assert white.value == pytest.approx(20, abs=0.2)
 
@@ -127,7 +127,7 @@ def test_the_truth_of_attenuation_is_its_volume_where_there_is_one(exact, synthe
     synthetic.write_volume(
         truth.mu_path, np.full(shape, 3.0, "f4"), 25.0, open_corner(truth.clean_path)
     )
-    grey, white = attenuation_figures(Run(exact[0]), truth).values()
+    grey, white = attenuation_metrics(Run(exact[0]), truth).values()
     assert grey.details["true_per_mm"] == white.details["true_per_mm"] == pytest.approx(3.0)
     assert grey.details["signed"] == pytest.approx(100 * (1.6 / 3 - 1), abs=0.2)
 
@@ -140,9 +140,9 @@ def open_corner(path):
 
 
 def test_flat_tissue_is_flat_whatever_normalisation_took_off(exact):
-    figure = axial_flatness(Run(exact[0]), load_truth(exact[1]))
-    assert figure.value == pytest.approx(0, abs=0.1) and figure.passed
-    assert len(figure.details["ratio"]) == 7
+    metric = axial_flatness(Run(exact[0]), load_truth(exact[1]))
+    assert metric.value == pytest.approx(0, abs=0.1) and metric.passed
+    assert len(metric.details["ratio"]) == 7
 
 
 def test_a_slope_along_depth_is_told(exact, synthetic):
@@ -158,18 +158,18 @@ def test_a_slope_along_depth_is_told(exact, synthetic):
         corner = np.array(image.translation_um) - synthetic.VOXEL_UM / 2
         synthetic.write_volume(path, tilted, synthetic.VOXEL_UM, tuple(corner),
                                np.asarray(image.valid))  # fmt: skip
-    figure = axial_flatness(Run(exact[0]), load_truth(exact[1]))
+    metric = axial_flatness(Run(exact[0]), load_truth(exact[1]))
     steps = 20 + 50 * (np.arange(7) + 0.5)
     expected = 1.075 - 0.15 * (steps - 6.25) / (29 * 12.5)
-    assert figure.value == pytest.approx(100 * np.abs(expected / expected.mean() - 1).max(), abs=1)
-    assert figure.passed is False
+    assert metric.value == pytest.approx(100 * np.abs(expected / expected.mean() - 1).max(), abs=1)
+    assert metric.passed is False
 
 
 def test_without_models_nothing_is_measured(folders):
     run, truth = Run(folders[0]), load_truth(folders[1])
-    figures = {**attenuation_figures(run, truth), "flat": axial_flatness(run, truth)}
-    for figure in figures.values():
-        assert figure.value is None and figure.target is not None and "reason" in figure.details
+    metrics = {**attenuation_metrics(run, truth), "flat": axial_flatness(run, truth)}
+    for metric in metrics.values():
+        assert metric.value is None and metric.target is not None and "reason" in metric.details
 
 
 def test_the_saved_model_is_what_is_read(exact, synthetic):
@@ -180,6 +180,6 @@ def test_the_saved_model_is_what_is_read(exact, synthetic):
     mu = np.load(folder / "compensate_attenuation.npz")["mu_per_mm"] * np.float16(1.5)
     model = Attenuation(1, "li", 1.0, 0.05, (12.5,) * 3, 4, mu, np.zeros((2, 2), "u2"), [], 2.0, 1)
     save_model(folder, "compensate_attenuation", model)
-    grey, _ = attenuation_figures(Run(exact[0]), load_truth(exact[1])).values()
+    grey, _ = attenuation_metrics(Run(exact[0]), load_truth(exact[1])).values()
     assert grey.details["slices"][1] == pytest.approx(50, abs=0.5)
     assert grey.details["slices"][0] == pytest.approx(0, abs=0.1)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from linumpy.core.errors import InputError, OutputExistsError
+from linumpy.quality.accuracy_metric import AT_LEAST, format_table, make_metric, not_measured, plain
 from linumpy.quality.evaluate import ORDER, evaluate, failed
-from linumpy.quality.figure import AT_LEAST, format_table, make_figure, not_measured, plain
 from linumpy.quality.ideal import build_ideal_run
 from linumpy.quality.run import Run
 from linumpy.quality.truth import load_truth
@@ -93,7 +93,7 @@ def test_models_of_the_ideal_run_are_true(wrong_run: Folders, tmp_path: Path) ->
         ("grid2", "slice_z02.ome.zarr"),
         "ideal.ome.zarr",
     ]
-    wrong, right = _model_figures(run, truth), _model_figures(ideal, truth)
+    wrong, right = _model_metrics(run, truth), _model_metrics(ideal, truth)
     for name in wrong:
         assert wrong[name] > 0.3, name
         assert right[name] == pytest.approx(0, abs=2e-5), name
@@ -103,19 +103,19 @@ def test_models_of_the_ideal_run_are_true(wrong_run: Folders, tmp_path: Path) ->
     assert ideal.slice_registration.offset_um[1][1:].tolist() == [0.0, 0.0]
 
 
-def _model_figures(run: Run, truth: object) -> dict[str, float]:
-    from linumpy.quality.fields import field_figures
+def _model_metrics(run: Run, truth: object) -> dict[str, float]:
+    from linumpy.quality.fields import field_metrics
     from linumpy.quality.interface import slice_interface
     from linumpy.quality.positions import slice_positions, tile_positions
 
     found = {
         **tile_positions(run, truth),
         **slice_positions(run, truth),
-        **field_figures(run, truth),
+        **field_metrics(run, truth),
         "interface_voxel": slice_interface(run, truth),
     }
     found.pop("prior_only_tiles_px")
-    return {name: figure.value for name, figure in found.items()}
+    return {name: metric.value for name, metric in found.items()}
 
 
 def test_ideal_run_needs_every_grid(folders: Folders, tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_script_writes_every_figure_and_a_table(
     main(run, truth, output, "--ideal", tmp_path / "ideal")
     record = json.loads(output.read_text())
     assert tuple(record) == ORDER
-    for figure in record.values():
-        assert {"value", "unit", "target", "n", "passed"} <= set(figure)
+    for metric in record.values():
+        assert {"value", "unit", "target", "n", "passed"} <= set(metric)
     assert record["tile_positions_px"]["passed"] is True
     assert record["correlation"]["value"] == pytest.approx(1)
     assert record["interface_aline_voxel"]["value"] is None
@@ -198,16 +198,16 @@ def test_folders_that_hold_nothing_are_refused(folders: Folders, tmp_path: Path)
 
 
 def test_figures_know_their_side_of_the_target() -> None:
-    assert make_figure(0.25, "px", 1, target=0.25).passed is True
-    assert make_figure(0.26, "px", 1, target=0.25).passed is False
-    assert make_figure(0.94, "", 1, target=0.95, comparison=AT_LEAST).passed is False
-    assert make_figure(0.96, "", 1, target=0.95, comparison=AT_LEAST).passed is True
-    assert make_figure(1.0, "px", 3).passed is None
-    assert make_figure(float("nan"), "px", 3, target=1).value is None
-    assert make_figure(1.0, "px", 0, target=1).value is None
-    figures = {"a": make_figure(2, "", 1, target=1), "b": not_measured("why", "", target=1)}
-    assert failed({**figures, "c": make_figure(2, "", 1)}) == ["a", "b"]
-    assert "not measured" in format_table(figures)
+    assert make_metric(0.25, "px", 1, target=0.25).passed is True
+    assert make_metric(0.26, "px", 1, target=0.25).passed is False
+    assert make_metric(0.94, "", 1, target=0.95, comparison=AT_LEAST).passed is False
+    assert make_metric(0.96, "", 1, target=0.95, comparison=AT_LEAST).passed is True
+    assert make_metric(1.0, "px", 3).passed is None
+    assert make_metric(float("nan"), "px", 3, target=1).value is None
+    assert make_metric(1.0, "px", 0, target=1).value is None
+    metrics = {"a": make_metric(2, "", 1, target=1), "b": not_measured("why", "", target=1)}
+    assert failed({**metrics, "c": make_metric(2, "", 1)}) == ["a", "b"]
+    assert "not measured" in format_table(metrics)
 
 
 def test_details_become_plain_json() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.quality.fields import field_figures, flat_field, focal_surface, remove_plane
+from linumpy.quality.fields import field_metrics, flat_field, focal_surface, remove_plane
 from linumpy.quality.resample import average_plane, average_volume, overlap_weights
 from linumpy.quality.run import Run
 from linumpy.quality.truth import load_truth
@@ -19,7 +19,7 @@ LENGTHS = st.floats(0.5, 20)
 
 
 def test_exact_run_has_no_error(folders: tuple[Path, Path]) -> None:
-    found = field_figures(Run(folders[0]), load_truth(folders[1]))
+    found = field_metrics(Run(folders[0]), load_truth(folders[1]))
     # The models are float32.
     assert found["focal_surface_voxel"].value == pytest.approx(0, abs=1e-6)
     assert found["flat_field_percent"].value == pytest.approx(0, abs=1e-4)
@@ -40,9 +40,9 @@ def test_plane_and_piston_change_nothing(coefficients: list[float]) -> None:
 def test_focal_error_is_the_rms_of_what_no_plane_explains() -> None:
     rows = np.linspace(-1, 1, 201)[:, None]
     bowl = np.broadcast_to(rows**2, (201, 7))
-    figure = focal_surface(30 * bowl, np.zeros((201, 7)), 10.0)
+    metric = focal_surface(30 * bowl, np.zeros((201, 7)), 10.0)
     # x² without its mean has the standard deviation sqrt(4/45) on −1 … 1.
-    assert figure.value == pytest.approx(3 * np.sqrt(4 / 45), rel=0.02)
+    assert metric.value == pytest.approx(3 * np.sqrt(4 / 45), rel=0.02)
     np.testing.assert_allclose(remove_plane(5 + 3 * rows + np.zeros((201, 7))), 0, atol=1e-12)
 
 

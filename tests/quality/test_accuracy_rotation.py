@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linumpy.quality.ideal import frame_shifts_um, true_offset_um
-from linumpy.quality.pairs import pair_errors, pair_figures, roc_auc
+from linumpy.quality.pairs import pair_errors, pair_metrics, roc_auc
 from linumpy.quality.positions import slice_positions, tile_positions
 from linumpy.quality.rotation import lateral_frame, turn_volume
 from linumpy.quality.run import Run
@@ -30,7 +30,7 @@ def turned(synthetic: ModuleType, tmp_path: Path) -> Folders:
     return tmp_path / "run", tmp_path / "truth"
 
 
-def figures(folders: Folders) -> dict:
+def metrics(folders: Folders) -> dict:
     run, truth = Run(folders[0]), load_truth(folders[1])
     return {**tile_positions(run, truth), **slice_positions(run, truth)}
 
@@ -40,7 +40,7 @@ def registration_json(folders: Folders) -> Path:
 
 
 def test_an_exact_run_of_turned_slices_has_no_error(turned: Folders) -> None:
-    found = figures(turned)
+    found = metrics(turned)
     for name in ("tile_positions_px", "slice_xy_px", "slice_rotation_deg", "slice_drift_px"):
         assert found[name].value == pytest.approx(0, abs=1e-9), name
     assert found["slice_rotation_deg"].n == 2 and found["slice_drift_px"].n == 3
@@ -54,9 +54,9 @@ def test_planted_turns_give_the_planted_rms(turned: Folders, synthetic: ModuleTy
         record["slices"][2]["rotation_deg"] -= 0.4
 
     synthetic.edit_json(registration_json(turned), plant)
-    figure = figures(turned)["slice_rotation_deg"]
-    assert figure.value == pytest.approx(np.sqrt((0.09 + 0.16) / 2))
-    assert figure.passed is False
+    metric = metrics(turned)["slice_rotation_deg"]
+    assert metric.value == pytest.approx(np.sqrt((0.09 + 0.16) / 2))
+    assert metric.passed is False
 
 
 def test_drift_is_what_is_left_of_planted_shifts(turned: Folders, synthetic: ModuleType) -> None:
@@ -67,12 +67,12 @@ def test_drift_is_what_is_left_of_planted_shifts(turned: Folders, synthetic: Mod
             entry["offset_um"][1:] = (np.array(entry["offset_um"][1:]) + shift).tolist()
 
     synthetic.edit_json(registration_json(turned), plant)
-    figure = figures(turned)["slice_drift_px"]
+    metric = metrics(turned)["slice_drift_px"]
     # The brain lies turned in the block as its reference slice does.
     angle = np.deg2rad(TURNS[1])
     block = shifts @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     left = (block - block.mean(axis=0)) / synthetic.VOXEL_UM
-    assert figure.value == pytest.approx(np.sqrt((left**2).mean(axis=0)).max())
+    assert metric.value == pytest.approx(np.sqrt((left**2).mean(axis=0)).max())
 
 
 def test_positions_that_a_table_corrected_are_judged_corrected(
@@ -89,9 +89,9 @@ def test_positions_that_a_table_corrected_are_judged_corrected(
         record["slices"][2]["moved_um"] = [900.0, -300.0]
 
     synthetic.edit_json(turned[0] / "models/z02/register_tiles.json", misreport)
-    assert figures(turned)["slice_xy_px"].value > 50
+    assert metrics(turned)["slice_xy_px"].value > 50
     synthetic.edit_json(registration_json(turned), mend)
-    assert figures(turned)["slice_xy_px"].value == pytest.approx(0, abs=1e-9)
+    assert metrics(turned)["slice_xy_px"].value == pytest.approx(0, abs=1e-9)
 
 
 def test_true_offsets_make_an_exact_registration(turned: Folders, synthetic: ModuleType) -> None:
@@ -188,12 +188,12 @@ def test_confidence_that_tells_errors_has_an_auc_of_one(
     turned: Folders, synthetic: ModuleType
 ) -> None:
     planted = plant_pairs(turned, synthetic, np.random.default_rng(2), 24)
-    figure = pair_figures(Run(turned[0]), load_truth(turned[1]))["pair_confidence_auc"]
-    assert figure.value == 1 and figure.passed and figure.n == 24
+    metric = pair_metrics(Run(turned[0]), load_truth(turned[1]))["pair_confidence_auc"]
+    assert metric.value == 1 and metric.passed and metric.n == 24
     good = np.array(planted[::2])
-    assert figure.details["accepted_rms_px"] == pytest.approx(np.sqrt((good**2).mean(0)).max())
+    assert metric.details["accepted_rms_px"] == pytest.approx(np.sqrt((good**2).mean(0)).max())
     plant_pairs(turned, synthetic, np.random.default_rng(2), 4)
-    few = pair_figures(Run(turned[0]), load_truth(turned[1]))["pair_confidence_auc"]
+    few = pair_metrics(Run(turned[0]), load_truth(turned[1]))["pair_confidence_auc"]
     assert few.value is None and "it takes 3 of both" in few.details["reason"]
 
 

@@ -22,9 +22,9 @@ from linumpy.intensity.compensate_psf import AxialResponse, no_response
 from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.intensity.normalize_intensities_per_slice import Normalization
 from linumpy.io.models import save_model
-from linumpy.metrics.figures import StageMetrics
 from linumpy.metrics.limits import LIMITS, Limits, worst
 from linumpy.metrics.readers import READERS
+from linumpy.metrics.stage_metrics import StageMetrics
 from linumpy.metrics.stages import measure
 from linumpy.mosaic.detect_rehoming import RehomingReport
 from linumpy.quality.assess_slice_quality import SliceQuality
@@ -299,7 +299,7 @@ def test_uneven_cuts_are_named() -> None:
      (0.03, 0.02, "ok"), (0.004, 0.0001, "ok")],
 )  # fmt: skip
 def test_steps_that_are_all_off_are_a_finding(scale: float, sigma: float, status: str) -> None:
-    """Seen to fail where the figure is 0."""
+    """Seen to fail where the metric is 0."""
     found = _registered([0, 0, 0], depth_scale=scale, depth_scale_sigma=sigma)
     assert found.metrics["depth_scale"].status == status
     said = [text for text in found.warnings if "axial resolution or slicing interval" in text]

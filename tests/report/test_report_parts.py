@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linumpy.metrics.figures import StageMetrics
+from linumpy.metrics.stage_metrics import StageMetrics
 from linumpy.quality.run import PRIOR_ONLY, Run, SliceRegistration
 from linumpy.records.timing import (
     by_stage,

@@ -32,8 +32,8 @@ _EDGE = 1e-6
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A grid along the atlas' axes (superior, anterior, right).
+class AtlasLattice:
+    """Voxels along the atlas' axes (superior, anterior, right).
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Grid:
         return matrix
 
 
-def output_grid(shape: Sequence[int], index_to_um: np.ndarray, matrix: np.ndarray) -> Grid:
+def output_grid(shape: Sequence[int], index_to_um: np.ndarray, matrix: np.ndarray) -> AtlasLattice:
     """Return the grid that holds a whole brain in the atlas' space.
 
     Voxels keep their size along the axis nearest to theirs, and their corners lie at whole
@@ -80,7 +80,7 @@ def output_grid(shape: Sequence[int], index_to_um: np.ndarray, matrix: np.ndarra
     last = [math.ceil(x / v - _EDGE) for x, v in zip(reached.max(axis=1), voxel, strict=True)]
     size = tuple(max(1, b - a) for a, b in zip(first, last, strict=True))
     corner = tuple(a * v for a, v in zip(first, voxel, strict=True))
-    return Grid(size, voxel, corner)  # type: ignore[arg-type]
+    return AtlasLattice(size, voxel, corner)  # type: ignore[arg-type]
 
 
 def apply_to_volume(
@@ -92,7 +92,7 @@ def apply_to_volume(
     resolutions_um: Sequence[float],
     overwrite: bool = False,
     device: Device = CPU,
-) -> Grid:
+) -> AtlasLattice:
     """Resample the finest level of a volume into the atlas' space.
 
     Parameters

@@ -109,7 +109,7 @@ def find_gap(upper: Neighbour, lower: Neighbour, axial_um: float, params: Interp
 
 
 @dataclass(frozen=True)
-class Grid:
+class Lattice:
     """Pixels of the common frame.
 
     Attributes
@@ -132,14 +132,14 @@ class Grid:
         pixel = np.asarray(self.pixel_um)
         return planar(np.diag(pixel), self.corner_um + pixel / 2)
 
-    def reduced(self, factor: int) -> Grid:
+    def reduced(self, factor: int) -> Lattice:
         """Return the same extent with pixels `factor` times as large."""
         n1, n2 = (-(-n // factor) for n in self.shape)
         pixel = (self.pixel_um[0] * factor, self.pixel_um[1] * factor)
-        return Grid(self.corner_um, pixel, (n1, n2))
+        return Lattice(self.corner_um, pixel, (n1, n2))
 
 
-def common_grid(gap: Gap, pixel_um: Sequence[float]) -> Grid:
+def common_grid(gap: Gap, pixel_um: Sequence[float]) -> Lattice:
     """Return the smallest grid that holds both neighbours, on whole pixels of an unturned one."""
     pixel = np.asarray(pixel_um, float)
     corners = [side.corners_um() for side in (gap.upper, gap.lower)]
@@ -149,7 +149,7 @@ def common_grid(gap: Gap, pixel_um: Sequence[float]) -> Grid:
     high = np.ceil((every.max(axis=0) - anchor) / pixel - 1e-9)
     corner = anchor + low * pixel
     shape = (high - low).astype(int)
-    return Grid(
+    return Lattice(
         (float(corner[0]), float(corner[1])),
         (float(pixel[0]), float(pixel[1])),
         (int(shape[0]), int(shape[1])),
@@ -157,7 +157,7 @@ def common_grid(gap: Gap, pixel_um: Sequence[float]) -> Grid:
 
 
 def read_reduced(
-    side: Neighbour, planes: slice, grid: Grid, factor: int, sigma_px: float
+    side: Neighbour, planes: slice, grid: Lattice, factor: int, sigma_px: float
 ) -> PlaneStack:
     """Read planes of a neighbour on a grid of the common frame, a band of rows at a time.
 

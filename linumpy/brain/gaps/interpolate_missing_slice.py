@@ -15,7 +15,7 @@ import numpy as np
 
 from linumpy.brain.gaps.frame import (
     Gap,
-    Grid,
+    Lattice,
     Neighbour,
     common_grid,
     find_gap,
@@ -96,7 +96,7 @@ class InterpolationReport:
 
 
 def read_ends(
-    gap: Gap, grid: Grid, factor: int, params: InterpolateParams
+    gap: Gap, grid: Lattice, factor: int, params: InterpolateParams
 ) -> tuple[PlaneStack, PlaneStack]:
     """Read the end of the upper neighbour and the trusted top of the lower one, reduced.
 
@@ -132,10 +132,10 @@ class Morpher:
     def __init__(
         self,
         gap: Gap,
-        grid: Grid,
+        grid: Lattice,
         match: Match,
         planes: tuple[PlaneStack, PlaneStack],
-        reduced: Grid,
+        reduced: Lattice,
         params: InterpolateParams,
     ) -> None:
         assert match.way is not None
@@ -342,7 +342,7 @@ def _report(
 
 
 def _spec(
-    gap: Gap, grid: Grid, model: SliceRegistration, slice_id: int, attributes: dict[str, Any]
+    gap: Gap, grid: Lattice, model: SliceRegistration, slice_id: int, attributes: dict[str, Any]
 ) -> ImageSpec:
     """Describe what is made: a slice whose face lies between its neighbours' faces.
 

@@ -1,6 +1,6 @@
 """Judge the metrics of a stage: ``<stem>_metrics.json`` beside each model.
 
-A stage's figures are read from its model, so that they cost no pass over the data and no stage
+A stage's metrics are read from its model, so that they cost no pass over the data and no stage
 has to think of them. They carry no time: files that are compared between runs would differ.
 """
 
@@ -15,7 +15,7 @@ from linumpy.metrics.limits import ERROR, LIMITS, OK, WARNING, worst
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure: ``value`` is None where it could not be measured.
+    """One metric: ``value`` is None where it could not be measured.
 
     `limits` are the first value that is not good any more, and the first that is bad.
     """
@@ -29,7 +29,7 @@ class Metric:
 
 @dataclass
 class StageMetrics:
-    """All figures of one stage, for one slice or the whole brain.
+    """All metrics of one stage, for one slice or the whole brain.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class StageMetrics:
         description: str,
         limits: str | None = None,
     ) -> None:
-        """Add a figure.
+        """Add a metric.
 
         Parameters
         ----------
@@ -59,7 +59,7 @@ class StageMetrics:
         value
             None, NaN and infinities count as not measured, and are judged to be nothing wrong.
         limits
-            Name in `thresholds.LIMITS`; a figure without any is for information.
+            Name in `thresholds.LIMITS`; a metric without any is for information.
         """
         if value is not None:
             value = value if isinstance(value, int) else float(value)
@@ -70,7 +70,7 @@ class StageMetrics:
 
     @property
     def overall_status(self) -> str:
-        """The worst of all figures and remarks."""
+        """The worst of all metrics and remarks."""
         statuses = [metric.status for metric in self.metrics.values()]
         return worst(statuses + [WARNING] * bool(self.warnings) + [ERROR] * bool(self.errors))
 

@@ -26,7 +26,7 @@ def index_of(folder: Path) -> Index:
     return int(match[1]), int(match[2])
 
 
-def layout_problems(
+def tile_folder_problems(
     option: str, root: Path, tiles: Mapping[int, Sequence[Path]], odd_names: Sequence[Path]
 ) -> list[Problem]:
     """Return what is wrong with the folders of an acquisition.
@@ -91,7 +91,7 @@ def _twins(option: str, tiles: Mapping[int, Sequence[Path]]) -> list[Problem]:
     return found
 
 
-def layout_warnings(
+def tile_folder_warnings(
     chosen: Sequence[int], tiles: Mapping[int, Iterable[Index]], ids: Sequence[int]
 ) -> list[str]:
     """Return holes in the tile grids of the chosen slices, and ids missing between them.

@@ -12,17 +12,17 @@ AT_LEAST = ">="
 
 
 @dataclass(frozen=True)
-class Figure:
-    """An accuracy figure.
+class AccuracyMetric:
+    """An accuracy metric.
 
     Attributes
     ----------
     value
-        The figure, or None when it could not be measured (`details` says why).
+        The metric, or None when it could not be measured (`details` says why).
     unit
         ``px`` and ``voxel`` are voxels of the model that was compared; empty for plain ratios.
     target
-        The bound, or None when the figure only informs.
+        The bound, or None when the metric only informs.
     comparison
         ``<=`` or ``>=``: on which side of the target a good value lies.
     n
@@ -50,13 +50,13 @@ class Figure:
         return self.value >= self.target
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Figure:
+    def from_json(cls, entry: Mapping[str, Any]) -> AccuracyMetric:
         """Read what `to_json` returned."""
         names = ("value", "unit", "target", "n", "comparison", "details")
         return cls(**{name: entry[name] for name in names})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figure as plain JSON; numbers that are not finite become null."""
+        """Return the metric as plain JSON; numbers that are not finite become null."""
         return {
             "value": self.value,
             "unit": self.unit,
@@ -68,7 +68,7 @@ class Figure:
         }
 
 
-def make_figure(
+def make_metric(
     value: float | None,
     unit: str,
     n: int,
@@ -76,22 +76,22 @@ def make_figure(
     target: float | None = None,
     comparison: str = AT_MOST,
     **details: Any,
-) -> Figure:
-    """Build a figure; a value that is not finite, or rests on nothing, counts as not measured."""
+) -> AccuracyMetric:
+    """Build a metric; a value that is not finite, or rests on nothing, counts as not measured."""
     if value is not None and (n < 1 or not math.isfinite(value)):
         value = None
     if value is None and "reason" not in details:
         details["reason"] = "nothing to measure it on"
-    return Figure(
+    return AccuracyMetric(
         None if value is None else float(value), unit, target, int(n), comparison, details
     )
 
 
 def not_measured(
     reason: str, unit: str, *, target: float | None = None, comparison: str = AT_MOST
-) -> Figure:
-    """Return the figure that stands for one that could not be measured."""
-    return Figure(None, unit, target, 0, comparison, {"reason": reason})
+) -> AccuracyMetric:
+    """Return the metric that stands for one that could not be measured."""
+    return AccuracyMetric(None, unit, target, 0, comparison, {"reason": reason})
 
 
 def plain(value: Any) -> Any:
@@ -107,14 +107,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def format_table(figures: Mapping[str, Figure]) -> str:
-    """Lay figures out as a table for the terminal, one a line."""
+def format_table(metrics: Mapping[str, AccuracyMetric]) -> str:
+    """Lay metrics out as a table for the terminal, one a line."""
     rows = [("figure", "value", "target", "n", "")]
-    for name, figure in figures.items():
-        value = "–" if figure.value is None else f"{figure.value:.3g} {figure.unit}".strip()
-        sign = "≤" if figure.comparison == AT_MOST else "≥"
-        target = "" if figure.target is None else f"{sign} {figure.target:g}"
-        rows.append((name, value, target, str(figure.n), verdict(figure)))
+    for name, metric in metrics.items():
+        value = "–" if metric.value is None else f"{metric.value:.3g} {metric.unit}".strip()
+        sign = "≤" if metric.comparison == AT_MOST else "≥"
+        target = "" if metric.target is None else f"{sign} {metric.target:g}"
+        rows.append((name, value, target, str(metric.n), verdict(metric)))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = []
     for row in rows:
@@ -127,8 +127,8 @@ def format_table(figures: Mapping[str, Figure]) -> str:
     return "\n".join(lines)
 
 
-def verdict(figure: Figure) -> str:
-    """Say in a word or two what became of a figure."""
-    if figure.value is None:
+def verdict(metric: AccuracyMetric) -> str:
+    """Say in a word or two what became of a metric."""
+    if metric.value is None:
         return "not measured"
-    return {True: "pass", False: "MISS", None: "for information"}[figure.passed]
+    return {True: "pass", False: "MISS", None: "for information"}[metric.passed]
