@@ -22,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the picture."""
+    """Write the image."""
     args = parse(build_parser(), argv)
 
     from linumpy.core.device import resolve

@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make the picture."""
+    """Make the image."""
     parser = build_parser()
     args = parse(parser, argv)
     check_raw_arguments(parser, args, args.input is not None)

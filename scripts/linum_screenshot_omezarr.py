@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the picture."""
+    """Write the image."""
     args = parse(build_parser(), argv)
 
     from linumpy.io.previews import brain_preview

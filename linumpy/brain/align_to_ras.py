@@ -193,7 +193,7 @@ def _looked_at(
     settings: RefineSettings,
     kinds: Sequence[str],
 ) -> list[tuple[float, Candidate]]:
-    """Refine candidates at one voxel size; with their likeness, the best first.
+    """Refine candidates at one voxel size; with their similarity, the best first.
 
     Size is refined, for a brain of another size is like nothing; shears are not, for with them
     wrong ways round look better than they are.
@@ -240,7 +240,7 @@ def orientation_codes(params: AlignParams) -> tuple[str, ...]:
 
 
 def _fair(value: float, candidate: Candidate) -> float:
-    """Return a likeness, that of mirror images a little less: equal halves prove nothing."""
+    """Return a similarity, that of mirror images a little lower: equal halves prove nothing."""
     return value * (1 - _MIRROR_GAIN) if is_mirrored(candidate.code) else value
 
 

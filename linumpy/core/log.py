@@ -74,7 +74,7 @@ _terminal = _Terminal()
 
 
 def clear_progress() -> None:
-    """Take progress off the terminal, before the last words of a script."""
+    """Clear progress from the terminal before a script's last messages."""
     _terminal.clear()
 
 

@@ -29,7 +29,7 @@ def create_mosaic_grid_2d(
     planes: slice,
     matrices: Sequence[np.ndarray | None],
 ) -> tuple[Array, Array | None]:
-    """Average a tile over a range of depth, and resample the picture.
+    """Average a tile over a range of depth, and resample the image.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def create_mosaic_grid_2d(
     planes
         Depth samples that are averaged.
     matrices
-        Axis matrices of a picture (1, axis 1, axis 2), from
+        Axis matrices of an image (1, axis 1, axis 2), from
         `linumpy.geometry.resample.resampling_matrices`; None keeps an axis.
 
     Returns
@@ -57,7 +57,7 @@ def create_mosaic_grid_2d(
 
 
 class CreateMosaicGrid2d(Stage):
-    """Turns tiles into pictures of depth 1, at the working resolution."""
+    """Turns tiles into images of depth 1, at the working resolution."""
 
     name = "create_mosaic_grid_2d"
 
@@ -83,7 +83,7 @@ class CreateMosaicGrid2d(Stage):
         self._matrices = resampling_matrices(source, (depth_um, first, second), self._voxel_um)
 
     def layout(self, layout: GridInfo) -> GridInfo:
-        """Return the grid of pictures; a voxel is as deep as what was averaged."""
+        """Return the grid of images; a voxel is as deep as what was averaged."""
         _, n1, n2 = self._shape
         return replace(layout, tile_shape_px=(1, n1, n2), voxel_um=self._voxel_um)
 

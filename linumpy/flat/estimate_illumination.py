@@ -30,7 +30,7 @@ from linumpy.stage_params.slices import LearnParams
 
 
 def picture_stages(params: FlatParams) -> list[Stage]:
-    """Return the stages that make pictures of tiles, in order."""
+    """Return the stages that make images of tiles, in order."""
     return [CreateMosaicGrid2d(params.project, params.resample), CropTiles(params.crop)]
 
 
@@ -41,7 +41,7 @@ def estimate_illumination(
     *,
     device: Device = CPU,
 ) -> FlatField:
-    """Learn the flat field from pictures of tiles, at the positions that they register to.
+    """Learn the flat field from images of tiles, at the positions that they register to.
 
     Where neighbours overlap they show the same tissue, and differ by the flat field alone.
 
@@ -51,7 +51,7 @@ def estimate_illumination(
         Mosaic grids, 3D or 2D, or raw slices, in order. When they hold more than
         `learn.max_tiles` tiles, evenly spaced slices are taken.
     params
-        How pictures are made; a flat field serves pictures of one size.
+        How images are made; a flat field serves images of one size.
 
     Raises
     ------

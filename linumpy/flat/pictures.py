@@ -25,12 +25,12 @@ _NAME = re.compile(r"slice_2d_z(\d+)\.ome\.zarr")
 
 
 def find_pictures(folder: Path, config: Path | None = None) -> list[Path]:
-    """List the pictures of a folder, without those that the slice configuration leaves out.
+    """List the images of a folder, without those that the slice configuration leaves out.
 
     Raises
     ------
     InputError
-        When the folder holds no picture, two are named for one slice, none is used, or one is
+        When the folder holds no image, two are named for one slice, none is used, or one is
         wanted that is not there.
     """
     if not folder.is_dir():
@@ -46,7 +46,7 @@ def find_pictures(folder: Path, config: Path | None = None) -> list[Path]:
 
 
 def _freely_named(folder: Path) -> dict[int, Path]:
-    """Return the pictures of a folder by the ids in their metadata."""
+    """Return the images of a folder by the ids in their metadata."""
     found: dict[int, Path] = {}
     for path in sorted(folder.glob("*.zarr")):
         image = open_image(path)
@@ -64,7 +64,7 @@ def _freely_named(folder: Path) -> dict[int, Path]:
 def open_pictures(
     paths: Sequence[Path], shifts: Path | None = None, *, device: Device = CPU
 ) -> tuple[list[SliceVolume], Triple]:
-    """Open pictures where the stage left them, sorted by slice, as volumes that are all one plane.
+    """Open images where the stage left them, sorted by slice, as volumes that are all one plane.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def open_pictures(
     Raises
     ------
     InputError
-        When one is no picture, two have one id, or pixel sizes or slicing intervals differ.
+        When one is no image, two have one id, or pixel sizes or slicing intervals differ.
     """
     images = [open_image(path) for path in paths]
     for image in images:
@@ -136,7 +136,7 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
 
 
 def _interval_um(images: Sequence[Image]) -> float:
-    """Return the slicing interval of all pictures; one alone is as deep as it was projected."""
+    """Return the slicing interval of all images; one alone is as deep as it was projected."""
     found = {image.attributes.get("slice_interval_um") for image in images}
     known = [float(interval) for interval in found if interval is not None]
     if len(known) == len(found) == 1:

@@ -41,14 +41,14 @@ def reconstruct_slice_2d(
     overwrite: bool = False,
     device: Device = CPU,
 ) -> np.ndarray:
-    """Make one picture of a slice.
+    """Make one image of a slice.
 
     Parameters
     ----------
     slice_input
         Mosaic grid, 3D or 2D, or a slice of a raw acquisition; the result is the same.
     output
-        Picture to write, an OME-Zarr of one plane.
+        Image to write, an OME-Zarr of one plane.
     flat_field
         From `estimate_illumination`; None leaves the illumination as it is.
     params
@@ -99,7 +99,7 @@ def reconstruct_2d_to_files(
     overwrite: bool = False,
     device: Device = CPU,
 ) -> None:
-    """Make one picture from files to files; see `reconstruct_slice_2d`.
+    """Make one image from files to files; see `reconstruct_slice_2d`.
 
     Parameters
     ----------

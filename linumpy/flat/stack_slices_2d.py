@@ -40,7 +40,7 @@ _Step = tuple[SliceVolume, tuple[slice, slice]]
 def align_pictures(
     pictures: Sequence[SliceVolume], voxel_um: Triple, params: Stack2dParams
 ) -> SliceRegistration:
-    """Find how pictures lie, from neighbours that look alike, or trust the stage.
+    """Find how images lie, from neighbours that look alike, or trust the stage.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def align_pictures(
     """
     if not params.align:
         return motor_registration(pictures, voxel_um, voxel_um[0])
-    # Planes of one picture all show the same: there is no depth to step along.
+    # Planes of one image all show the same: there is no depth to step along.
     found = register_slices(pictures, voxel_um, 0.0, params.registration())
     return replace(found, slice_interval_um=voxel_um[0])
 
@@ -64,10 +64,10 @@ def stack_slices_2d(
     overwrite: bool = False,
     device: Device = CPU,
 ) -> None:
-    """Stack pictures into one volume with its pyramid.
+    """Stack images into one volume with its pyramid.
 
     Planes lie at ``(id − first id) · interval``: a slice that is missing leaves its plane empty
-    and invalid. Pictures are moved by linear interpolation; the reference stays on whole pixels.
+    and invalid. Images are moved by linear interpolation; the reference stays on whole pixels.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def stack_folder_2d(
     overwrite: bool = False,
     device: Device = CPU,
 ) -> SliceRegistration:
-    """Register and stack the pictures of a folder; see `stack_slices_2d`.
+    """Register and stack the images of a folder; see `stack_slices_2d`.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ class PictureLayout(SliceLayout):
     """Geometry of a slice of one plane, on disk one shard a block."""
 
     def spec(self) -> ImageSpec:
-        """Return how the picture is written."""
+        """Return how the image is written."""
         return ImageSpec(
             shape=self.shape,
             voxel_um=self.voxel_um,
@@ -43,7 +43,7 @@ def stitch_2d(
     *,
     device: Device = CPU,
 ) -> StitchedSource:
-    """Return the blocks of a picture that is blended from tiles where they were registered.
+    """Return the blocks of an image that is blended from tiles where they were registered.
 
     Parameters
     ----------

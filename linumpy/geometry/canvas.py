@@ -21,16 +21,16 @@ def check_canvas(
     Parameters
     ----------
     corners_px
-        Where the pictures lie along axis 1 and axis 2, by the name that users know them by.
+        Where the images lie along axis 1 and axis 2, by the name that users know them by.
     canvas_px
         Pixels of the canvas along axis 1 and axis 2; need not be whole numbers yet.
     covered_px
-        Pixels of the pictures that the canvas must at least hold.
+        Pixels of the images that the canvas must at least hold.
 
     Raises
     ------
     InputError
-        Naming the picture that is farthest from the middle (the median) of all.
+        Naming the image that is farthest from the middle (the median) of all.
     """
     sides = [float(side) for side in canvas_px]
     if math.prod(sides) <= MOST_EMPTY * covered_px:

@@ -181,6 +181,6 @@ def edge_weight(foreground: np.ndarray) -> np.ndarray:
 
     if not foreground.any():
         return np.ones(foreground.shape, np.float32)
-    # The picture's border is no edge of the tissue, but it is the end of what is known.
+    # The image's border is no edge of the tissue, but it is the end of what is known.
     distance = distance_transform_edt(np.pad(foreground, 1))[1:-1, 1:-1]
     return np.asarray(gaussian_filter(distance, 2.0) + 1, dtype=np.float32)

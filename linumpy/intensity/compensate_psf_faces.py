@@ -92,7 +92,7 @@ def _of_the_others(values: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _within(values: np.ndarray, groups: Sequence[np.ndarray]) -> np.ndarray:
-    """Take off what the members of each group share, by turns until nothing is left of it."""
+    """Subtract the mean of each group, in turns, until none is left."""
     out = np.array(values, float)
     counts = [np.maximum(np.bincount(group), 1) for group in groups]
     scale = float(np.abs(out - out.mean()).max())

@@ -188,7 +188,7 @@ def affine_mm(
 
 
 def write_picture(picture: Any, output: Path, *, overwrite: bool) -> None:
-    """Write a nibabel picture as ``.nii`` or ``.nii.gz``; it appears whole or not at all."""
+    """Write a nibabel image as ``.nii`` or ``.nii.gz``; it appears whole or not at all."""
     with atomic_path(output, overwrite=overwrite) as partial, partial.open("wb") as file:
         if output.name.endswith(".gz"):
             # No time and no name in the header: the same volume gives the same bytes.

@@ -22,7 +22,7 @@ def picture_format(path: Path | str, other: str = "") -> str:
     Raises
     ------
     InputError
-        When it is none of a picture.
+        When it is none of an image.
     """
     found = _FORMATS.get(Path(path).suffix.lower())
     if found is None:

@@ -1,6 +1,6 @@
 """Preview images of slices and brains as PNG: projections, three-plane views, screenshots.
 
-Rows of every picture run along array axis 1 and columns along axis 2 unless a label says
+Rows of every image run along array axis 1 and columns along axis 2 unless a label says
 otherwise, which is how napari and neuroglancer show the volumes.
 """
 
@@ -38,7 +38,7 @@ _INK = "#1b1f24"
 
 
 def window(values: np.ndarray, low: float, high: float) -> tuple[float, float]:
-    """Return two percentiles of the finite values, a little apart even in a flat picture."""
+    """Return two percentiles of the finite values, a little apart even in a flat image."""
     finite = values[np.isfinite(values)]
     if finite.size == 0:
         return 0.0, 1.0
@@ -154,7 +154,7 @@ def shrink(picture: np.ndarray, max_side_px: int) -> tuple[np.ndarray, int]:
 
     Returns
     -------
-    The smaller picture (float32; a rest at the end is dropped) and the factor.
+    The smaller image (float32; a rest at the end is dropped) and the factor.
     """
     factor = max(1, -(-max(picture.shape) // max_side_px))
     rows, columns = (n // factor for n in picture.shape)
@@ -185,7 +185,7 @@ def brain_preview(
 ) -> None:
     """Write the three central planes of a volume to one PNG, to scale, with a scale bar.
 
-    Reads the pyramid level that fits the picture.
+    Reads the pyramid level that fits the image.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ def figure_png(figure: Figure, *, colours: int | None = None) -> bytes:
 
 
 def picture_png(picture: Any, *, colours: int | None = None) -> bytes:
-    """Encode a Pillow picture as PNG, with a palette when `colours` is given."""
+    """Encode a Pillow image as PNG, with a palette when `colours` is given."""
     from PIL import Image as Pillow
 
     if colours is not None:

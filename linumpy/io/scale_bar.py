@@ -25,7 +25,7 @@ def length_label(length_um: float) -> str:
 
 
 def draw_scale_bar(picture: np.ndarray, pixel_um: float) -> np.ndarray:
-    """Draw a labelled white bar with a dark rim into the low right corner of an 8-bit picture."""
+    """Draw a labelled white bar with a dark rim into the low right corner of an 8-bit image."""
     from PIL import Image as Pillow
     from PIL import ImageDraw, ImageFont
 
@@ -56,14 +56,14 @@ def draw_scale_bar(picture: np.ndarray, pixel_um: float) -> np.ndarray:
 
 
 def add_scale_bar(axes: Axes, extent_um: float, *, unit_um: float) -> None:
-    """Draw a labelled scale bar into the low right corner of a picture.
+    """Draw a labelled scale bar into the low right corner of an image.
 
     Parameters
     ----------
     axes
         Axes whose data coordinates are lengths.
     extent_um
-        Width of the picture.
+        Width of the image.
     unit_um
         Length of one data unit.
     """

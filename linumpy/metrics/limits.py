@@ -60,7 +60,7 @@ LIMITS = {
     # 0.3 pixels are 3 um at 10 um a pixel; seams show from about a pixel on.
     "scan_position_sigma": Limits(0.3, 1.0),
     "unregistered_tiles_share": Limits(0.5, 0.8),
-    # Of what a picture shows.
+    # Of what an image shows.
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),
     "mask_coverage": Limits(0.05, 0.01, higher_is_better=True),
     "agarose_coverage": Limits(0.05, 0.01, higher_is_better=True),

@@ -1,6 +1,6 @@
 """Shifts between slices from stage positions: ``shifts_xy.csv``.
 
-No picture is looked at here. When an acquisition enlarges its mosaic from one slice to the next,
+No image is looked at here. When an acquisition enlarges its mosaic from one slice to the next,
 only one border moves: along each axis the border that moved less tells the slice's shift.
 """
 

@@ -154,7 +154,7 @@ class PlanParams:
 
     @property
     def is_2d(self) -> bool:
-        """Whether slices become pictures."""
+        """Whether slices become images."""
         return bool(self["mode"] == "2.5d")
 
     @property

@@ -128,7 +128,7 @@ def format_table(metrics: Mapping[str, AccuracyMetric]) -> str:
 
 
 def verdict(metric: AccuracyMetric) -> str:
-    """Say in a word or two what became of a metric."""
+    """Return pass, MISS, not measured or for information."""
     if metric.value is None:
         return "not measured"
     return {True: "pass", False: "MISS", None: "for information"}[metric.passed]

@@ -44,7 +44,7 @@ _CALIBRATION_DEPTH = 1.5
 
 @dataclass(frozen=True)
 class PairSimilarity:
-    """How alike two slices are, 0 to 1 each; None where there was nothing to compare.
+    """Similarity of two slices, 0 to 1 each; None where there was nothing to compare.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
 """Diagnostics of rotation and drift through a brain, and of the stage's squareness.
 
-Both are read from what registration found; no picture is looked at again.
+Both are read from what registration found; no image is looked at again.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def read_registration(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class StageGeometry:
-    """How the stage's axes lie in the pictures.
+    """How the stage's axes lie in the images.
 
     Attributes
     ----------

@@ -202,7 +202,7 @@ def seam_picture(grid_path: Path, registration: TileRegistration) -> Figure:
         figure.subplots(1, 2), ways, pictures, strict=True
     ):
         axes.imshow(picture, cmap="gray", vmin=0, vmax=top, interpolation="nearest")
-        # Marks outside the picture: a line on the seam would hide what is to be seen.
+        # Marks outside the image: a line on the seam would hide what is to be seen.
         mark = axes.axhline if axis == 0 else axes.axvline
         for low, high in ((-0.03, 0.0), (1.0, 1.03)):
             mark(seam, low, high, color=VERMILION, linewidth=2, clip_on=False)
@@ -241,7 +241,7 @@ def join(
 
     Returns
     -------
-    The picture around the seam, the axis that the tiles lie along, and the seam's place on it.
+    The image around the seam, the axis that the tiles lie along, and the seam's place on it.
     """
     shift = np.rint(shift_px).astype(int)
     axis = int(np.abs(shift_px).argmax())

@@ -175,7 +175,7 @@ def compare_planes(
 ) -> Similarity | None:
     """Compare planes of two slices that show the same tissue, where they match best.
 
-    A stage that is off and a slice that has turned must not pass for a bad picture: planes are
+    A stage that is off and a slice that has turned must not pass for a bad image: planes are
     moved onto each other as a whole, then patch by patch.
 
     Parameters

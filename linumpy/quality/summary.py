@@ -10,7 +10,7 @@ from linumpy.quality.run import Run
 
 
 def summarize_run(path: Path | str) -> str:
-    """Return the accuracy table, when there is one, and where brain, report and pictures lie.
+    """Return the accuracy table, when there is one, and where brain, report and images lie.
 
     Raises
     ------

@@ -29,7 +29,7 @@ class Aip(Stage):
     changes = False
 
     def start(self, layout: GridInfo) -> None:
-        """Prepare the picture."""
+        """Prepare the image."""
         _, self._t1, self._t2 = layout.tile_shape_px
         self._image = np.full(layout.shape[1:], np.nan, dtype=np.float32)
 
@@ -38,13 +38,13 @@ class Aip(Stage):
         return depth_mean(tile.data, tile.valid)
 
     def gather(self, key: Key, measurement: Array) -> None:
-        """Put one tile into the picture."""
+        """Put one tile into the image."""
         rows = slice(key[0] * self._t1, (key[0] + 1) * self._t1)
         columns = slice(key[1] * self._t2, (key[1] + 1) * self._t2)
         self._image[rows, columns] = to_host(measurement)
 
     def solve(self) -> AipMosaic:
-        """Return the picture."""
+        """Return the image."""
         return AipMosaic(self._image)
 
 

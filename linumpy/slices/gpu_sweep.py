@@ -28,7 +28,7 @@ takes several times a group's bytes."""
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a tile; the tile itself only where it is wanted."""
+    """Result of a tile; the tile itself only where it is wanted."""
 
     key: Key
     tile: Tile | None

@@ -124,7 +124,7 @@ def reconstruct_slice(
 
     Returns
     -------
-    Pictures of the slice.
+    Images of the slice.
     """
     blocks = block_chain(params, models)
     agarose = next(stage for stage in blocks if isinstance(stage, FindAgarose))
@@ -178,7 +178,7 @@ def reconstruct_to_files(
     overwrite: bool = False,
     device: Device = CPU,
 ) -> None:
-    """Reconstruct one slice from files to files, pictures included; see `reconstruct_slice`."""
+    """Reconstruct one slice from files to files, images included; see `reconstruct_slice`."""
     from linumpy.io.previews import aip_png, slice_preview
 
     for path in (output, aip, preview):

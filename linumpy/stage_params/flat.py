@@ -1,4 +1,4 @@
-"""Parameters of the 2.5D flow: projections of tiles, stitched and stacked as pictures."""
+"""Parameters of the 2.5D flow: projections of tiles, stitched and stacked as images."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class CropTilesParams:
 
 @dataclass(frozen=True)
 class Stack2dParams(RigidParams):
-    """Parameters of aligning and stacking pictures."""
+    """Parameters of aligning and stacking images."""
 
     align: bool = param(
         True, "stack_2d_align", "move the slices of the 2.5D flow to where neighbours look alike"
     )
 
     def registration(self) -> RegisterParams:
-        """Return the same for `brain.register_slices`: pictures have no depth."""
+        """Return the same for `brain.register_slices`: images have no depth."""
         return RegisterParams(
             first_plane=0,
             max_translation_px=self.max_translation_px,
@@ -62,7 +62,7 @@ class Stack2dParams(RigidParams):
 
 @dataclass(frozen=True)
 class FlatParams(ParamsGroup):
-    """Parameters of all stages of a picture of one slice."""
+    """Parameters of all stages of an image of one slice."""
 
     resample: ResampleParams
     project: ProjectParams

@@ -235,7 +235,7 @@ def _names(path: Path, descriptor: int) -> bool:
 
 
 def _boot_id() -> str:
-    """Return what tells this start of this machine, all its containers alike, from any other."""
+    """Return the id of this boot of the machine, equal in all its containers."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -60,7 +60,7 @@ class TilePair:
 
 @dataclass
 class PairResult:
-    """A pair's correlation and what became of it.
+    """Correlation of a pair, and whether it was accepted.
 
     `mismatch_px` is what scan distortion adds to its displacement; `displacement_px` is without.
     """

@@ -38,7 +38,7 @@ def align_preview(
     path
         The PNG.
     title
-        One line above the pictures.
+        One line above the images.
     """
     from matplotlib.figure import Figure
 
@@ -91,7 +91,7 @@ def _middle(seen: np.ndarray, valid: np.ndarray) -> tuple[int, ...]:
 
 
 def _letters(axes: object, across: Sequence[int]) -> None:
-    """Write which way is which at the borders of a picture."""
+    """Write which way is which at the borders of an image."""
     rows, columns = (_ENDS[k] for k in across)
     places = (
         (0.5, 0.02, rows[0], "center", "bottom"),

@@ -207,7 +207,7 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
 def stamp_interpolations(
     rows: Sequence[SliceConfig], entries: Iterable[ManifestEntry]
 ) -> tuple[SliceConfig, ...]:
-    """Stamp the table with what became of the gaps.
+    """Write the outcome of the gaps into the table.
 
     A slice that was never imaged gets a row that is not in use: what stands in its place is its
     neighbours' tissue, not its own.

@@ -60,7 +60,7 @@ Sources = list[tuple[Array, Array | None, list[np.ndarray]] | None]
 
 @dataclass(frozen=True)
 class InterpolationReport:
-    """What became of a gap.
+    """Outcome of a gap.
 
     Attributes
     ----------

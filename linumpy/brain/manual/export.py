@@ -1,6 +1,6 @@
 """Export a package for manual alignment: images of slices and pairs, current transforms.
 
-Pictures are NPZ files of three arrays: ``aip`` (the picture, float32), ``scale`` (its pixel, um)
+Images are NPZ files of three arrays: ``aip`` (the image, float32), ``scale`` (its pixel, um)
 and ``center_pos`` (where its middle lies, um: stage positions across, depth below the first
 slice's face along z). Rows and columns are axis 1 and axis 2 in ``aips``, depth and axis 2 in
 ``aips_xz``, depth and axis 1 in ``aips_yz``.
@@ -38,7 +38,7 @@ _CONVENTION = (
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture and where it lies.
+    """An image and its position.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ def export_manual_align(
     output
         Folder to write.
     params
-        How coarse pictures are, and how thick the slabs of pairs.
+        How coarse images are, and how thick the slabs of pairs.
     overwrite
         Whether an existing package may be replaced.
 
