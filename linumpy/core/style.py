@@ -51,7 +51,7 @@ def whole_ticks(axes: Axes) -> None:
     """Put the ticks of axis x on whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=16))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=16, min_n_ticks=1))
 
 
 def colour_bar(figure: Figure, mappable: Any, axes: Axes, label: str) -> None:

@@ -213,7 +213,8 @@ def fit_shared_field(
     Parameters
     ----------
     maps
-        Binned maps of tiles, with positions; at least two that say something.
+        Binned maps of tiles, with positions; at least two that say something. A single map tells
+        no field from its tissue: then the field is 0.
     tile_shape
         Pixels of a tile along axis 1 and 2.
     cell
@@ -226,8 +227,10 @@ def fit_shared_field(
     Raises
     ------
     InputError
-        When fewer than two maps have enough finite cells.
+        When fewer than two of several maps have enough finite cells.
     """
+    if len(maps) == 1:
+        return SharedField(np.zeros(tile_shape), 1, 0, 0.0, 0.0)
     kept = [m for m in maps if np.isfinite(m.values).mean() > 0.5]
     if len(kept) < 2:
         raise InputError(

@@ -46,6 +46,8 @@ TEMPLATE = "report.html.j2"
 MANY_SLICES = 40
 _ATLAS_NBYTES = 200_000
 _PACKED_NBYTES = 1_200_000
+_LARGE_PLOT = 200_000
+"""Characters of a drawing from which on it is packed: that of a slice of some hundred tiles."""
 
 
 def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) -> str:
@@ -219,8 +221,8 @@ def _tile_section(run: Run, slices: list[SliceRecord]) -> dict[str, Any] | None:
         f"{sum(s.pairs_accepted for s in slices)} of {sum(s.pairs_total for s in slices)} "
         f"pairs accepted, {_count(sum(s.prior_only for s in slices), 'tile')} "
         "held by the stage alone",
-        "confidence": confidence_plot(registrations).render(),
-        "seams": seam_plot(registrations).render(),
+        "confidence": _shown(confidence_plot(registrations)),
+        "seams": _shown(seam_plot(registrations)),
         **_slices_of_tiles(registrations),
         "axes": _stage_axes(run, chosen),
     }
@@ -229,10 +231,10 @@ def _tile_section(run: Run, slices: list[SliceRecord]) -> dict[str, Any] | None:
 def _slices_of_tiles(registrations: Mapping[int, TileRegistration]) -> dict[str, Any]:
     """Return the plots of each slice: the first in view, others packed, the worst of too many."""
     first, *others = sorted(registrations)
-    found: dict[int, Any] = {first: [plot.render() for plot in tile_plots(registrations[first])]}
+    found: dict[int, Any] = {first: [_shown(plot) for plot in tile_plots(registrations[first])]}
     left = _PACKED_NBYTES
     for slice_id in sorted(others, key=lambda i: _accepted_share(registrations[i])):
-        packed = _packed(tile_plots(registrations[slice_id]))
+        packed = _packed([plot.render() for plot in tile_plots(registrations[slice_id])])
         if len(packed) > left:
             break
         found[slice_id] = packed
@@ -248,10 +250,16 @@ def _accepted_share(registration: TileRegistration) -> float:
     return sum(pair.accepted for pair in pairs) / max(1, len(pairs))
 
 
-def _packed(plots: Sequence[Plot]) -> str:
+def _shown(plot: Plot) -> dict[str, Any]:
+    """Return what the templates show of a plot; a large one is packed."""
+    shown = plot.render()
+    return {"packed": _packed([shown])} if len(shown["svg"]) > _LARGE_PLOT else shown
+
+
+def _packed(plots: Sequence[Mapping[str, Any]]) -> str:
     """Return plots as text that the page unfolds when asked."""
     macros: Any = make_environment().get_template("macros.html.j2").module
-    page = "".join(macros.plot(plot.render()) for plot in plots)
+    page = "".join(macros.plot(shown) for shown in plots)
     return base64.b64encode(gzip.compress(page.encode("utf-8"), mtime=0)).decode("ascii")
 
 
@@ -269,7 +277,7 @@ def _stage_axes(run: Run, slice_id: int) -> list[dict[str, Any]]:
         picture = shrink(mean, 400)[0]
     registration = run.tile_registrations[slice_id]
     plots = stage_axes_plots(registration, stage_to_array, picture, extent)
-    return [plot.render() for plot in plots]
+    return [_shown(plot) for plot in plots]
 
 
 def _microscope_section(run: Run) -> dict[str, Any]:
@@ -313,7 +321,7 @@ def _microscope_section(run: Run) -> dict[str, Any]:
         mode = bias["mode"].replace("_", " ")
         facts.append(f"bias field: {mode}; the fields span {low:.2f} to {high:.2f}")
     return {
-        "plots": [plot.render() for plot in plots],
+        "plots": [_shown(plot) for plot in plots],
         "facts": "; ".join(facts),
         "absent": absent,
     }
@@ -329,7 +337,7 @@ def _alignment_section(run: Run) -> dict[str, Any]:
         plots += overlap_plots(run.stack, run.table("z_matches.csv"))
     else:
         absent.append("The slices were not stacked.")
-    return {"plots": [plot.render() for plot in plots], "absent": absent}
+    return {"plots": [_shown(plot) for plot in plots], "absent": absent}
 
 
 def _atlas_section(run: Run) -> dict[str, Any] | None:

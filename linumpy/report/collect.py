@@ -252,8 +252,10 @@ def _slice_record(
 def _alone_in_tissue(registration: TileRegistration) -> int:
     """Count tiles that no pair holds and that are about as bright as tiles that pairs hold.
 
-    Bare agarose matches nothing, and need not.
+    Bare agarose matches nothing, and need not; nor has the only tile of a slice a neighbour.
     """
+    if len(registration.tiles) == 1:
+        return 0
     bright: dict[tuple[int, int], float] = {}
     held = []
     for pair in registration.pairs:

@@ -11,6 +11,7 @@ from linumpy.core.style import (
     BLUE,
     FAINT,
     GREEN,
+    INK,
     MAP,
     ORANGE,
     SKY,
@@ -62,6 +63,10 @@ def seam_plot(registrations: Mapping[int, TileRegistration]) -> Plot:
     # Dark tiles are off by a hundred times what good ones are.
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
+    low, high = axes.get_ylim()
+    if high < 10 * low:
+        axes.yaxis.set_minor_formatter("{x:g}")
+        axes.tick_params(which="minor", labelsize=8, labelcolor=INK)
     legend(axes, loc="best", ncols=2)
     whole_ticks(axes)
     return Plot(
@@ -137,7 +142,8 @@ def attenuation_plot(attenuation: Mapping[int, Mapping[str, Any]]) -> Plot:
         rows += [(slice_id, float(d), float(v)) for d, v in zip(depth, values, strict=True)]
     axes.set_ylim(bottom=0)
     dress(axes, xlabel="depth below the cut face (µm)", ylabel="µ (1/mm)")
-    colour_bar(figure, ScalarMappable(shades, MAP), axes, "slice")
+    if len(ids) > 1:
+        colour_bar(figure, ScalarMappable(shades, MAP), axes, "slice")
     return Plot(
         "attenuation",
         "Attenuation of tissue, median of each plane",

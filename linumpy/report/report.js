@@ -95,7 +95,7 @@ for (const comparison of document.querySelectorAll(".compare figure")) {
   });
 }
 
-// --- Plots of single slices are packed: they unfold when they are opened.
+// --- Large plots are packed, and unfold at once; those of single slices when they are opened.
 
 async function unpack(place) {
   const bytes = Uint8Array.from(atob(place.textContent), (letter) => letter.charCodeAt(0));
@@ -104,6 +104,9 @@ async function unpack(place) {
   place.replaceWith(...page.body.childNodes);
 }
 
+for (const place of document.querySelectorAll(".packed")) {
+  if (!place.closest("details:not([open])")) unpack(place);
+}
 for (const details of document.querySelectorAll("details")) {
   details.addEventListener("toggle", () => {
     for (const place of details.querySelectorAll(".packed")) unpack(place);

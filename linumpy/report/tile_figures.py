@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Transform
 
 _ARROW_SHARE = 0.3
+_MOST_LABELS = 12
+"""Indices of tiles that can be read beside each other."""
+
 _LABEL_IN, _LEGEND_IN = 0.22, 0.4
 """Below the axes of a slice's tiles: the label of axis 2, and the legend."""
 
@@ -242,10 +245,13 @@ def confidence_plot(registrations: Mapping[int, TileRegistration]) -> Plot:
 
 
 def _draw_percentiles(axes: Axes, table: Sequence[tuple[int, float, int]]) -> None:
-    ids = sorted({row[0] for row in table})
+    ids: list[float] = sorted({row[0] for row in table})
     found = np.array(
         [np.percentile([r[1] for r in table if r[0] == i], [5, 25, 50, 75, 95]) for i in ids]
     ).T
+    if len(ids) == 1:
+        # An area has a width.
+        ids, found = [ids[0] - 0.4, ids[0] + 0.4], np.repeat(found, 2, axis=1)
     axes.fill_between(ids, found[0], found[4], color=SKY, alpha=0.3, label="5 to 95 %", lw=0)
     axes.fill_between(ids, found[1], found[3], color=SKY, alpha=0.5, label="25 to 75 %", lw=0)
     axes.plot(ids, found[2], color=BLUE, linewidth=1.4, label="median")
@@ -277,11 +283,11 @@ def stage_axes_plots(
         left.imshow(
             picture, cmap="gray", vmin=0, vmax=top, extent=(low2, high2, high1, low1), alpha=0.85
         )
+    _outline(left, solved, fov, "white" if picture is not None else FAINT)
+    every = 1 + max((max(t.index) for t in registration.tiles), default=0) // _MOST_LABELS
     for tile, centre in zip(registration.tiles, solved, strict=True):
-        corner = (centre - fov / 2)[::-1] / 1000
-        left.add_patch(
-            _rectangle(corner, fov[::-1] / 1000, "white" if picture is not None else FAINT)
-        )
+        if any(place % every for place in tile.index):
+            continue
         left.text(
             centre[1] / 1000, centre[0] / 1000, f"{tile.index[0]},{tile.index[1]}", fontsize=7.5,
             color="white", ha="center", va="center",
@@ -378,17 +384,17 @@ def _unit_scale() -> Normalize:
     return Normalize(0, 1)
 
 
-def _outline(axes: Axes, centres: np.ndarray, fov: np.ndarray) -> None:
+def _outline(axes: Axes, centres: np.ndarray, fov: np.ndarray, colour: str = FAINT) -> None:
     """Draw the tiles' edges, as one path."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
-    paths = [_rectangle((c - fov / 2)[::-1] / 1000, fov[::-1] / 1000, FAINT) for c in centres]
+    paths = [_rectangle((c - fov / 2)[::-1] / 1000, fov[::-1] / 1000, colour) for c in centres]
     if paths:
         whole = Path.make_compound_path(
             *(patch.get_transform().transform_path(patch.get_path()) for patch in paths)
         )
-        axes.add_patch(PathPatch(whole, fill=False, edgecolor=FAINT, linewidth=0.8, zorder=1))
+        axes.add_patch(PathPatch(whole, fill=False, edgecolor=colour, linewidth=0.8, zorder=1))
 
 
 def _rectangle(corner: np.ndarray, size: np.ndarray, colour: str) -> Rectangle:

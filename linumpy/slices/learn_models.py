@@ -140,6 +140,8 @@ def learn_models(
     surface = learners.get(DetectFocalCurvature.name)
     measured: list[Stage] = [learner for learner in learners.values() if learner is not surface]
     measured += [] if axial is None else [axial]
+    if learners and sum(c.n_tiles for c in chosen) == 1:
+        logger.warning("one tile tells no field of the microscope from tissue: none is corrected")
     evidence: list[ScanEvidence] = []
     with ExitStack() as stores:
         if surface is not None:

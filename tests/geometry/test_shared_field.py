@@ -58,7 +58,11 @@ def test_without_overlaps_the_mean_over_tiles_is_left(rng):
 
 
 def test_one_tile_is_not_enough(rng):
+    """Alone it tells no field; of several it would be taken for all. Seen to fail with its fit."""
     maps = acquisition(rng, 0.05)[:1]
+    alone = fit_shared_field(maps, TILE, cell=CELL)
+    assert not alone.values.any() and alone.values.shape == TILE
+    assert (alone.n_tiles, alone.n_pairs) == (1, 0)
     maps.append(TileMap(np.full_like(maps[0].values, np.nan), 0, (0, 50)))
     with pytest.raises(InputError, match="1 of 2 tiles"):
         fit_shared_field(maps, TILE, cell=CELL)

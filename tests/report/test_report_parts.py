@@ -24,12 +24,19 @@ from linumpy.records.timing import (
     tasks_of,
     wall_time_s,
 )
+from linumpy.report.build import _shown
 from linumpy.report.collect import SliceRecord, id_ranges, read_info, slice_records
 from linumpy.report.comparisons import _brightest_pair, _sampled, _window
 from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
+from linumpy.report.intensity_figures import seam_plot
 from linumpy.report.kinds import KINDS
 from linumpy.report.slice_figures import motor_positions, projection
-from linumpy.report.tile_figures import arrow_factor, tile_plots
+from linumpy.report.tile_figures import (
+    arrow_factor,
+    confidence_plot,
+    stage_axes_plots,
+    tile_plots,
+)
 from linumpy.store.manifest import adopt
 from linumpy.tiles.positions import MeasuredPair, PlacedTile, TileRegistration
 
@@ -378,3 +385,52 @@ def test_texts_of_tile_plots_stay_apart_and_inside(sides: tuple[int, int]) -> No
             assert box.y0 >= 0 and box.y1 <= figure.bbox.y1, name
         for (one, box), (other, second) in combinations(boxes.items(), 2):
             assert not box.overlaps(second), (one, other)
+
+
+def _grid_of_tiles(sides: tuple[int, int]) -> TileRegistration:
+    places = {index: (960.0 * index[0], 960.0 * index[1]) for index in np.ndindex(sides)}
+    tiles = [PlacedTile(*i, p, (p[0] + 7, p[1] - 9), 0, 4) for i, p in places.items()]
+    pairs = [
+        MeasuredPair(
+            a, b, tuple(np.subtract(places[b], places[a]) + 0.5),
+            tuple(np.subtract(places[b], places[a])), 0.6, 0.7, sum(b) % 5 != 0, None, 60.0 + 20 * (b[0] % 2), 95.0,
+        )
+        for a in places
+        for b in ((a[0] + 1, a[1]), (a[0], a[1] + 1))
+        if b in places
+    ]  # fmt: skip
+    return TileRegistration(17, (10.0,) * 3, (8, 120, 120), tiles, pairs, [[1.0, 0.0], [0.0, 1.0]])
+
+
+@pytest.mark.slow
+def test_plots_of_two_thousand_tiles_are_packed_and_readable() -> None:
+    """Seen to fail unpacked (4 MB), with a label a tile, and with the percentiles of a point."""
+    registration = _grid_of_tiles((50, 40))
+    axes_plot, distances = stage_axes_plots(registration, "+x,+y", None, None)
+    labels = [t.get_text() for t in axes_plot.figure.axes[0].texts if "," in t.get_text()]
+    assert labels[:2] == ["0,0", "0,5"] and len(labels) == 80
+    confidence = confidence_plot({17: registration})
+    areas = [c.get_paths()[0].get_extents() for c in confidence.figure.axes[0].collections]
+    assert [area.width for area in areas] == pytest.approx([0.8, 0.8])
+    plots = [
+        *tile_plots(registration),
+        axes_plot,
+        distances,
+        confidence,
+        seam_plot({17: registration}),
+    ]
+    shown = [_shown(plot) for plot in plots]
+    assert sum("packed" in plot for plot in shown) == 4
+    assert sum(len(text) for plot in shown for text in plot.values() if text) < 800_000
+
+
+def test_a_single_slice_has_its_whole_number_on_the_axis() -> None:
+    """Seen to fail with ticks of fractions of a slice, and minor ones as powers of ten."""
+    registrations = {17: _grid_of_tiles((3, 1))}
+    for plot in (confidence_plot(registrations), seam_plot(registrations)):
+        axes = plot.figure.axes[0]
+        low, high = axes.get_xlim()
+        assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [17]
+        plot.figure.canvas.draw()
+        texts = [t.get_text() for t in axes.get_yticklabels(which="both")]
+        assert not any("10^" in text for text in texts)
