@@ -24,7 +24,7 @@ from linumpy.brain.slice_planes import expected_plane as expected_plane
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.solve_depths import DepthSolution, solve_depths
 from linumpy.brain.solve_slices import SliceSolution, solve_slices
-from linumpy.core.log import logger
+from linumpy.core.log import logger, progress
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.stage_params.brain import EULER, RegisterParams
 
@@ -69,8 +69,9 @@ def register_slices(
         steps = expected_steps(accounts, number, pair[0].slice_id, pair[1].slice_id)
         return register_pair(*pair, voxel_um, interval_um, params, expected_um=steps)
 
+    pairs = pairs_to_measure(slices)
     with ThreadPoolExecutor(workers) as pool:
-        measured = pool.map(measure, pairs_to_measure(slices))
+        measured = progress(pool.map(measure, pairs), len(pairs), "pairs of slices")
         shifts = [shift for shift in measured if _worth_telling(shift)]
     return solve_registration(slices, shifts, voxel_um, interval_um, params)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.slice_planes import SliceVolume
+from linumpy.core.log import progress
 from linumpy.quality.similarity import Similarity, detail_variance
 from linumpy.quality.slice_comparison import SliceComparison, middle, slabs, spread_depths
 from linumpy.stage_params.quality import QualityParams
@@ -150,7 +151,7 @@ def assess_slice_quality(
                 return None
             return match[0], _with(compared[number], match[1], comparison)
 
-        compared = list(pool.map(compare, pairs))
+        compared = list(progress(pool.map(compare, pairs), len(pairs), "pairs of slices"))
         doubtful = _doubtful(compared, place)
         for number, match in zip(doubtful, pool.map(search, doubtful), strict=True):
             known = compared[number]

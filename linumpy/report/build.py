@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.core.errors import InputError
-from linumpy.core.log import logger
+from linumpy.core.log import logger, progress
 from linumpy.geometry.orientation import parse_orientation
 from linumpy.io.anatomy import stated_orientation
 from linumpy.io.previews import shrink
@@ -233,7 +233,8 @@ def _slices_of_tiles(registrations: Mapping[int, TileRegistration]) -> dict[str,
     first, *others = sorted(registrations)
     found: dict[int, Any] = {first: [_shown(plot) for plot in tile_plots(registrations[first])]}
     left = _PACKED_NBYTES
-    for slice_id in sorted(others, key=lambda i: _accepted_share(registrations[i])):
+    others.sort(key=lambda i: _accepted_share(registrations[i]))
+    for slice_id in progress(others, len(others), "plots of slices"):
         packed = _packed([plot.render() for plot in tile_plots(registrations[slice_id])])
         if len(packed) > left:
             break

@@ -1,5 +1,7 @@
 """Offsets between slices, against hidden ones: by pairs, along depth, all together."""
 
+import itertools
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +20,7 @@ from linumpy.brain.register_slices import (
     solve_registration,
 )
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume, expected_plane
+from linumpy.core import log
 from linumpy.core.device import to_host
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE
 from linumpy.stage_params.brain import RegisterParams
@@ -307,6 +310,19 @@ def test_a_slice_without_a_match_stays_with_the_motor(xp, rng, tissue):
         assert pair["accepted"] == (pair["moving_id"] == 1)
         assert (pair["residual_um"] is None) == (pair["moving_id"] == 2)
     assert np.abs(model.slices[2]["offset_um"]).max() < 10
+
+
+@pytest.mark.slow
+def test_pairs_that_take_long_are_counted_with_the_time_to_go(rng, tissue, monkeypatch, caplog):
+    """Seen to fail with pairs that are not counted."""
+    clock = itertools.count(0, 30)
+    monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
+    slices = [volume(np, k, cut(rng, tissue, k)) for k in range(3)]
+    with caplog.at_level(logging.INFO, "linumpy"):
+        register_slices(slices, VOXEL_UM, INTERVAL_UM, PARAMS)
+    said = [r.getMessage() for r in caplog.records if "pairs of slices" in r.getMessage()]
+    assert said[0] == "pairs of slices: 1 of 3, 60 s to go"
+    assert said[-1].startswith("pairs of slices: 3 of 3, ")
 
 
 @pytest.mark.slow

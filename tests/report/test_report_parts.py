@@ -393,7 +393,8 @@ def _grid_of_tiles(sides: tuple[int, int]) -> TileRegistration:
     pairs = [
         MeasuredPair(
             a, b, tuple(np.subtract(places[b], places[a]) + 0.5),
-            tuple(np.subtract(places[b], places[a])), 0.6, 0.7, sum(b) % 5 != 0, None, 60.0 + 20 * (b[0] % 2), 95.0,
+            tuple(np.subtract(places[b], places[a])), 0.6, 0.7, sum(b) % 5 != 0, None,
+            60.0 + 20 * (b[0] % 2), 95.0,
         )
         for a in places
         for b in ((a[0] + 1, a[1]), (a[0], a[1] + 1))
