@@ -151,7 +151,10 @@ class RunProgress:
         if ended != self._ended:
             self._ended, self._changed = ended, now
         said, left_s = progress_text(self._works, ended, self._changed - self._started)
-        left_s -= now - self._changed
+        waited_s = now - self._changed
+        if 0 < left_s < waited_s:
+            return f"{said}, longer than planned"
+        left_s -= waited_s
         return f"{said}, {f'about {duration(left_s)}' if left_s > 10 else 'moments'} to go"
 
     def _draw(self, text: str) -> None:

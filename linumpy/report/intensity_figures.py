@@ -128,22 +128,26 @@ def attenuation_plot(attenuation: Mapping[int, Mapping[str, Any]]) -> Plot:
     """
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = panel()
     ids = sorted(attenuation)
     shades = Normalize(ids[0], max(ids[-1], ids[0] + 1))
+    # Its ends would not be seen on a dark, or on a light page.
+    colours = ListedColormap(colormaps[MAP](np.linspace(0.25, 0.85, 256)))
     rows: list[tuple[Any, ...]] = []
     for slice_id in ids:
         model = attenuation[slice_id]
         values = np.array([np.nan if v is None else v for v in model["mu_by_plane"]], dtype=float)
         depth = (np.arange(values.size) + 0.5) * float(model["voxel_um"][0])
-        axes.plot(depth, values, color=colormaps[MAP](shades(slice_id)), linewidth=1.1)
+        axes.plot(depth, values, color=colours(shades(slice_id)), linewidth=1.1)
         rows += [(slice_id, float(d), float(v)) for d, v in zip(depth, values, strict=True)]
     axes.set_ylim(bottom=0)
     dress(axes, xlabel="depth below the cut face (µm)", ylabel="µ (1/mm)")
     if len(ids) > 1:
-        colour_bar(figure, ScalarMappable(shades, MAP), axes, "slice")
+        colour_bar(figure, ScalarMappable(shades, colours), axes, "slice")
+        figure.axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return Plot(
         "attenuation",
         "Attenuation of tissue, median of each plane",

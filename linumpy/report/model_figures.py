@@ -11,6 +11,7 @@ from linumpy.records.timing import StageTime, duration_label
 from linumpy.report.plots import WIDTH_IN, Plot, panel
 
 _NAME_CHARACTERS = 36
+_CONTOUR_CELLS = 24
 
 
 def field_plot(
@@ -35,10 +36,12 @@ def field_plot(
     step = max(1, max(field.shape) // 64)
     shown = axes.imshow(field[::step, ::step], cmap=MAP, extent=extent, interpolation="none")
     if np.ptp(field) > 0:
+        # A gain of single lines would make islands.
+        places, smooth = _cell_means(field)
         lines = axes.contour(
-            np.linspace(0, sides[1], field.shape[1]),
-            np.linspace(0, sides[0], field.shape[0]),
-            field,
+            places[1] * sides[1],
+            places[0] * sides[0],
+            smooth,
             levels=6,
             colors="#fefefe",
             linewidths=0.8,
@@ -50,6 +53,16 @@ def field_plot(
     rows = [[float(v) for v in row] for row in field[::step, ::step]]
     columns = [f"axis2_{n * step}_px" for n in range(len(rows[0]))]
     return Plot(name, title, figure, columns, rows)
+
+
+def _cell_means(field: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return means over a few cells a side, and their centres as shares of the sides."""
+    edges = [np.linspace(0, n, min(n, _CONTOUR_CELLS) + 1).astype(int) for n in field.shape]
+    for axis, edge in enumerate(edges):
+        widths = np.diff(edge).reshape(-1, 1) if axis == 0 else np.diff(edge)
+        field = np.add.reduceat(field, edge[:-1], axis=axis) / widths
+    centres = [(edge[1:] + edge[:-1]) / 2 / edge[-1] for edge in edges]
+    return centres, field
 
 
 def time_plot(stages: Sequence[StageTime]) -> Plot:

@@ -16,6 +16,13 @@ const widest = Math.max(...[...page.querySelectorAll("main *, header *")]
   .filter((e) => !e.closest(".scroll, dialog, .image, svg"))
   .map((e) => e.getBoundingClientRect().right));
 const found = { page: page.documentElement.scrollWidth, widest };
+// Texts of scale bars stay inside their images, and none of a plot is black on a dark page.
+found.cut = [...page.querySelectorAll(".image .bar span")].filter((text) => {
+  const [a, b] = [text, text.closest(".image")].map((e) => e.getBoundingClientRect());
+  return a.right > b.right + 0.5 || a.left < b.left - 0.5;
+}).length;
+found.black = [...page.querySelectorAll(".plot svg text")]
+  .filter((text) => view.getComputedStyle(text).fill === "rgb(0, 0, 0)").length;
 
 // A click enlarges an image, an arrow leads on, Close closes.
 const card = page.querySelector(".card .image");
@@ -87,13 +94,14 @@ WHITE, DARK = "rgb(255, 255, 255)", "rgb(21, 24, 28)"
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 def test_people_can_look_at_the_page(pristine_run: Path, tmp_path: Path) -> None:
-    """Seen to fail with a block of 600 px; without the hash, the sort by number and `unpack`."""
+    """Seen to fail with a block of 600 px; without texts' own colour; without the hash, the sort by number and `unpack`."""
     address = tmp_path / "report.html"
     address.write_text(build_report(pristine_run), encoding="utf-8")
     for width, dark in ((390, False), (820, True), (1440, False)):
         flags = ["--blink-settings=preferredColorScheme=0"] if dark else []
         found = take_steps(tmp_path, address.as_uri(), width, STEPS, *flags)
         assert found["page"] <= width and found["widest"] <= width, width
+        assert found["cut"] == found["black"] == 0, width
         assert found["opened"] and found["closed"] and found["fits"]
         assert found["large"] > 1.5 * found["small"]
         assert found["caption"].startswith("z00") and found["next"].startswith("z02")
