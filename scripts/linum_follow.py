@@ -3,8 +3,9 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from linumpy.cli import make_parser, parse, run
 
@@ -20,7 +21,8 @@ def build_parser() -> argparse.ArgumentParser:
         (
             "Follow an acquisition that is being written; give a verdict on each slice before "
             "the next cut.\n\n"
-            "Writes a line a slice to the terminal and to RESULTS/verdicts.jsonl. Ends after the\n"
+            "Writes a line a slice to the terminal and to RESULTS/verdicts.jsonl, and adds the\n"
+            "slice to RESULTS/live.ome.zarr, which can be read at any time. Ends after the\n"
             "last slice of state.json, when RESULTS/STOP appears, or with status 3 after\n"
             "--idle_timeout. Started again it goes on where it was."
         ),
@@ -60,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.core.log import clear_progress
     from linumpy.follow.follow import IDLE, FollowOptions, follow
     from linumpy.follow.judge import Judge
+    from linumpy.follow.live_brain import LiveBrain
     from linumpy.follow.verdict import Verdict
     from linumpy.mosaic.grid_options import grid_options
 
@@ -68,15 +71,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.write(verdict.to_text() + "\n")
         sys.stdout.flush()
 
-    device = resolve(args.use_gpu, args.gpu_memory)
+    judge = Judge(
+        args.raw, args.results, grid_options(args), resolve(args.use_gpu, args.gpu_memory)
+    )
+    brain = LiveBrain(args.results, judge.volume_of)
+
+    def grow(lines: Sequence[Mapping[str, Any]]) -> None:
+        brain.grow(lines)
+        judge.learn_again(lines)
+
     end = follow(
         args.raw,
         args.results,
-        Judge(args.raw, args.results, grid_options(args), device),
+        judge,
         FollowOptions(
             args.tiles_per_slice, args.quiet, args.idle_timeout, args.poll, args.on_verdict
         ),
         tell=tell,
+        grow=grow,
     )
     sys.stdout.write(f"{args.results / 'verdicts.jsonl'}\n")
     if end == IDLE:

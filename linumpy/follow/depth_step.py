@@ -12,15 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.brain.pair_depths import clear_maximum, depth_scores
+from linumpy.brain.register_pairwise import register_pair
 from linumpy.brain.slice_planes import SliceVolume, bin_planes, flatten_tissue
 from linumpy.core.device import to_host
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE, correlation_surface, find_peak
+from linumpy.stage_params.brain import TRANSLATION, RegisterParams
 
 PIXEL_UM = 20.0
 """About the lateral resolution of such microscopes: a pixel holds a grain of speckle."""
 N_PLANES = 8
-_CUTS = (1, 2, 0, 3)
-"""Intervals between two faces that are tried: a cut, a double one, a missed one, a triple one."""
+_EXTRA_CUTS = (0, 1, -1, 2)
+"""Intervals more than expected that are tried: as it should be, a double cut, a missed one, a
+triple one."""
 _REACH_UM = 2000.0
 _SPECKLE_PX = 2.0
 
@@ -60,17 +63,20 @@ def depth_step(
     moving: SliceVolume,
     voxel_um: tuple[float, float, float],
     interval_um: float,
+    cuts: int = 1,
 ) -> DepthStep:
-    """Measure how deep a slice lies below the one before.
+    """Measure how deep a slice lies below an earlier one.
 
     Parameters
     ----------
     fixed, moving
-        The slice before and this one.
+        The earlier slice and this one.
     voxel_um
         Of both.
     interval_um
         Motor step between two cuts.
+    cuts
+        Intervals that are expected between the two: the difference of their ids.
     """
     factor = max(1, round(PIXEL_UM / voxel_um[1]))
     pixel_um = np.multiply(voxel_um[1:], factor)
@@ -79,8 +85,8 @@ def depth_step(
     top = min(2, max(0, len(second) - N_PLANES))
     moved = second[top : top + N_PLANES]
     best = DepthStep(None)
-    for cuts in _CUTS:
-        start = round(cuts * interval_um / voxel_um[0]) + top
+    for extra in _EXTRA_CUTS:
+        start = round((cuts + extra) * interval_um / voxel_um[0]) + top
         here = first[start : start + N_PLANES]
         if len(here) < 2:
             continue
@@ -99,6 +105,32 @@ def depth_step(
         if (step.clear, step.correlation) > (best.clear, best.correlation):
             best = step
     return best
+
+
+def confirmed(
+    step: DepthStep,
+    fixed: SliceVolume,
+    moving: SliceVolume,
+    voxel_um: tuple[float, float, float],
+    interval_um: float,
+    cuts: int = 1,
+) -> DepthStep:
+    """Return a step that is off as the registration of the brain measures it, where it can.
+
+    At full resolution the registration looks about the expected depth alone. Where it finds the
+    slice there beyond doubt, the coarse planes were misled.
+    """
+    params = RegisterParams(transform=TRANSLATION)
+    expected_um = cuts * interval_um
+    pair = register_pair(fixed, moving, voxel_um, interval_um, params, expected_um=[expected_um])
+    if pair.reason or not pair.z_measured:
+        return step
+    return DepthStep(
+        float(expected_um + pair.shift_um[0]),
+        (float(pair.shift_um[1]), float(pair.shift_um[2])),
+        pair.correlation,
+        clear=True,
+    )
 
 
 def _measure(

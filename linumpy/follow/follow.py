@@ -7,9 +7,11 @@ import logging
 import shlex
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from linumpy.follow.judge import Judge
 from linumpy.follow.state import STOP_NAME, Record
@@ -52,6 +54,7 @@ def follow(
     options: FollowOptions,
     *,
     tell: Callable[[Verdict], object],
+    grow: Callable[[Sequence[Mapping[str, Any]]], object] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> str:
@@ -63,6 +66,9 @@ def follow(
     ----------
     tell
         Called with each verdict once it is recorded.
+    grow
+        Called with all lines so far at the start and after each verdict, beside the command: it
+        brings what follows from verdicts up to them.
 
     Returns
     -------
@@ -79,6 +85,7 @@ def follow(
         watcher.poll(clock())
         for slice_id in sorted(record.judged):
             watcher.done(slice_id)
+        grow(record.lines)
         while True:
             for slice_id in watcher.slice_ids:
                 found = watcher.finished(slice_id, clock())
@@ -92,8 +99,12 @@ def follow(
                 line = record.add(verdict)
                 watcher.done(slice_id)
                 tell(verdict)
-                if options.on_verdict:
-                    _run_hook(options.on_verdict, json.dumps(line))
+                # A command may wait for a person, who looks at the brain meanwhile.
+                with ThreadPoolExecutor(1) as beside:
+                    grown = beside.submit(grow, record.lines)
+                    if options.on_verdict:
+                        _run_hook(options.on_verdict, json.dumps(line))
+                grown.result()
                 watcher.poll(clock())
             if record.stop_asked:
                 logger.info("%s: found, following ends", results / STOP_NAME)

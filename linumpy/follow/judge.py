@@ -13,8 +13,9 @@ import numpy as np
 
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import LinumpyError
-from linumpy.follow.depth_step import DepthStep, depth_step
-from linumpy.follow.tile_checks import TileFigures, focus_shifts, tile_figures
+from linumpy.follow.depth_step import N_PLANES, DepthStep, confirmed, depth_step
+from linumpy.follow.models import learn, learn_again
+from linumpy.follow.tile_checks import TileFigures, common_focus_shift, focus_shifts, tile_figures
 from linumpy.follow.verdict import LOOK, STOP, Reason
 from linumpy.follow.watch import FinishedSlice
 from linumpy.io.raw import RawTile
@@ -123,21 +124,18 @@ class Judge:
         from linumpy.intensity.normalize_intensities_per_slice import find_agarose
         from linumpy.io.models import load_model
         from linumpy.slices.block_stages import Crop3dMosaicBelowInterface
-        from linumpy.slices.learn_models import AcquisitionModels, learn_models
+        from linumpy.slices.learn_models import AcquisitionModels
         from linumpy.slices.raw_source import RawInput
         from linumpy.slices.reconstruct_slice import reconstruct_slice
         from linumpy.slices.register_stage import RegisterTiles
         from linumpy.stage_params.slices import SliceParams
-        from linumpy.store.atomic import atomic_path
         from linumpy.tiles.positions import TileRegistration
 
         params = SliceParams.from_values({})
         raw = RawInput(self.root, found.slice_id, {found.slice_id: found.tiles}, self.options)
         learned = self.results / "models"
         if not learned.is_dir():
-            models = learn_models([raw], params, device=self.device)
-            with atomic_path(learned, directory=True) as folder:
-                models.save(folder)
+            learn(learned, [raw], params, device=self.device)
         models = AcquisitionModels.load(learned, params)
         of_slice = self._models_of(found.slice_id)
         if of_slice.exists():
@@ -156,6 +154,9 @@ class Judge:
             told = tuple(names[key] for key in sorted(dim))
             text = f"less than {least:g} of what neighbours show"
             reasons.append(Reason("dark_tile", LOOK, text, told, limit=least))
+        shift = common_focus_shift(alive, models.axial, axial_um)
+        figures["focus_shift"] = None if shift is None else round(shift, 2)
+        reasons += _common_focus(shift)
         reasons += _focus(focus_shifts(alive, models.axial, axial_um), names)
         reasons += _above(alive, names, cut.interface_um)
         agarose = find_agarose(pictures.depth_mean, params.normalize.sigma_px)
@@ -166,20 +167,29 @@ class Judge:
     def _against_before(
         self, slice_id: int, earlier: Sequence[Mapping[str, Any]], figures: dict[str, Any]
     ) -> list[Reason]:
-        """Compare a slice with the one before: cuts, wedge, stage."""
-        before = self.volume_of(slice_id - 1)
-        if not before.is_dir():
-            return []
+        """Compare a slice with the last one there is: cuts, stage; and with all before: wedge."""
         from linumpy.brain.slice_folder import load_slices
 
-        volumes, voxel_um, interval_um = load_slices([before, self.volume_of(slice_id)], None)
-        step = depth_step(volumes[0], volumes[1], voxel_um, interval_um)
-        figures["interval_um"] = interval_um
-        figures["cut_um"] = None if step.distance_um is None else round(step.distance_um, 1)
-        figures["stage_off_um"] = [round(s, 1) for s in step.shift_um]
-        reasons = _cut(step, interval_um)
-        if step.distance_um is not None:
-            reasons += _stage(step, voxel_um[1])
+        there = (k for k in range(slice_id - 1, -1, -1) if self.volume_of(k).is_dir())
+        before = next(there, None)
+        if before is None:
+            return []
+        paths = [self.volume_of(before), self.volume_of(slice_id)]
+        volumes, voxel_um, interval_um = load_slices(paths, None)
+        cuts = slice_id - before
+        figures["before"], figures["interval_um"] = before, interval_um
+        reasons = []
+        # Slices that cannot share a plane say nothing of each other.
+        if cuts == 1 or cuts * interval_um < (volumes[0].shape[0] - N_PLANES) * voxel_um[0]:
+            step = depth_step(volumes[0], volumes[1], voxel_um, interval_um, cuts)
+            if _cut(step, interval_um, cuts):
+                step = confirmed(step, volumes[0], volumes[1], voxel_um, interval_um, cuts)
+            figures["cut_um"] = None if step.distance_um is None else round(step.distance_um, 1)
+            figures["cut_clear"] = step.clear
+            figures["stage_off_um"] = [round(s, 1) for s in step.shift_um]
+            reasons += _cut(step, interval_um, cuts)
+            if step.distance_um is not None:
+                reasons += _stage(step, voxel_um[1])
         tilts = [f["tilt_um"] for f in earlier if f.get("tilt_um")]
         if tilts:
             change = np.subtract(figures["tilt_um"], np.median(tilts, axis=0))
@@ -192,6 +202,10 @@ class Judge:
                 limit = 2 * interval_um * (limits.error if level == ERROR else limits.warning)
                 reasons.append(Reason("wedge", _LEVEL[level], text, (), round(fall), limit, "um"))
         return reasons
+
+    def learn_again(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Learn the models again where there are enough slices, and time, for better ones."""
+        learn_again(self.results / "models", self.root, lines, self.options, device=self.device)
 
     def volume_of(self, slice_id: int) -> Path:
         """Return where a slice's volume lies."""
@@ -261,6 +275,13 @@ def _focus(
     return [Reason("defocus", STOP, text, tiles, round(worst, 2), FOCUS_LIMIT, "Rayleigh lengths")]
 
 
+def _common_focus(shift: float | None) -> list[Reason]:
+    if shift is None or abs(shift) < FOCUS_LIMIT:
+        return []
+    text = f"focus of all tiles {shift:+.1f} Rayleigh lengths from where it was learned"
+    return [Reason("defocus", STOP, text, (), round(shift, 2), FOCUS_LIMIT, "Rayleigh lengths")]
+
+
 def _above(
     alive: Mapping[tuple[int, int], TileFigures],
     names: Mapping[tuple[int, int], str],
@@ -298,20 +319,27 @@ def _border(depth_mean: np.ndarray, agarose: np.ndarray, figures: dict[str, Any]
     return [Reason("border", STOP, text, (), round(share, 3), BORDER_SHARE)]
 
 
-def _cut(step: DepthStep, interval_um: float) -> list[Reason]:
+def _cut(step: DepthStep, interval_um: float, cuts: int = 1) -> list[Reason]:
+    """Report a cut that is off, the limits being those of one cut however many were made."""
     if step.distance_um is None:
         return [Reason("no_match", LOOK, "no planes of it match the slice before")]
     limits = LIMITS["uneven_cut"]
-    excess = step.distance_um / interval_um - 1
+    expected_um = cuts * interval_um
+    excess = (step.distance_um - expected_um) / interval_um
     level = limits.status(excess)
     if level == OK:
         return []
     text = f"{step.distance_um:.0f} um below the face before; the interval is {interval_um:g} um"
+    if cuts > 1:
+        text = (
+            f"{step.distance_um:.0f} um below the last face there is; {cuts} intervals are "
+            f"{expected_um:g} um"
+        )
     kind = "uneven_cut"
     if level == ERROR:
         kind = "double_cut" if excess > 0 else "missed_cut"
-    off = limits.error if level == ERROR else limits.warning
-    limit = interval_um * (1 + off if excess > 0 else 1 - off)
+    off = (limits.error if level == ERROR else limits.warning) * interval_um
+    limit = expected_um + (off if excess > 0 else -off)
     return [Reason(kind, _LEVEL[level], text, (), round(step.distance_um, 1), limit, "um")]
 
 

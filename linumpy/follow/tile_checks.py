@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.intensity.compensate_psf import AxialResponse
+from linumpy.intensity.compensate_psf import AxialResponse, cell_means
+from linumpy.intensity.compensate_psf_profile import NoProfileError, measure_profile
 from linumpy.mosaic.raw_tiles import RawTiles
 from linumpy.slices.tile import Key
 
 _BLOCK_PX = 8
 _SIDES = ((1, 0), (0, 1))
+_CELLS_A_SIDE = 8
 _LEAST_PLANES = 8
 _SIGNAL_OVER_NOISE = 2.0
 """Power over that of the noise from which a plane tells of the axial response."""
@@ -32,6 +34,8 @@ class TileFigures:
     strips
         Mean power at each depth in the overlaps with the next tile (1, 0), (0, 1) and the one
         before (-1, 0), (0, -1), by direction.
+    cells
+        Means over lateral cells, `_CELLS_A_SIDE` a side: float32 (z, cells, cells).
     """
 
     dead: bool
@@ -39,6 +43,7 @@ class TileFigures:
     peak: float
     peak_um: float
     strips: dict[Key, np.ndarray]
+    cells: np.ndarray
 
 
 def tile_figures(tiles: RawTiles, key: Key) -> TileFigures:
@@ -67,6 +72,7 @@ def tile_figures(tiles: RawTiles, key: Key) -> TileFigures:
         float(largest.max()),
         (place + 0.5) * tiles.info.voxel_um[0],
         strips,
+        cell_means(data, None, max(1, min(n1, n2) // _CELLS_A_SIDE)),
     )
 
 
@@ -86,7 +92,6 @@ def focus_shifts(
     """
     if axial is None or axial.focus_um is None or axial.rayleigh_um is None:
         return {}
-    focus, rayleigh = axial.focus_um, axial.rayleigh_um
     # Mean power of Rayleigh noise, from its mean amplitude.
     noise = 4 / np.pi * axial.noise_amplitude**2
     ratios: dict[Key, dict[tuple[Key, Key], np.ndarray]] = {(1, 0): {}, (0, 1): {}}
@@ -113,13 +118,10 @@ def focus_shifts(
         for (key, other), ratio in pairs.items():
             own[key].append(ratio - usual)
             own[other].append(usual - ratio)
-    depth = (np.arange(len(next(iter(figures.values())).strips[1, 0])) + 0.5) * axial_um
-    shifts = np.arange(-3, 3.01, 0.05)
-    model = np.array([_log_response(depth, focus + s * rayleigh, rayleigh) for s in shifts])
-    model -= _log_response(depth, focus, rayleigh)
+    model = _shifted(len(next(iter(figures.values())).strips[1, 0]), axial, axial_um)
     found: dict[Key, float] = {}
     for key, several in own.items():
-        tried = (_best(shifts, model, ratio) for ratio in several)
+        tried = (_best(model, ratio) for ratio in several)
         told = [shift for shift in tried if shift is not None]
         if told:
             # A tile beside one out of focus has other neighbours: of two middle ones the smaller.
@@ -127,11 +129,53 @@ def focus_shifts(
     return found
 
 
+def common_focus_shift(
+    figures: Mapping[Key, TileFigures], axial: AxialResponse | None, axial_um: float
+) -> float | None:
+    """Return how far the focus of all tiles lies from where it was learned, in Rayleigh lengths.
+
+    Agarose attenuates as it did when the response was learned: the ratio of its profile to the one
+    of then is that of the axial responses, up to a gain. Tissue takes its place where there is no
+    agarose in both.
+
+    Returns
+    -------
+    The shift that explains the ratio best, 0 where none explains most of it; None where no profile
+    was learned, or the slice shows none.
+    """
+    if axial is None or axial.focus_um is None or axial.rayleigh_um is None:
+        return None
+    try:
+        found = measure_profile([f.cells for f in figures.values()], axial_um)
+    except NoProfileError:
+        return None
+    if len(axial.profile) != found.n_planes:
+        return None
+    ratio = np.full(found.n_planes, np.nan)
+    seen = slice(found.start, found.stop)
+    with np.errstate(divide="ignore"):
+        ratio[seen] = found.log_power - np.log(axial.profile[seen])
+    ratio[~np.isfinite(ratio)] = np.nan
+    return _best(_shifted(found.n_planes, axial, axial_um), ratio)
+
+
+_SHIFTS = np.arange(-3, 3.01, 0.05)
+"""Shifts of the focus that are tried, in Rayleigh lengths."""
+
+
+def _shifted(n_planes: int, axial: AxialResponse, axial_um: float) -> np.ndarray:
+    """Return the logarithm of the response with the focus at each of `_SHIFTS` over that as is."""
+    focus, rayleigh = axial.focus_um or 0.0, axial.rayleigh_um or 1.0
+    depth = (np.arange(n_planes) + 0.5) * axial_um
+    model = np.array([_log_response(depth, focus + s * rayleigh, rayleigh) for s in _SHIFTS])
+    return model - _log_response(depth, focus, rayleigh)
+
+
 def _log_response(depth: np.ndarray, focus: float, rayleigh: float) -> np.ndarray:
     return -np.log1p(np.square((depth - focus) / rayleigh))
 
 
-def _best(shifts: np.ndarray, model: np.ndarray, ratio: np.ndarray) -> float | None:
+def _best(model: np.ndarray, ratio: np.ndarray) -> float | None:
     """Return the shift whose response explains a ratio best, up to a gain."""
     known = np.isfinite(ratio)
     if known.sum() < _LEAST_PLANES:
@@ -141,4 +185,4 @@ def _best(shifts: np.ndarray, model: np.ndarray, ratio: np.ndarray) -> float | N
     left = np.square(theirs - ours).sum(axis=1)
     best = int(left.argmin())
     # A shift has to explain most of the ratio, else it is not one of the focus.
-    return float(shifts[best]) if left[best] < 0.5 * np.square(ours).sum() else 0.0
+    return float(_SHIFTS[best]) if left[best] < 0.5 * np.square(ours).sum() else 0.0
