@@ -25,6 +25,7 @@ from linumpy.follow.placing import SOLVED_TOGETHER, Placed, place_slice
 from linumpy.io.omezarr import ImageSpec, ImageWriter, Shape, Triple
 from linumpy.io.slice_layout import centre_of
 from linumpy.io.zarr_io import zarr_context
+from linumpy.metrics.limits import LIMITS, OK
 from linumpy.stage_params.brain import StackParams
 from linumpy.store.atomic import write_json
 
@@ -253,15 +254,18 @@ def _document(path: Path) -> dict[str, Any]:
 def _told_distance(
     figures: Mapping[str, Any], ids: Sequence[int], interval_um: float
 ) -> float | None:
-    """Return the distance of the last two faces by the verdict, None where the interval does.
+    """Return the distance of the last two faces by the verdict, None where it compared others.
 
-    Anatomy alone tells a cut more or less, but not to some micrometres.
+    Anatomy alone tells cuts that are off, but others worse than the interval does.
     """
-    distance: float | None = figures.get("cut_um")
-    if distance is None or figures.get("before") not in ids[-2:-1]:
+    if len(ids) < 2 or figures.get("before") != ids[-2]:
         return None
-    off = abs(distance - (ids[-1] - ids[-2]) * interval_um)
-    return distance if figures.get("cut_clear") or off > interval_um / 2 else None
+    expected = (ids[-1] - ids[-2]) * interval_um
+    found: float | None = figures.get("cut_um")
+    if found is None:
+        return None
+    is_off = LIMITS["uneven_cut"].status((found - expected) / interval_um) != OK
+    return found if figures.get("cut_clear") or is_off else expected
 
 
 def _factors(voxel_um: Triple) -> tuple[int, int, int]:

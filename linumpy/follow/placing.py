@@ -81,8 +81,8 @@ def place_slice(
     interval_um
         Slicing interval.
     distance_um
-        Of the new slice's face below that of the last one, where `depth_step` measured it beyond
-        doubt: it finds cuts of any multiple of the interval.
+        Of the new slice's face below that of the last one by the verdict, which finds cuts of any
+        multiple of the interval; it counts where registration measures none.
     """
     new = volumes[-1]
     if not placed:
@@ -116,4 +116,9 @@ def place_slice(
     # Offsets are relative to one slice of them: what lies already says where that is.
     off = [np.array([p.depth_um, *p.shift_um]) - solved[p.slice_id] for p in placed]
     depth, first, second = (solved[new.slice_id] + np.median(off, axis=0)).tolist()
+    if not any(pair.z_measured and not pair.reason for pair in pairs):
+        # Without a pair the solver takes it for where the stage says, as if no cut before was off.
+        last = placed[-1]
+        step_um = (new.slice_id - last.slice_id) * interval_um
+        depth = last.depth_um + (step_um if distance_um is None else distance_um)
     return Placed(new.slice_id, depth, (first, second), tuple(pairs))

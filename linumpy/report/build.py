@@ -41,6 +41,7 @@ from linumpy.report.run_section import (
 )
 from linumpy.report.slice_figures import overlap_plots, projection, shift_plots
 from linumpy.report.tile_figures import confidence_plot, stage_axes_plots, tile_plots
+from linumpy.report.verdicts import read_verdicts
 
 TEMPLATE = "report.html.j2"
 MANY_SLICES = 40
@@ -95,6 +96,7 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
         comparisons=comparisons(run),
         cards=[{"record": s, "picture": images.get(s.slice_id), "tags": _tags(s)} for s in slices],
         one_contrast=one_contrast,
+        verdicts=read_verdicts(run.path),
         tiles=_tile_section(run, slices),
         microscope=_microscope_section(run),
         alignment=_alignment_section(run),
