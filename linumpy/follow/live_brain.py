@@ -224,7 +224,10 @@ class LiveBrain:
             )  # fmt: skip
 
     def _publish(self, n_planes: int) -> None:
-        """Rename what was made into its place: shards first, then the shapes of the arrays."""
+        """Rename what was made into its place: shards first, then the shapes of the arrays.
+
+        Masks and coarse levels come before the finest level, so that they never lack what that has.
+        """
         documents = []
         for path in sorted(self._staging.rglob("*")):
             place = self.path / path.relative_to(self._staging)
@@ -233,7 +236,7 @@ class LiveBrain:
             elif path.is_file():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(place)
-        for path, place in documents:
+        for path, place in reversed(documents):
             if "shape" in json.loads(path.read_bytes()):
                 path.replace(place)
         shutil.rmtree(self._staging)

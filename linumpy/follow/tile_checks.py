@@ -135,26 +135,29 @@ def common_focus_shift(
     """Return how far the focus of all tiles lies from where it was learned, in Rayleigh lengths.
 
     Agarose attenuates as it did when the response was learned: the ratio of its profile to the one
-    of then is that of the axial responses, up to a gain. Tissue takes its place where there is no
-    agarose in both.
+    of then is that of the axial responses, up to a gain. Tissue differs from slice to slice.
 
     Returns
     -------
-    The shift that explains the ratio best, 0 where none explains most of it; None where no profile
-    was learned, or the slice shows none.
+    The shift that explains the ratio best, 0 where none explains most of it; None where the
+    response or the slice shows no profile of agarose.
     """
-    if axial is None or axial.focus_um is None or axial.rayleigh_um is None:
+    if axial is None or axial.focus_um is None or axial.medium != "agarose":
         return None
     try:
         found = measure_profile([f.cells for f in figures.values()], axial_um)
     except NoProfileError:
         return None
-    if len(axial.profile) != found.n_planes:
+    if found.medium != axial.medium:
         return None
+    depth = (np.arange(found.n_planes) + 0.5) * axial_um
+    learned = (np.arange(len(axial.profile)) + 0.5) * axial.voxel_um[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Where it was not measured the profile is 0: nothing between such planes counts.
+        before = np.interp(depth, learned, np.log(axial.profile), left=-np.inf, right=-np.inf)
     ratio = np.full(found.n_planes, np.nan)
     seen = slice(found.start, found.stop)
-    with np.errstate(divide="ignore"):
-        ratio[seen] = found.log_power - np.log(axial.profile[seen])
+    ratio[seen] = found.log_power - before[seen]
     ratio[~np.isfinite(ratio)] = np.nan
     return _best(_shifted(found.n_planes, axial, axial_um), ratio)
 

@@ -1,0 +1,39 @@
+"""Distance of faces that several intervals lie between, against a block cut at known depths."""
+
+import numpy as np
+import pytest
+
+from linumpy.brain.slice_folder import load_slices
+from linumpy.follow.depth_step import depth_step
+from linumpy.follow.judge import _cut
+from tests.follow.block import INTERVAL_UM, N_PLANES, VOXEL_UM, make_block, volume_of, write_slice
+
+
+@pytest.fixture(scope="module")
+def block():
+    return make_block(120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("depth_px", "cuts", "expected"),
+    [
+        (40, 2, []),
+        (20, 2, [("missed_cut", "stop", 250.0)]),
+        (43, 2, [("uneven_cut", "look", 420.0)]),
+        (40, 1, [("double_cut", "stop", 350.0)]),
+    ],
+)
+def test_distance_of_slices_that_are_not_next_to_each_other(
+    block, tmp_path, depth_px, cuts, expected
+):
+    write_slice(tmp_path, 0, block[:N_PLANES])
+    write_slice(tmp_path, cuts, block[depth_px : depth_px + N_PLANES])
+    paths = [volume_of(tmp_path, n) for n in (0, cuts)]
+    volumes, _, _ = load_slices(paths, None)
+    step = depth_step(*volumes, VOXEL_UM, INTERVAL_UM, cuts)
+    assert step.clear
+    assert step.distance_um == pytest.approx(10.0 * depth_px, abs=3)
+    assert np.hypot(*step.shift_um) < 3
+    reasons = _cut(step, INTERVAL_UM, cuts)
+    assert [(r.kind, r.level, r.limit) for r in reasons] == expected
