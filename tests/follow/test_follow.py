@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from linumpy.follow.live_brain import LIVE_NAME, LiveBrain
+from linumpy.io.omezarr import open_image
 from linumpy.phantom.fault_flag import parse_fault
 from linumpy.phantom.live import write_live
 from linumpy.phantom.params import preset
@@ -30,7 +32,7 @@ def _start(folder):
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory):
-    """Lines of the verdicts, those that the hook got, and what the second follower printed."""
+    """Lines of the verdicts, those that the hook got, what the second follower printed, folder."""
     folder = tmp_path_factory.mktemp("live")
     params = preset("tiny", n_slices=4, tiles_x=2, tiles_y=2, jitter_rms_um=10.0, brain_fill=0.7)
     faults = [parse_fault(text, params) for text in FAULTS]
@@ -51,12 +53,12 @@ def followed(tmp_path_factory):
     writing.join()
     lines = [json.loads(line) for line in verdicts.read_text().splitlines()]
     hook = [json.loads(line) for line in (folder / "hook.jsonl").read_text().splitlines()]
-    return judged, lines, hook, printed, second.returncode
+    return judged, lines, hook, printed, second.returncode, folder
 
 
 @pytest.mark.slow
 def test_each_slice_has_one_verdict_across_a_kill(followed):
-    judged, lines, hook, printed, status = followed
+    judged, lines, hook, printed, status, _ = followed
     assert judged == [0]
     assert [line["slice"] for line in lines] == [0, 1, 2, 3]
     # What was judged before the kill is neither judged nor told again.
@@ -81,3 +83,20 @@ def test_verdicts_tell_the_faults_and_nothing_else(followed):
     assert lines[3]["figures"]["cut_um"] == pytest.approx(400, abs=30)
     assert lines[3]["reasons"][0]["limit"] == 350.0
     assert lines[2]["reasons"][0]["text"].startswith("image_00000.bin: 1920000 bytes")
+
+
+@pytest.mark.slow
+def test_growing_brain_has_each_slice_once_at_its_depth(followed):
+    folder = followed[-1]
+    truth = json.loads((folder / "truth" / "truth.json").read_text())["slices"]
+    depths = [s["face_um"] - truth[0]["face_um"] for s in truth]
+    placed = LiveBrain(folder / "results", None).slices()
+    assert [p.slice_id for p in placed] == [0, 1, 2, 3]
+    # The last cut was a double one.
+    assert depths[3] - depths[2] == pytest.approx(400, abs=10)
+    assert [p.depth_um for p in placed] == pytest.approx(depths, abs=10)
+    image = open_image(folder / "results" / LIVE_NAME)
+    assert image.voxel_um == (10.0, 20.0, 20.0)
+    # Its planes reach to the end of the last slice.
+    last = open_image(folder / "results" / "slices" / "slice_z03.ome.zarr").array.shape[0]
+    assert image.array.shape[0] == pytest.approx(depths[3] / 10 + last, abs=2)

@@ -8,11 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from .conftest import Launcher
-
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PHANTOM = ("--preset", "tiny", "--seed", "23", "--n_slices", "3", "--live", "1000")
 FAULT = ("--fault", "double_cut:2")
