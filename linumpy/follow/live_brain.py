@@ -19,6 +19,7 @@ import numpy as np
 
 from linumpy.brain.slice_folder import load_slices
 from linumpy.brain.slice_planes import SliceVolume
+from linumpy.core.device import to_host
 from linumpy.core.errors import InputError, LinumpyError
 from linumpy.core.log import logger
 from linumpy.follow.placing import SOLVED_TOGETHER, Placed, place_slice
@@ -174,7 +175,7 @@ class LiveBrain:
         start[0] = max(0, start[0])
         skipped = 0 if first else min(StackParams().first_plane, volume.shape[0] - 1)
         with zarr_context():
-            old = zarr.open_group(source, mode="r")
+            old: Any = zarr.open_group(source, mode="r")
             shape: Shape = old["0"].shape
             end = -(-(start[0] + volume.shape[0]) // factors[0])
             n_planes = end if first else max(shape[0], end)
@@ -182,7 +183,7 @@ class LiveBrain:
             layer = _FACTORS[-1] * _SHARD[0]
             z = slice((start[0] + skipped) // factors[0] // layer * layer, n_planes)
             names = _grow_documents(source, target, n_planes)
-            new = zarr.open_group(target, mode="r+")
+            new: Any = zarr.open_group(target, mode="r+")
             for window in _blocks(volume, start, shape, factors):
                 kept = (slice(z.start, min(z.stop, shape[0])), *window)
                 sides = [w.stop - w.start for w in window]
@@ -354,7 +355,7 @@ def _overlay(
     # Whole depth at once: planes share the chunks that are decoded for them.
     planes = (skipped, volume.shape[0])
     image, known = volume.read(slice(*planes), (slice(*inner[0]), slice(*inner[1])))
-    there = np.ones(image.shape, np.uint8) if known is None else (np.asarray(known) > 0)
+    there = np.ones(image.shape, bool) if known is None else to_host(known) > 0
     first = (start[0] + skipped) // factors[0]
     last = -(-(start[0] + volume.shape[0]) // factors[0])
     around = [
@@ -363,7 +364,7 @@ def _overlay(
     ]
     total, count = (
         _sums(np.pad(each, around), factors)
-        for each in (np.where(there, image, np.float32(0)), there.astype(np.float32))
+        for each in (np.where(there, to_host(image), np.float32(0)), there.astype(np.float32))
     )
     shown = count >= np.prod(factors) / 2
     here = slice(first - z_start, last - z_start)

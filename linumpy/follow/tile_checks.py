@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linumpy.core.device import to_host
 from linumpy.intensity.compensate_psf import AxialResponse, cell_means
 from linumpy.intensity.compensate_psf_profile import NoProfileError, measure_profile
 from linumpy.mosaic.raw_tiles import RawTiles
@@ -72,7 +73,7 @@ def tile_figures(tiles: RawTiles, key: Key) -> TileFigures:
         float(largest.max()),
         (place + 0.5) * tiles.info.voxel_um[0],
         strips,
-        cell_means(data, None, max(1, min(n1, n2) // _CELLS_A_SIDE)),
+        to_host(cell_means(data, None, max(1, min(n1, n2) // _CELLS_A_SIDE))),
     )
 
 
