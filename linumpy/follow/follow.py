@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import shlex
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from linumpy.follow.hook import run_hook
 from linumpy.follow.judge import Judge
 from linumpy.follow.state import STOP_NAME, Record
 from linumpy.follow.verdict import Verdict
@@ -35,9 +33,9 @@ class FollowOptions:
         Without any change for so long the follower ends.
     poll_s
         Time between two looks.
-    on_verdict
-        Command, its words divided as a shell does; run after each verdict and waited for, the
-        verdict's JSON on its standard input.
+    on_verdict, hook_s
+        Command that runs after each verdict, and the most time it is waited for;
+        `linumpy.follow.hook.run_hook`.
     """
 
     tiles_per_slice: int | None = None
@@ -45,6 +43,7 @@ class FollowOptions:
     idle_s: float = 3600.0
     poll_s: float = 0.5
     on_verdict: str | None = None
+    hook_s: float = 60.0
 
 
 def follow(
@@ -69,6 +68,8 @@ def follow(
     grow
         Called with all lines so far at the start and after each verdict, beside the command: it
         brings what follows from verdicts up to them.
+    sleep
+        Waits between two looks, so many seconds or less.
 
     Returns
     -------
@@ -103,7 +104,7 @@ def follow(
                 with ThreadPoolExecutor(1) as beside:
                     grown = beside.submit(grow, record.lines)
                     if options.on_verdict:
-                        _run_hook(options.on_verdict, json.dumps(line))
+                        run_hook(options.on_verdict, line, root, results, options.hook_s)
                 grown.result()
                 watcher.poll(clock())
             if record.stop_asked:
@@ -116,13 +117,3 @@ def follow(
                 return IDLE
             sleep(options.poll_s)
             watcher.poll(clock())
-
-
-def _run_hook(command: str, line: str) -> None:
-    try:
-        done = subprocess.run(shlex.split(command), input=line + "\n", text=True, check=False)
-    except OSError as error:
-        logger.warning("--on_verdict %s: not run (%s)", command, error.strerror)
-    else:
-        if done.returncode:
-            logger.warning("--on_verdict %s: ended with status %d", command, done.returncode)

@@ -16,6 +16,7 @@ from linumpy.core.errors import LinumpyError
 from linumpy.follow.depth_step import N_PLANES, DepthStep, confirmed, depth_step
 from linumpy.follow.models import learn, learn_again
 from linumpy.follow.tile_checks import TileFigures, common_focus_shift, focus_shifts, tile_figures
+from linumpy.follow.tile_map import write_tile_map
 from linumpy.follow.verdict import LOOK, STOP, Reason
 from linumpy.follow.watch import FinishedSlice
 from linumpy.io.raw import RawTile
@@ -77,7 +78,10 @@ class Judge:
             The last slice of the acquisition, if known.
         """
         reasons = _of_files(found)
-        figures: dict[str, Any] = {"duration_s": round(found.duration_s, 1)}
+        figures: dict[str, Any] = {
+            "duration_s": round(found.duration_s, 1),
+            "end_s": round(found.end_s, 1),
+        }
         earlier = [line["figures"] for line in history][-_HISTORY:]
         reasons += _slow(found.duration_s, [f["duration_s"] for f in earlier])
         reasons += self._disk(found, last_id)
@@ -157,8 +161,11 @@ class Judge:
         shift = common_focus_shift(alive, models.axial, axial_um)
         figures["focus_shift"] = None if shift is None else round(shift, 2)
         reasons += _common_focus(shift)
-        reasons += _focus(focus_shifts(alive, models.axial, axial_um), names)
+        focus = focus_shifts(alive, models.axial, axial_um)
+        reasons += _focus(focus, names)
         reasons += _above(alive, names, cut.interface_um)
+        volume = self.volume_of(found.slice_id)
+        write_tile_map(volume, found.slice_id, names, positions, focus, pictures.depth_mean)
         agarose = find_agarose(pictures.depth_mean, params.normalize.sigma_px)
         reasons += _border(pictures.depth_mean, agarose.mask, figures)
         figures["tilt_um"] = [round(float(t), 1) for t in cut.tilt_um]

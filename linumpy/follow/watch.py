@@ -23,6 +23,14 @@ SETTLE_S = 2.0
 Key = tuple[int, int]
 
 
+def last_slice_id(root: Path) -> int | None:
+    """Return the last slice of an acquisition as ``state.json`` says; None if it does not."""
+    try:
+        return int(json.loads((root / "state.json").read_bytes())["z_max"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 @dataclass
 class _Seen:
     """A tile as it was last looked at."""
@@ -64,8 +72,9 @@ class FinishedSlice:
         Tiles that lack by number where their places are not known.
     last_change_s
         When the last of its files was seen to change.
-    duration_s
-        From the first of its files to the last, by the file system's own clock.
+    duration_s, end_s
+        From the first of its files to the last, and when that was (Unix time), both by the file
+        system's own clock.
     """
 
     slice_id: int
@@ -75,6 +84,7 @@ class FinishedSlice:
     n_missing: int
     last_change_s: float
     duration_s: float
+    end_s: float
 
 
 class Watcher:
@@ -106,12 +116,8 @@ class Watcher:
         return sorted(self._seen.keys() - self._done)
 
     def last_id(self) -> int | None:
-        """Return the last slice of the acquisition as ``state.json`` says; None if it does not."""
-        try:
-            value = json.loads((self.root / "state.json").read_bytes())["z_max"]
-            return int(value)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        """Return the last slice of the acquisition, as `last_slice_id`."""
+        return last_slice_id(self.root)
 
     def poll(self, now_s: float) -> None:
         """Look at all tiles of the slices that are not done."""
@@ -197,7 +203,7 @@ class Watcher:
             tuple(sorted(missing)),
             n_missing,
             last,
-            _written_s(tiles.values()),
+            *_written_s(tiles.values()),
         )
 
     def done(self, slice_id: int) -> None:
@@ -225,10 +231,10 @@ class Watcher:
             return None
 
 
-def _written_s(tiles: Iterable[_Seen]) -> float:
-    """Return the time between the oldest and the newest file; one clock tells them all."""
+def _written_s(tiles: Iterable[_Seen]) -> tuple[float, float]:
+    """Return the time between the oldest and the newest file, and that of the newest."""
     times = [mtime_ns for seen in tiles for _, _, mtime_ns in seen.signature]
-    return (max(times) - min(times)) / 1e9 if times else 0.0
+    return ((max(times) - min(times)) / 1e9, max(times) / 1e9) if times else (0.0, 0.0)
 
 
 def _holes(tiles: Mapping[Key, object], count: int | None = None) -> frozenset[Key]:

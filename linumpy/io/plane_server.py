@@ -184,6 +184,28 @@ class PlaneSource:
         return chosen
 
 
+def reply(source: PlaneSource, name: str, query: Mapping[str, str]) -> tuple[int, bytes, str]:
+    """Return status, body and content type of a file of the page; status 404 for other names."""
+    if name in _FILES:
+        file, kind = _FILES[name]
+        return 200, (Path(__file__).parent / file).read_bytes(), kind
+    if name == "info.json":
+        return 200, json.dumps(source.info()).encode(), "application/json"
+    if name != "plane.png":
+        return 404, b"", "text/plain"
+    try:
+        part = Part.from_query(query)
+        channel = int(query.get("channel", 0))
+        if not 0 <= channel < len(source.images):
+            raise ValueError("no such channel")
+    except (KeyError, ValueError, OverflowError):
+        return 400, b"", "text/plain"
+    try:
+        return 200, source.render(part, channel), "image/png"
+    except (InputError, OSError, ValueError) as error:
+        return 500, str(error).encode(), "text/plain; charset=utf-8"
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     source: PlaneSource
@@ -196,30 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"", "text/plain")
             return
         name = address.path.removeprefix(prefix)
-        query = dict(parse_qsl(address.query))
-        if name in _FILES:
-            file, kind = _FILES[name]
-            self._send(200, (Path(__file__).parent / file).read_bytes(), kind)
-        elif name == "info.json":
-            self._send(200, json.dumps(self.source.info()).encode(), "application/json")
-        elif name == "plane.png":
-            self._send_plane(query)
-        else:
-            self._send(404, b"", "text/plain")
-
-    def _send_plane(self, query: Mapping[str, str]) -> None:
-        try:
-            part = Part.from_query(query)
-            channel = int(query.get("channel", 0))
-            if not 0 <= channel < len(self.source.images):
-                raise ValueError("no such channel")
-        except (KeyError, ValueError, OverflowError):
-            self._send(400, b"", "text/plain")
-            return
-        try:
-            self._send(200, self.source.render(part, channel), "image/png")
-        except (InputError, OSError, ValueError) as error:
-            self._send(500, str(error).encode(), "text/plain; charset=utf-8")
+        self._send(*reply(self.source, name, dict(parse_qsl(address.query))))
 
     def _send(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)
