@@ -185,6 +185,7 @@ class Judge:
         volumes, voxel_um, interval_um = load_slices(paths, None)
         cuts = slice_id - before
         figures["before"], figures["interval_um"] = before, interval_um
+        figures["pixel_um"] = round(voxel_um[1], 3)
         reasons = []
         # Slices that cannot share a plane say nothing of each other.
         if cuts == 1 or cuts * interval_um < (volumes[0].shape[0] - N_PLANES) * voxel_um[0]:
@@ -201,6 +202,7 @@ class Judge:
         if tilts:
             change = np.subtract(figures["tilt_um"], np.median(tilts, axis=0))
             fall = float(np.hypot(*change))
+            figures["wedge_um"] = round(fall, 1)
             limits = LIMITS["uneven_cut"]
             # At the rim the cut is off by half the fall.
             level = limits.status(fall / 2 / interval_um)
@@ -252,12 +254,17 @@ def _of_files(found: FinishedSlice) -> list[Reason]:
     return reasons
 
 
+def slow_limit(before: Sequence[float]) -> float:
+    """Return the longest time, s, that a slice may take after those before."""
+    usual = float(np.median(before))
+    return max(SLOW_FACTOR * usual, usual + _SLOW_LEAST_S)
+
+
 def _slow(duration_s: float, before: Sequence[float]) -> list[Reason]:
-    usual = float(np.median(before)) if before else 0.0
-    if not before or duration_s <= max(SLOW_FACTOR * usual, usual + _SLOW_LEAST_S):
+    if not before or duration_s <= slow_limit(before):
         return []
-    text = f"{duration_s:.0f} s, and {usual:.0f} s the slices before"
-    limit = round(SLOW_FACTOR * usual, 1)
+    text = f"{duration_s:.0f} s, and {np.median(before):.0f} s the slices before"
+    limit = round(slow_limit(before), 1)
     return [Reason("slow_scan", LOOK, text, (), round(duration_s, 1), limit, "s")]
 
 
