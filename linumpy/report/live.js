@@ -23,7 +23,8 @@ function swap(fresh) {
   }
   document.title = fresh.title;
   if (anchor && window.scrollY > 0) {
-    window.scrollBy(0, document.getElementById(anchor.id).getBoundingClientRect().top - top);
+    const moved = document.getElementById(anchor.id).getBoundingClientRect().top - top;
+    window.scrollBy({ top: moved, behavior: "instant" });
   }
 }
 

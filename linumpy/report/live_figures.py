@@ -168,6 +168,15 @@ def history(lines: Sequence[Mapping[str, Any]]) -> list[History]:
     def of(name: str, factor: float = 1.0) -> list[float | None]:
         return [None if f.get(name) is None else f[name] * factor for f in figures]
 
+    def cuts(off: float) -> list[float | None]:
+        """Return the distance after the cuts since the slice before, and a part of an interval."""
+        return [
+            None
+            if not f.get("interval_um")
+            else f["interval_um"] * (line["slice"] - f.get("before", line["slice"] - 1) + off)
+            for line, f in zip(lines, figures, strict=True)
+        ]
+
     uneven, stage = LIMITS["uneven_cut"], LIMITS["translation"]
     seconds = of("duration_s")
     before = [[s for s in seconds[max(0, n - _HISTORY) : n] if s is not None]
@@ -175,8 +184,8 @@ def history(lines: Sequence[Mapping[str, Any]]) -> list[History]:
     found = [
         History(
             "Distance from the face before", "µm", of("cut_um"),
-            [of("interval_um", 1 + sign * uneven.warning) for sign in (1, -1)],
-            [of("interval_um", 1 + sign * uneven.error) for sign in (1, -1)],
+            [cuts(uneven.warning), cuts(-uneven.warning)],
+            [cuts(uneven.error), cuts(-uneven.error)],
         ),
         History(
             "Change of the face's tilt across the slice", "µm", of("wedge_um"),
