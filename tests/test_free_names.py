@@ -138,7 +138,7 @@ def have(tmp_path_factory):
     shutil.copytree(folder / "slices/zweite.ome.zarr", folder / "pair/b.zarr")
     write_shifts(folder / "s.csv", [XYShift(i, i + 1, 0, 0, 0, 0, True) for i in range(2)])
     run("register_slices", folder / "slices", folder / "s.csv", folder / "register_slices.json")
-    run("convert_omezarr_to_nifti", folder / "volume", folder / "nifti.nii")
+    run("convert_omezarr_to_nifti", "--orientation", "PRS", folder / "volume", folder / "nifti.nii")
     run("create_mosaic_grid_2d", folder / "grid", folder / "flat_grid")
     (folder / "flat").mkdir()
     run("stitch_2d", folder / "flat_grid", folder / "flat/only.zarr")
