@@ -1,4 +1,4 @@
-"""Run a command again and again, every other time beside a full load, and tell of each run."""
+"""Run a command repeatedly, every other time under full load, and report each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study of pairs: windows of slices are slices, and its sums are right."""
+"""Study of pairs: windows of slices are slices, and its sums are right."""
 
 import numpy as np
 import pytest

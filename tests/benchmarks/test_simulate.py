@@ -1,4 +1,4 @@
-"""The simulator against what can be computed by hand, and against what must hold always."""
+"""The simulator compared with results by hand, and with invariants."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""A made-up brain with no symmetry, as a smooth function of place."""
+"""Synthetic brain without symmetry, as a smooth function of position."""
 
 import numpy as np
 

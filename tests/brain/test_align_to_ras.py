@@ -1,4 +1,4 @@
-"""A brain in an unknown orientation finds its place in an atlas of another contrast."""
+"""Alignment of a brain in an unknown orientation to an atlas of another contrast."""
 
 import json
 

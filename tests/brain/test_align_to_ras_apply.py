@@ -1,4 +1,4 @@
-"""A brain on the atlas' axes: values against SciPy, places against nibabel and ITK."""
+"""Brain on the atlas' axes: values compared with SciPy, positions with nibabel and ITK."""
 
 import json
 

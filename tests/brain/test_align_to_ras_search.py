@@ -1,4 +1,4 @@
-"""The search over orientations, on a made-up brain."""
+"""Search over orientations, on a synthetic brain."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Slices that match no other: found by what registration saw, left out with the reason."""
+"""Exclusion of slices that match no other: from the registration, with the reason."""
 
 import json
 

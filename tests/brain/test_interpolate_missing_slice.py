@@ -1,4 +1,4 @@
-"""Gaps of one slice: tissue that turns and grows with depth is met half way."""
+"""Gaps of one slice: tissue that rotates and grows with depth is interpolated half way."""
 
 import csv
 import importlib.util

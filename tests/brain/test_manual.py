@@ -1,4 +1,4 @@
-"""Alignment by hand: the package, the direction of transforms, and what they do to all slices."""
+"""Manual alignment: the package, the direction of transforms, and their effect on all slices."""
 
 import json
 from dataclasses import replace

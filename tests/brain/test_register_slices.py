@@ -1,4 +1,4 @@
-"""Offsets between slices, against hidden ones: by pairs, along depth, all together."""
+"""Offsets between slices compared with planted ones: by pairs, along depth, all together."""
 
 import itertools
 import logging

@@ -1,4 +1,4 @@
-"""Turned and shifted speckle: rotation and translation of two stacks, and of two slices."""
+"""Rotated and shifted speckle: rotation and translation of two stacks, and of two slices."""
 
 import numpy as np
 import pytest

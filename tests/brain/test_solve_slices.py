@@ -1,4 +1,4 @@
-"""All slices together: no drift, no belief in wrong pairs, no smoothing of a lost zero."""
+"""Solution of all slices: no drift, wrong pairs rejected, a lost zero not smoothed."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Stacking against a slow model of it, on scenes that interpolation keeps exactly."""
+"""Stacking compared with a slow reference, on scenes that interpolation keeps exactly."""
 
 import logging
 import random

@@ -1,4 +1,4 @@
-"""The tissue mask of a brain: against a known scene, and as an NGFF label image."""
+"""Tissue mask of a brain: compared with a known scene, and as an NGFF label image."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Say whether two OME-Zarr volumes, made by the same run on one machine, are the same."""
+"""Compare two OME-Zarr volumes made by the same run on one machine."""
 
 from __future__ import annotations
 

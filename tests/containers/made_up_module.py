@@ -1,4 +1,4 @@
-"""A made-up nvidia-fs source tree and a made-up kernel module with symbol versions."""
+"""Synthetic nvidia-fs source tree and kernel module with symbol versions."""
 
 from __future__ import annotations
 

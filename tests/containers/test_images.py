@@ -1,4 +1,4 @@
-"""The recipes of the images: linters, equal steps in both, nothing missing and nothing too much."""
+"""Recipes of the images: linters, equal steps in both, nothing missing or superfluous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that is tried again takes smaller batches on the device."""
+"""A retried task takes smaller batches on the device."""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Scripts hold BLAS to one thread: with another number it rounds differently."""
+"""Scripts limit BLAS to one thread, as rounding depends on their number."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a batch system is told by a script's exit status."""
+"""Exit statuses of scripts, as a batch system sees them."""
 
 import errno
 import logging

@@ -1,4 +1,4 @@
-"""How much memory is left, of the machine's and of the job's."""
+"""Available memory, of the machine and of the job."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What scripts that run once a slice load: nothing that only brains need."""
+"""Imports of scripts that run once a slice: nothing that only brains need."""
 
 import os
 import subprocess

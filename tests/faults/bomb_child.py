@@ -1,4 +1,4 @@
-"""Reads files one at a time, each in a process of its own; answers how it went and its memory.
+"""Read files one at a time, each in its own process; report outcome and memory.
 
 Standard input holds a JSON list of ``[reader, path]``, standard output gets a list of ``[error,
 bytes]``: the text of the error, empty for none, and the most memory that the process held. All

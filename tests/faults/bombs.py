@@ -1,4 +1,4 @@
-"""Files made to take memory: each kind with a good one of its reader beside it."""
+"""Malicious files that take memory: each kind with a good file of its reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks that are full, fail or cannot be written to: an error of one line, and nothing left."""
+"""Full, failing and read-only disks: an error of one line, and nothing left."""
 
 import json
 import os

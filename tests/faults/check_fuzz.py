@@ -1,4 +1,4 @@
-"""Each fuzzer for a minute, two at a time; FUZZ_SECONDS=600 gives each ten minutes.
+"""Run each fuzzer for a minute, two at a time; FUZZ_SECONDS=600 gives each ten minutes.
 
 Finds nothing in most runs; what it finds stands in the message, with the input that does it.
 """

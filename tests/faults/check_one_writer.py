@@ -1,4 +1,4 @@
-"""Every file of every output is opened for writing once, by one thread: counted by strace."""
+"""Every output file is opened for writing once, by one thread, as strace counts."""
 
 import re
 from collections import Counter

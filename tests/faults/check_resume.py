@@ -1,4 +1,4 @@
-"""Kills at random moments of a real run, and resumes: nothing is lost and nothing is different.
+"""Kill a real run at random moments and resume it: nothing is lost, nothing differs.
 
 A campaign: ``LINUMPY_RESUME_KILLS=40 LINUMPY_KILL_SEED=7 pytest tests/faults/check_resume.py``.
 """

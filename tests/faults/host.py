@@ -1,4 +1,4 @@
-"""What slow tests ask of the machine: root, mounts, and Debian packages where they are missing."""
+"""Requirements of slow tests: root, mounts, and Debian packages where they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that writes an output again and again, and meets a fault at another call each time.
+"""Write an output repeatedly, with a fault at another call each time.
 
 ``python kill_points.py FAULT SCENARIO FOLDER`` forks a writer for every n; right before its n-th
 call of those that change or synchronise files it is killed, sent SIGTERM, or has the call fail

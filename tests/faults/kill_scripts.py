@@ -1,4 +1,4 @@
-"""Scripts killed at random moments: ``python -m tests.faults.kill_scripts --kills 500``.
+"""Kill scripts at random moments: ``python -m tests.faults.kill_scripts --kills 500``.
 
 Every script runs in a process of its own, forked from this one, which has imported all that they
 need and started no thread; so one costs no start-up. Half of the moments are of the clock, the

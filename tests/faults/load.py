@@ -1,4 +1,4 @@
-"""Grids of many tiny tiles, and what a process takes while it works on them."""
+"""Grids of many tiny tiles, and the resources of a process that works on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slice and a brain small enough to be made many times over."""
+"""A slice and a brain small enough to be made many times."""
 
 from __future__ import annotations
 

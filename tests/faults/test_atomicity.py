@@ -1,4 +1,4 @@
-"""Outputs appear whole or not at all, whatever ends the run that makes them."""
+"""Outputs appear whole or not at all, however the run ends."""
 
 import errno
 import fcntl

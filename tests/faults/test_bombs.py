@@ -1,4 +1,4 @@
-"""Files made to take memory are refused in a line, and take no more than a good file and a bit.
+"""Malicious files are rejected in a line, within about the memory of a good file.
 
 Every file is read in a process of its own (`bomb_child`), and what that held is compared with
 another that read a good file.

@@ -1,4 +1,4 @@
-"""Damaged OME-Zarr: the step that reads a damaged file ends and names it."""
+"""Damaged OME-Zarr: the step that reads a damaged file fails and names it."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""No device, no driver, a device that is lost: what a user is told, and how the process ends."""
+"""No device, no driver, a lost device: the message, and the exit status."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Every input of the fuzzers' corpora, and every one that once crashed, without a fuzzer.
+"""All inputs of the fuzzers' corpora and all past crashes, without a fuzzer.
 
 A crash that a fuzzer finds goes to ``fuzz/corpus/<target>/crash-<what>`` once it is mended.
 """

@@ -1,4 +1,4 @@
-"""What may reach the decoder of a device, and what vouches for it; needs no device."""
+"""Which chunks may reach a device's decoder, and what validates them; needs no device."""
 
 import shutil
 import threading

@@ -1,4 +1,4 @@
-"""Every script that takes OME-Zarr holds them against their manifests before it does anything."""
+"""Every script that takes OME-Zarr verifies the manifests before it does anything."""
 
 import importlib.util
 import shutil

@@ -1,4 +1,4 @@
-"""Slices that are left out say why; others never are missing from the brain without a word."""
+"""Excluded slices carry a reason; no slice is missing from the brain without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that linumpy reads can run code: what could is not in the source, or is refused."""
+"""Nothing that linumpy reads can run code: such features are absent or rejected."""
 
 import ast
 import io

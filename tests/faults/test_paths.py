@@ -1,4 +1,4 @@
-"""Keys, links and names in files cannot lead out of the folder that they stand in."""
+"""Keys, links and names in files cannot lead out of their folder."""
 
 import json
 import shutil

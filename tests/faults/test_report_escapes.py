@@ -1,4 +1,4 @@
-"""The report of a run whose every text was written to do harm stays a page of text."""
+"""The report of a run with malicious texts stays a page of text."""
 
 import csv
 import io

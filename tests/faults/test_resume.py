@@ -1,4 +1,4 @@
-"""What a resumed launch makes of tasks and published files that are not as they were left.
+"""Resumed launches with tasks and published files that were damaged or changed.
 
 Stand-in scripts, in a folder whose name holds every character that is let in: what is quoted
 wrongly somewhere fails these launches.

@@ -1,4 +1,4 @@
-"""Silent damage to science: what is no number, what is masked, what was left out."""
+"""Non-finite and masked values, and excluded slices, are never lost silently."""
 
 from __future__ import annotations
 

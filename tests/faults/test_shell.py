@@ -1,4 +1,4 @@
-"""Names and values on their way to the shell: refused by name, or they arrive as data."""
+"""Names and values on their way to the shell: rejected by name, or passed as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors in threads that read, compute and write: named, passed on, and nobody left waiting."""
+"""Errors in threads that read, compute and write: named, passed on, no thread left waiting."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Whole numbers never wrap round: what does not fit becomes the nearest that does."""
+"""Integers never wrap round: values out of range are clipped."""
 
 from __future__ import annotations
 

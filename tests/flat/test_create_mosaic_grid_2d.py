@@ -1,4 +1,4 @@
-"""Pictures of tiles: means along depth, against NumPy and against the volumes they come from."""
+"""Images of tiles: means along depth, compared with NumPy and with their volumes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tiles without their border stay where they were."""
+"""Cropped tiles keep their positions."""
 
 from dataclasses import replace
 

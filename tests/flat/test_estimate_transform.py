@@ -1,4 +1,4 @@
-"""The stage's linear error from tile pairs, against the error that was put in."""
+"""The stage's linear error from tile pairs, compared with the planted one."""
 
 from dataclasses import replace
 

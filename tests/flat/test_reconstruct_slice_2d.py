@@ -1,4 +1,4 @@
-"""One picture a slice: the chain's bits, and the truth."""
+"""One image a slice: the chain's bits, and the truth."""
 
 import json
 

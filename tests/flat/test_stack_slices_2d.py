@@ -1,4 +1,4 @@
-"""Pictures stacked: known shifts found, gaps kept, pixels moved as SciPy moves them."""
+"""Stacked images: known shifts found, gaps kept, pixels moved as by SciPy."""
 
 import json
 

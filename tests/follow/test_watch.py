@@ -1,4 +1,4 @@
-"""Tiles count once they are complete; half of one is never read."""
+"""Tiles count once they are complete; a half-written one is never read."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The fly-back band: found exactly wherever it lies, and cut out."""
+"""Fly-back band: found exactly at any position, and cut out."""
 
 from __future__ import annotations
 

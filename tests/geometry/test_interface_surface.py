@@ -1,4 +1,4 @@
-"""The face of a slice as a surface: against known faces, on both devices."""
+"""Surface of a slice's cut face compared with known faces, on both devices."""
 
 import numpy as np
 import pytest

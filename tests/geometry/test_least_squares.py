@@ -1,4 +1,4 @@
-"""Least squares that round the same everywhere: against NumPy's, and bit for bit."""
+"""Reproducible least squares: compared with NumPy, and bit for bit."""
 
 import os
 import subprocess

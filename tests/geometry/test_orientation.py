@@ -1,4 +1,4 @@
-"""Orientation codes against nibabel's, and as exact moves."""
+"""Orientation codes compared with nibabel's, and as exact moves."""
 
 import nibabel.orientations as nib
 import numpy as np

@@ -1,4 +1,4 @@
-"""Smoothing of maps beside SciPy's, which is not to be imported for it."""
+"""Smoothing of maps compared with SciPy, which is not imported for it."""
 
 import platform
 import subprocess

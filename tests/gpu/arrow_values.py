@@ -1,4 +1,4 @@
-"""What the tests of Arrow share."""
+"""Shared values of the tests of Arrow."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""The ways in which Zarr can be made to read and write, and what they give as NumPy arrays."""
+"""All ways to read and write Zarr, and their results as NumPy arrays."""
 
 from contextlib import contextmanager, nullcontext
 

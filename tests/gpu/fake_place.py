@@ -1,4 +1,4 @@
-"""A stand-in for a GPU, and a way to watch and break what places do."""
+"""Stand-in for a GPU, to watch and break what places do."""
 
 import numpy as np
 

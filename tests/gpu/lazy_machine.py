@@ -1,4 +1,4 @@
-"""Any sequence of uses of lazy arrays, against plain NumPy arrays."""
+"""State machine of lazy arrays: any sequence of uses, compared with NumPy arrays."""
 
 import numpy as np
 import pytest

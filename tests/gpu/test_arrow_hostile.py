@@ -1,4 +1,4 @@
-"""Arrow structs of a producer that is wrong. Needs no GPU."""
+"""Malformed Arrow structs of a producer. Needs no GPU."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""What is left of a GPU's memory: smaller batches, and the status when there is too little."""
+"""Batches by what is left of a GPU's memory, and the status when it is too little."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The benchmark: what it writes down, and its arithmetic; never how long things took."""
+"""The benchmark's record and arithmetic, never its times."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How files are read: what must happen once, in any order of threads."""
+"""Reads of files: what must happen once, in any order of threads."""
 
 import sys
 import threading

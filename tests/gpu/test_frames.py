@@ -1,4 +1,4 @@
-"""The walk over compressed chunks, against numcodecs' own decoders. Needs no GPU."""
+"""Walk over compressed chunks, compared with numcodecs' decoders. Needs no GPU."""
 
 import gzip
 import struct

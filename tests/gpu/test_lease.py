@@ -1,4 +1,4 @@
-"""The lease of GPUs: real processes, pretended devices."""
+"""Leases of GPUs: real processes, simulated devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs a process may use, as its environment and the driver's library say."""
+"""GPUs that a process may use, by its environment and the driver's library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last words on a run's report."""
+"""Last messages on a run's report."""
 
 from __future__ import annotations
 

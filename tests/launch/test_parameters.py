@@ -1,4 +1,4 @@
-"""What is wrong with parameters, without a launch."""
+"""Validation of parameters, without a launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a resumed run makes of the work folder, without a launch."""
+"""Work folders as a resumed run finds them, without a launch."""
 
 from __future__ import annotations
 

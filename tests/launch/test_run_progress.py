@@ -1,4 +1,4 @@
-"""How far a run is, by its plan and Nextflow's trace."""
+"""Progress of a run, by its plan and Nextflow's trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in an acquisition: turned slices, tilted cuts, dark tiles, wrong headers."""
+"""Defects of an acquisition: rotated slices, tilted cuts, dark tiles, wrong headers."""
 
 from __future__ import annotations
 

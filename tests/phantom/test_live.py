@@ -1,4 +1,4 @@
-"""The practising microscope: the same tiles as at once, in its rhythm, with faults where asked."""
+"""Live phantom: the same tiles, in the microscope's rhythm, with faults where asked."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Presets give the same acquisition as ever: effects that are off change no draw."""
+"""Presets give unchanged acquisitions: effects that are off change no random draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A raw tile against the stated physics, computed here on its own."""
+"""A raw tile compared with the stated physics, computed here independently."""
 
 from __future__ import annotations
 

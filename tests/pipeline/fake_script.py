@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Stands in for any linum_*.py: notes how it was called and makes what it was to write.
+"""Stand-in for any linum_*.py: notes its arguments and makes its outputs.
 
 FAKE_LOG names the folder for the notes. FAKE_FAIL, such as "reconstruct_slice z01", makes the
 call fail whose script and arguments hold these words. FAKE_ONCE, such as "learn_models 102 aip

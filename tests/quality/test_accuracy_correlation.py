@@ -1,4 +1,4 @@
-"""Likeness to the truth, relative to an ideal run."""
+"""Correlation with the truth, relative to an ideal run."""
 
 from __future__ import annotations
 

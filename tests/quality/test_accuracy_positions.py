@@ -1,4 +1,4 @@
-"""Tile and slice positions: planted errors come back as exactly the planted figures."""
+"""Tile and slice positions: planted errors come back as exactly the planted metrics."""
 
 from __future__ import annotations
 

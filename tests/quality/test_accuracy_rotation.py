@@ -1,4 +1,4 @@
-"""Turned slices: exact runs have no error, planted turns and pairs come back as planted."""
+"""Rotated slices: no error in exact runs; planted rotations and pairs come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of stages: judged by their limits, read from every model, the same from run to run."""
+"""Metrics of stages: judged by limits, read from every model, reproducible."""
 
 from __future__ import annotations
 

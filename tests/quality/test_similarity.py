@@ -1,4 +1,4 @@
-"""Similarity of planes: against scikit-image and SciPy, and where slices are off or turned."""
+"""Similarity of planes: compared with scikit-image and SciPy; offset and rotated slices."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is left when a launch has ended: the report brought up to its record, and the crate."""
+"""End of a launch: the report brought up to its record, and the crate."""
 
 from __future__ import annotations
 

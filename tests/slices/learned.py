@@ -1,4 +1,4 @@
-"""What tests of slices begin with: models learned from grids, with the usual parameters."""
+"""Models learned from grids with the usual parameters, for tests of slices."""
 
 from linumpy.core.device import CPU
 from linumpy.slices.learn_models import learn_models

@@ -1,4 +1,4 @@
-"""Workers on one pass: who gets which tiles, the order of results, errors, and what is kept."""
+"""Workers on one pass: division of tiles, order of results, errors, and what is kept."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Tiles that contradict all of their neighbours are left out and flagged; others are not."""
+"""Tiles that contradict all of their neighbours are excluded and flagged; others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tile registration as tiles come by: nothing waits on the device, nothing is kept too long."""
+"""Tile registration in a pass: no waits on the device, nothing kept too long."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The engine with several GPUs: who does what where. The GPUs are pretended."""
+"""The engine with several simulated GPUs: which one does what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slice's process imports: Python runs one thread at a time, so imports are waited for."""
+"""Imports of a slice's process, which delay it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What may be bent unseen: the standard error of a function of coefficients of unknown size."""
+"""Standard error of a function of coefficients of unknown size."""
 
 import numpy as np
 import pytest

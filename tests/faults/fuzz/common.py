@@ -1,4 +1,4 @@
-"""What the fuzzers share: a file for the bytes, and what may come out of a reader."""
+"""Shared parts of the fuzzers: a file for the bytes, and allowed outcomes of a reader."""
 
 from __future__ import annotations
 
