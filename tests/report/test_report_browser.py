@@ -94,7 +94,10 @@ WHITE, DARK = "rgb(255, 255, 255)", "rgb(21, 24, 28)"
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 def test_people_can_look_at_the_page(pristine_run: Path, tmp_path: Path) -> None:
-    """Seen to fail with a block of 600 px; without texts' own colour; without the hash, the sort by number and `unpack`."""
+    """Seen to fail with a block of 600 px; without the hash, the sort by number and `unpack`.
+
+    And without the colour of texts.
+    """
     address = tmp_path / "report.html"
     address.write_text(build_report(pristine_run), encoding="utf-8")
     for width, dark in ((390, False), (820, True), (1440, False)):
