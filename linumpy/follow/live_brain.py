@@ -20,7 +20,7 @@ import numpy as np
 from linumpy.brain.slice_folder import load_slices
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.core.device import to_host
-from linumpy.core.errors import InputError, LinumpyError
+from linumpy.core.errors import InputError
 from linumpy.core.log import logger
 from linumpy.follow.placing import SOLVED_TOGETHER, Placed, place_slice
 from linumpy.io.omezarr import ImageSpec, ImageWriter, Shape, Triple
@@ -39,7 +39,7 @@ _FACTORS = (1, 2, 4)
 """Voxels of its levels, in voxels of the finest."""
 _CHUNK = (16, 64, 64)
 _SHARD = (16, 128, 128)
-_MARGIN_PX = _SHARD[1]
+_MARGIN_PX = 64
 """Empty rim of the canvas, for slices that lie further out than the first; shards of nothing are
 not stored."""
 
@@ -104,7 +104,7 @@ class LiveBrain:
                 continue
             try:
                 placed.append(self._add(slice_id, placed, line["figures"]))
-            except (LinumpyError, OSError, ValueError) as error:
+            except Exception as error:  # Verdicts go on, whatever it is.
                 logger.warning("%s: lacks slice z%02d (%s)", self.path, slice_id, error)
 
     def _add(self, slice_id: int, placed: Sequence[Placed], figures: Mapping[str, Any]) -> Placed:

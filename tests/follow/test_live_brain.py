@@ -56,7 +56,7 @@ def pieces(path, level):
     image = open_image(path)
     valid = zarr.open_group(path, mode="r")[f"labels/valid/{level}"][:]
     n = 80 >> level
-    rim = 128 >> level
+    rim = 64 >> level
     inner = (slice(None), slice(rim, rim + n), slice(rim, rim + n))
     assert valid.sum() == valid[inner].sum()
     return image.arrays[level][:][inner], valid[inner]
@@ -84,7 +84,7 @@ def test_slices_lie_where_they_were_cut(brain, block, lines):
         tuple(t - v / 2 for t, v in zip(*pair, strict=True))
         for pair in zip(image.level_translations_um, image.level_scales_um, strict=True)
     }
-    assert corners == {(0.0, -128 * 20.0, -128 * 20.0)}
+    assert corners == {(0.0, -64 * 20.0, -64 * 20.0)}
 
 
 @pytest.mark.slow
