@@ -12,8 +12,8 @@ from tests.conftest import SCRIPTS
 from tests.report.browser import CHROMIUM, NO_CHROMIUM, Browser
 
 PHANTOM = [
-    "--preset", "tiny", "--n_slices", "5", "--tiles_x", "3", "--tiles_y", "3", "--brain_fill", "0.7",
-    "--jitter_rms_um", "10", "--live", "60", "--fault", "double_cut:2", "defocus:3:1:1",
+    "--preset", "tiny", "--n_slices", "5", "--tiles_x", "3", "--tiles_y", "3", "--brain_fill",
+    "0.7", "--jitter_rms_um", "10", "--live", "60", "--fault", "double_cut:2", "defocus:3:1:1",
 ]  # fmt: skip
 LIMIT_S = 400
 
