@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.core.log import duration
+from linumpy.follow.live_brain import LIVE_NAME
 from linumpy.follow.state import VERDICTS_NAME
 from linumpy.follow.tile_map import image_name, map_name
 from linumpy.follow.verdict import LEVELS, LOOK, PASS, STOP
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from linumpy.io.plane_server import PlaneSource
 
 TEMPLATE = "live.html.j2"
-BRAIN_NAME = "live.ome.zarr"
 WORDS = {PASS: "Pass", LOOK: "Look before you cut", STOP: "Stop before the cut"}
 _STEPS = 10
 _SHOWN = 12
@@ -86,7 +86,7 @@ class LiveRun:
                 return None
             if self._brain is None or self._brain[0] != version:
                 try:
-                    image = open_image(self._results / BRAIN_NAME)
+                    image = open_image(self._results / LIVE_NAME)
                     source = PlaneSource("Brain so far", [image], stated_orientation(image), [""])
                 except (LinumpyError, OSError, ValueError, KeyError):
                     return None
@@ -94,7 +94,7 @@ class LiveRun:
             return self._brain[1]
 
     def _brain_version(self) -> int | None:
-        changed = _changed(self._results / BRAIN_NAME / "zarr.json")
+        changed = _changed(self._results / LIVE_NAME / "zarr.json")
         return None if changed is None else changed[0]
 
     def _read(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -58,6 +59,25 @@ def test_page_that_dies_is_started_again_and_ends_with_the_follower(
     assert second.poll() == 0
     with pytest.raises(ConnectionRefusedError):
         ask(page.address)
+
+
+@pytest.mark.slow
+def test_open_page_gets_the_last_state(tmp_path: Path) -> None:
+    texts = []
+
+    def poll(address: str) -> None:
+        while True:
+            try:
+                texts.append(ask(address)[1])
+            except OSError:
+                return
+
+    with PageProcess(tmp_path / "raw", tmp_path) as page:
+        assert ask(page.address)[0] == 200
+        browser = threading.Thread(target=poll, args=(page.address,))
+        browser.start()
+    browser.join()
+    assert "<body data-ended>" not in texts[0] and "<body data-ended>" in texts[-1]
 
 
 @pytest.mark.slow
