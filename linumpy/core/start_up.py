@@ -40,8 +40,8 @@ _starting: threading.Thread | None = None
 def begin_cuda(ask: Ask) -> None:
     """Take GPUs and start CUDA on them, in a thread of its own; returns at once.
 
-    Says nothing when there is none, or none was free: whoever needs one asks
-    `linumpy.core.device.resolve`.
+    No error is raised when there is none, or none was free: `linumpy.core.device.resolve` raises it
+    where a GPU is needed.
     """
 
     def work() -> None:

@@ -1,7 +1,7 @@
 """Watchdog: end a process when a CUDA kernel hangs, with the exit status of a lost device.
 
-A wait for a kernel cannot be broken off: whoever waits for one that never ends, with no limit of a
-batch system's, waits for good, and so does everybody who waits for its lease.
+A wait for a kernel cannot be interrupted. Without a batch system's limit, a hanging kernel would
+block its process, and all processes that wait for its lease, for ever.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVERY_S = 60.0
 """Between questions to a device; each takes as long as what it has been given to do."""
 
 LONGEST_S = 900.0
-"""The longest work of ours at once takes seconds."""
+"""Linumpy's longest kernel takes seconds."""
 
 _TICK_S = 1.0
 

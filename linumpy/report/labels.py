@@ -32,7 +32,7 @@ LABELS = {
 
 
 def label(name: str) -> str:
-    """Return what a figure is called; its key when it is not one of ours."""
+    """Return the label of a metric; its key when there is none."""
     return LABELS.get(name, (name, ""))[0]
 
 

@@ -1,7 +1,7 @@
 """Section of the report on the run itself, complete only once it has ended.
 
-The report is made by the run's last task. So its page marks where this part stands, and whoever
-knows more later puts it there anew.
+The report is made by the run's last task. So its page marks where this section stands, and
+`linumpy.report.finish` replaces it once the run has ended.
 """
 
 from __future__ import annotations
