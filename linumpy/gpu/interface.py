@@ -1,4 +1,4 @@
-"""Detect the cut face on the device: public import path for CuPy arrays."""
+"""Detect the cut face on the current GPU; arrays of the host are copied there."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def list_files(root: Path | str) -> dict[str, ShardIndex | None]:
         if name != path.name and not is_ignored(name):
             names.add(name)
     known: dict[str, ShardIndex | None] = {}
-    return {n: layout_of(root, array_document(n, names, path), known) for n in sorted(names)}
+    return {n: shards_of(root, array_document(n, names, path), known) for n in sorted(names)}
 
 
 def walk(root: Path | str) -> Iterator[tuple[str, int]]:
@@ -121,7 +121,7 @@ def array_document(name: str, names: Container[str], root_document: Path) -> str
     return "zarr.json" if root_document.name == "zarr.json" else None
 
 
-def layout_of(
+def shards_of(
     root: Path, document: str | None, known: dict[str, ShardIndex | None]
 ) -> ShardIndex | None:
     """Return the layout that a ``zarr.json`` tells, None for None; `known` remembers them."""

@@ -31,10 +31,10 @@ from linumpy.store.files import (
     is_ignored,
     is_metadata,
     is_store,
-    layout_of,
     list_files,
     load_json,
     root_document,
+    shards_of,
     signature_of,
     walk,
 )
@@ -161,7 +161,7 @@ class Manifest:
         if document in self.files and document not in self._layouts:
             # A layout is only as good as the document that tells it.
             self.check(document)
-        return layout_of(self.root, document, self._layouts)
+        return shards_of(self.root, document, self._layouts)
 
     def problems(self) -> list[str]:
         """Compare names and sizes of all files, and checksums of metadata.
