@@ -14,7 +14,7 @@ from linumpy.brain.align_to_ras import (
     align_to_ras,
     orientation_codes,
 )
-from linumpy.brain.atlas.refine import likeness
+from linumpy.brain.atlas.refine import mutual_information
 from linumpy.brain.atlas.search import axes_to_atlas
 from linumpy.brain.atlas.transform import (
     ngff_affine,
@@ -183,7 +183,7 @@ def _model(
         matrix=found.matrix.tolist(),
         scale=principal_scales(found.matrix),
         tilt_deg=tilt_deg(found.matrix, axes_to_atlas(found.code)),
-        likeness=likeness(brain, atlas, found.matrix),
+        likeness=mutual_information(brain, atlas, found.matrix),
         margin=found.margin,
         overlap=_overlap(brain, atlas, found.matrix),
         candidates=found.candidates,

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.brain.atlas.refine import RefineSettings, likeness, refine
+from linumpy.brain.atlas.refine import RefineSettings, mutual_information, refine
 from linumpy.brain.atlas.search import (
     Candidate,
     coarse_voxel_um,
@@ -203,7 +203,7 @@ def _looked_at(
         matrix = candidate.matrix
         for kind in kinds[:2]:
             matrix = refine(brain, atlas, matrix, replace(settings, kind=kind))
-        done.append((likeness(brain, atlas, matrix), replace(candidate, matrix=matrix)))
+        done.append((mutual_information(brain, atlas, matrix), replace(candidate, matrix=matrix)))
     return sorted(done, key=lambda one: -_fair(*one))
 
 

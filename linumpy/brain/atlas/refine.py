@@ -208,7 +208,7 @@ def _matrix(transform: Any) -> np.ndarray:
     return matrix
 
 
-def likeness(brain: Volume, atlas: Volume, matrix: np.ndarray) -> float:
+def mutual_information(brain: Volume, atlas: Volume, matrix: np.ndarray) -> float:
     """Return the mutual information of a brain and the atlas around it, in nats.
 
     All places of one brain are judged on the same voxels; where the atlas ends its background
