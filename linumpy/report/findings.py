@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from linumpy.metrics.brain_stages import foreign_bodies_of
 from linumpy.quality.run import Run
@@ -16,11 +16,15 @@ from linumpy.report.kinds import (
     LOW_CONFIDENCE,
     MANY_LEFT_OUT_SHARE,
     MIN_ACCEPTED_SHARE,
+    REMARK_OF_METRIC,
+    REMARKS,
     UNCLEAR_DEPTHS_SHARE,
     Kind,
     metric_kind,
 )
 from linumpy.report.labels import label
+
+T = TypeVar("T")
 
 PROBLEM, ATTENTION, NOTE = "problem", "attention", "note"
 SEVERITIES = (PROBLEM, ATTENTION, NOTE)
@@ -291,7 +295,8 @@ def _named(pairs: Sequence[Mapping[str, Any]]) -> str:
 def _metrics(run: Run, n_tiles: int, left_out: set[int]) -> list[Finding]:
     """Tell which metrics lie beyond their limits, and what stages remarked, by kind."""
     rows: dict[tuple[str, str], list[tuple[int | None, Mapping[str, Any]]]] = defaultdict(list)
-    remarks: dict[tuple[str, str, str], list[int | None]] = defaultdict(list)
+    remarks: dict[tuple[str, Kind], list[tuple[int | None, str]]] = defaultdict(list)
+    details: dict[str, str] = {}
     for (step, slice_id), record in run.metrics.items():
         if slice_id in left_out:
             continue
@@ -305,15 +310,32 @@ def _metrics(run: Run, n_tiles: int, left_out: set[int]) -> list[Finding]:
             for text in texts:
                 if not _SAID_ELSEWHERE.search(text):
                     told = _OF_SLICE.sub("", text)
-                    remarks[_OF_STATUS[status], step, told].append(slice_id)
-    found = [_metric(*key, members) for key, members in rows.items()]
-    for (severity, step, told), members in remarks.items():
-        kind = Kind(_capital(told), "", f"The remark is of {step}.")
-        found.append(Finding(severity, kind, _named_slices(members), len(members)))
+                    name = _of(REMARK_OF_METRIC, told)
+                    if name is not None and (step, name) in rows:
+                        details[name] = told
+                        continue
+                    kind = _of(REMARKS, told) or Kind(
+                        _capital(told), "", f"The remark is of {step}."
+                    )
+                    remarks[_OF_STATUS[status], kind].append((slice_id, told))
+    found = [_metric(*key, members, details.get(key[1], "")) for key, members in rows.items()]
+    for (severity, kind), members in remarks.items():
+        texts = list(dict.fromkeys(told for _, told in members if _capital(told) != kind.title))
+        more = f" and {len(texts) - _NAMED_AT_MOST} more" if len(texts) > _NAMED_AT_MOST else ""
+        where = _named_slices(i for i, _ in members)
+        value = "; ".join(texts[:_NAMED_AT_MOST]) + more
+        found.append(Finding(severity, kind, where, len(members), value))
     return found
 
 
-def _metric(step: str, name: str, rows: Sequence[tuple[int | None, Mapping[str, Any]]]) -> Finding:
+def _of(table: Mapping[str, T], told: str) -> T | None:
+    """Return the entry of the first words that a remark has."""
+    return next((entry for words, entry in table.items() if words in told), None)
+
+
+def _metric(
+    step: str, name: str, rows: Sequence[tuple[int | None, Mapping[str, Any]]], detail: str = ""
+) -> Finding:
     metric = rows[0][1]
     limits = metric.get("limits")
     falls = limits is not None and limits[1] < limits[0]
@@ -323,6 +345,8 @@ def _metric(step: str, name: str, rows: Sequence[tuple[int | None, Mapping[str, 
     value = f"{worst:.3g}{unit}"
     if len(rows) > 1:
         value = f"worst {value} ({_named_slices([ordered[0][0]])}), mildest {mildest:.3g}{unit}"
+    if detail:
+        value += f"; {detail}"
     limit = ""
     if limits is not None:
         words = ("above", "at or below") if falls else ("below", "from")

@@ -239,6 +239,11 @@ METRICS = {
         "More than cutting does.",
         "Look at the slices; switch elastic_enabled off if they are wrong.",
     ),
+    "deformation_seen": (
+        "Neighbouring slices are deformed against each other",
+        "Shift and rotation alone leave them apart locally.",
+        "Switch elastic_enabled on.",
+    ),
     "deformation_left": (
         "Neighbouring slices differ locally",
         "Deformation was not solved completely.",
@@ -296,6 +301,53 @@ METRICS = {
     ),
 }
 """Title, meaning and remedy of a metric beyond its limits, by its name or by stage and name."""
+
+
+REMARKS = {
+    "no axial profile": Kind(
+        "Axial response not measured",
+        "Brightness is not corrected along depth; attenuation holds the response of the optics.",
+        "Learn from slices that show agarose or tissue below a clear cut face.",
+    ),
+    "the axial response was learned from": Kind(
+        "Axial response learned from tissue",
+        "It cannot be told from attenuation.",
+        "Set compensate_psf_zr_initial right to a factor of two; image a rim of agarose.",
+    ),
+    "cut face found": Kind(
+        "Cut face near the top of what is imaged",
+        "The true face may lie above.",
+        "Look at the slice; begin the imaged depth higher in the next acquisition.",
+    ),
+    "no agarose was told": Kind(
+        "No agarose in a slice",
+        "Nothing is subtracted: its values are not comparable with those of other slices.",
+        "Compare its brightness with that of its neighbours; image a rim of agarose.",
+    ),
+    "a large step of the stage": Kind(
+        "A large step of the stage lasts",
+        "Positions before and after it rest on registration.",
+        "Look at the section Alignment; give tile_fov_mm if the stage miscounts whole tiles.",
+    ),
+    "leave a gap of": Kind(
+        "Slices leave a gap in depth",
+        "The brain is empty there.",
+        "Look for a missing slice; else keep more depth (crop_interface_out_depth).",
+    ),
+    "no pair measured a depth": Kind(
+        "No depth was measured",
+        "Slices lie where stage and interval put them.",
+        "Check slicing_interval_mm, and that slices overlap in depth.",
+    ),
+}
+"""What stages remark beside their metrics, by words of it."""
+
+REMARK_OF_METRIC = {
+    "all steps between slices": "depth_scale",
+    "cuts are uneven": "uneven_cut",
+    "are deformed against": "deformation_seen",
+}
+"""Remarks that say more of a metric, by words of them."""
 
 
 def metric_kind(step: str, name: str, description: str, limit: str) -> Kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import linumpy.metrics
 from linumpy.metrics.stage_metrics import StageMetrics
 from linumpy.quality.run import PRIOR_ONLY, Run, SliceRegistration
 from linumpy.records.timing import (
@@ -29,7 +31,7 @@ from linumpy.report.collect import SliceRecord, id_ranges, read_info, slice_reco
 from linumpy.report.comparisons import _brightest_pair, _sampled, _window
 from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
 from linumpy.report.intensity_figures import seam_plot
-from linumpy.report.kinds import KINDS
+from linumpy.report.kinds import KINDS, REMARK_OF_METRIC, REMARKS
 from linumpy.report.slice_figures import motor_positions, projection
 from linumpy.report.tile_figures import (
     arrow_factor,
@@ -288,6 +290,37 @@ def test_bubbles_and_debris_are_told_of_the_slice_that_has_them(full_run: Path) 
     (found,) = told(*pairs, {"fixed_id": 1, "moving_id": 3, "foreign": [also]})
     assert found.value == "z01: 0.062 mm² at 1.25, -0.30 mm"
     assert told(*pairs[:2]) == told(*pairs[2:]) == []
+
+
+def test_remarks_are_one_a_kind_and_join_their_metric(full_run: Path) -> None:
+    """Seen to fail with a finding a text, and with metric and remark told apart."""
+    for slice_id in (0, 1):
+        found = StageMetrics("crop_3d_mosaic_below_interface")
+        text = f"slice z{slice_id:02d}: cut face found {slice_id + 1}.0 planes below the top; it"
+        found.warnings.append(text)
+        path = full_run / f"models/z{slice_id:02d}/crop_3d_mosaic_below_interface_metrics.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(found.as_json()))
+    found = StageMetrics("register_slices")
+    found.add("uneven_cut", 0.4, "", "largest error of a cut's thickness", "uneven_cut")
+    found.warnings.append("cuts are uneven before slices z02 (280 um, expected 200)")
+    (full_run / "models/register_slices_metrics.json").write_text(json.dumps(found.as_json()))
+    run = Run(full_run)
+    issues = find_issues(run, slice_records(run))
+    (face,) = (f for f in issues if "cut face found" in f.value)
+    assert (face.kind, face.where, face.count) == (REMARKS["cut face found"], "z00–z01", 2)
+    assert face.value.count("planes below the top") == 2
+    (cuts,) = (f for f in issues if "uneven" in f.text)
+    assert cuts.value == "0.4; cuts are uneven before slices z02 (280 um, expected 200)"
+    assert cuts.kind.limit and cuts.kind.remedy
+
+
+def test_every_known_remark_is_one_of_the_stages() -> None:
+    """Seen to fail with a word of a stage changed."""
+    folder = Path(linumpy.metrics.__file__).parent
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    joined = re.sub(r'"\s+f?"', "", source)
+    assert [words for words in (*REMARKS, *REMARK_OF_METRIC) if words not in joined] == []
 
 
 def test_pairs_further_apart_and_agarose_are_no_findings(full_run: Path) -> None:
