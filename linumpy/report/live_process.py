@@ -18,7 +18,7 @@ logger = logging.getLogger("linumpy")
 
 HOST, PORT = "127.0.0.1", 8000
 _RESTART_S = 5.0
-_END_S = 10.0
+_END_S = 15.0
 _ANY_HOST = ("", "0.0.0.0", "::")
 
 

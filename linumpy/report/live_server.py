@@ -34,22 +34,27 @@ _FILES = {
     "live.css": "text/css; charset=utf-8",
     "report.css": "text/css; charset=utf-8",
 }
-LINGER_S = 5.0
-"""Browsers that asked within this time get the last verdict when following ends."""
+OPEN_S = 30.0
+"""A page that was asked for within this time is taken as open when following ends."""
+LINGER_S = 8.0
+"""An open page is waited for so long, and told that following has ended."""
+_OTHERS_S = 2.5
+"""After the first one: a little more than the time between two polls."""
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Asked:
-    """When a page was asked for last, and whether following has ended."""
+    """When a page was asked for last, whether following has ended, and whether one knows."""
 
     def __init__(self) -> None:
         self.is_ended = False
-        self.last_s = -LINGER_S
+        self.last_s = -OPEN_S
+        self.is_told = threading.Event()
 
-    def is_quiet(self) -> bool:
-        """Whether no browser asked within `LINGER_S`."""
-        return time.monotonic() - self.last_s >= LINGER_S
+    def is_open(self) -> bool:
+        """Whether a browser asked within `OPEN_S`."""
+        return time.monotonic() - self.last_s < OPEN_S
 
 
 def make_app(run: LiveRun, asked: Asked) -> Flask:
@@ -62,7 +67,10 @@ def make_app(run: LiveRun, asked: Asked) -> Flask:
     @app.get("/")
     def page() -> Response:
         asked.last_s = time.monotonic()
-        answer = Response(run.page(is_ended=asked.is_ended), mimetype="text/html")
+        is_ended = asked.is_ended
+        answer = Response(run.page(is_ended=is_ended), mimetype="text/html")
+        if is_ended:
+            asked.is_told.set()
         answer.add_etag()
         answer.make_conditional(request)
         return answer
@@ -141,8 +149,8 @@ def main() -> None:
 def _wait_for_end(asked: Asked) -> None:
     if sys.stdin.readline():
         asked.is_ended = True
-        if not asked.is_quiet():
-            time.sleep(LINGER_S)
+        if asked.is_open() and asked.is_told.wait(LINGER_S):
+            time.sleep(_OTHERS_S)
     # A follower that was killed leaves nothing behind.
     os._exit(0)
 

@@ -69,7 +69,7 @@ def test_open_page_gets_the_last_state(tmp_path: Path) -> None:
         while True:
             try:
                 texts.append(ask(address)[1])
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 return
 
     with PageProcess(tmp_path / "raw", tmp_path) as page:
@@ -118,7 +118,7 @@ def test_killed_follower_leaves_no_page(tmp_path: Path) -> None:
     while True:
         try:
             ask(address)
-        except OSError:
+        except (OSError, http.client.HTTPException):
             break
         assert time.monotonic() < end
         time.sleep(0.05)
