@@ -62,7 +62,9 @@ class Waiter:
             self._event.wait(max(seconds, SLOW_S))
 
     def _is_watching(self) -> bool:
-        return self._observer is not None and all(e.is_alive() for e in self._observer.emitters)
+        # One that met an error has ended, or has nothing left that reads events.
+        emitters = () if self._observer is None else self._observer.emitters
+        return bool(emitters) and all(emitter.is_alive() for emitter in emitters)
 
     def _start(self) -> None:
         from watchdog import events

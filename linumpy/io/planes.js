@@ -2,6 +2,7 @@
 
 // Three planes of a volume. The server renders the part of a plane that is in view.
 
+const LEAST_PX = 180;
 const place = [0.5, 0.5, 0.5];
 let zoom = 1;
 let info;
@@ -87,7 +88,7 @@ class Panel {
     this.height = Math.max(40, Math.round(info.size_um[this.view.rows] * pxPerUm));
     this.image.style.width = `${this.width}px`;
     this.image.style.height = `${this.height}px`;
-    this.figure.style.width = `${Math.max(this.width, 180)}px`;
+    this.figure.style.width = `${Math.max(this.width, LEAST_PX)}px`;
   }
 
   show() {
@@ -152,9 +153,13 @@ function layOut() {
   const rows = info.size_um[main.rows];
   const wide = info.size_um[main.columns] + info.size_um[third.columns] + info.size_um[second.columns];
   const room = [window.innerWidth - 80, window.innerHeight - 150];
+  const widths = info.views.map((view) => info.size_um[view.columns]);
   const highest = Math.max(...info.views.map((view) => info.size_um[view.rows]));
-  const widest = Math.max(...info.views.map((view) => info.size_um[view.columns]));
-  const beside = Math.min(room[0] / wide, room[1] / highest);
+  const widest = Math.max(...widths);
+  const fit = Math.min(room[0] / wide, room[1] / highest);
+  // A narrow plane leaves room for its slider.
+  const spare = widths.reduce((sum, width) => sum + Math.max(0, LEAST_PX - width * fit), 0);
+  const beside = Math.min(fit, (room[0] - spare) / wide);
   // Below each other where they would be too small beside each other.
   const scale = beside * rows > 240 ? beside : Math.min((room[0] + 40) / widest, room[1] / highest);
   for (const panel of panels) panel.layOut(scale);
