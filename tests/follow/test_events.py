@@ -76,12 +76,12 @@ def test_reading_wakes_nobody(tmp_path, slept):
     with Waiter(tmp_path) as waiter:
         waiter(0.0)
         wake(waiter, path)
-        while waiter._event.wait(0.5):
+        while waiter._event.wait(0.2):
             waiter._event.clear()
         for _ in range(50):
             path.read_text()
             list(tmp_path.iterdir())
-        assert not waiter._event.wait(0.5)
+        assert not waiter._event.wait(0.2)
 
 
 def test_without_events_it_is_polled(tmp_path, monkeypatch, slept):

@@ -12,6 +12,9 @@ from linumpy.core.errors import InputError
 from linumpy.follow.notify import Notifier
 from linumpy.follow.verdict import Reason, Verdict
 
+# apprise takes seconds to import.
+pytestmark = pytest.mark.slow
+
 SECRET = "s3cr3t-w0rd"
 LOOK = Verdict(3, (Reason("dark_tile", "look", "dim", ("x01_y00",)),))
 STOP = Verdict(4, (Reason("double_cut", "stop", "400 um"),))

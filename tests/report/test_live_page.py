@@ -214,6 +214,7 @@ def write_brain(path: Path, value: float) -> None:
         image.array[:] = np.linspace(0, value, 8 * 32 * 40, dtype="f4").reshape(8, 32, 40)
 
 
+@pytest.mark.slow
 def test_growing_brain_is_read_anew(run: tuple[Path, Path]) -> None:
     ask = client(run)
     assert "<iframe" not in ask.get("/", base_url="http://localhost").text

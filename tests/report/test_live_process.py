@@ -76,6 +76,8 @@ def test_open_page_gets_the_last_state(tmp_path: Path) -> None:
         assert ask(page.address)[0] == 200
         browser = threading.Thread(target=poll, args=(page.address,))
         browser.start()
+        while not texts:
+            time.sleep(0.05)
     browser.join()
     assert "<body data-ended>" not in texts[0] and "<body data-ended>" in texts[-1]
 
