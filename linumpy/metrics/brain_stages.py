@@ -73,9 +73,9 @@ def foreign_bodies_of(pairs: Iterable[Mapping[str, Any]], slice_id: int) -> list
     below: list[Mapping[str, Any]] = []
     for pair in pairs:
         bodies = [body for body in pair.get("foreign", ()) if body["slice_id"] == slice_id]
-        if pair["fixed_id"] == slice_id:
+        if bodies and pair["fixed_id"] == slice_id:
             below += bodies
-        else:
+        elif bodies:
             above.append(bodies)
     seen = [[body for body in bodies if any(_same(body, b) for b in below)] for bodies in above]
     most = max(seen, key=lambda bodies: sum(b["area_um2"] for b in bodies), default=[])

@@ -95,7 +95,8 @@ def test_no_other_module_makes_stores():
         if re.search(r"zarr\.create_group\(|mode=\"(r\+|a|w)\"", path.read_text())
         and "zarr" in path.read_text()
     }
-    assert makers - {"benchmark/kvikio_zarr.py"} == {
+    # The growing brain changes with every slice: no list of its files would stay true.
+    assert makers - {"benchmark/kvikio_zarr.py", "follow/live_brain.py"} == {
         "io/omezarr.py",
         "io/convert_omezarr.py",
         "brain/correct_bias_field.py",
