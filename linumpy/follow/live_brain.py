@@ -27,10 +27,10 @@ from linumpy.io.omezarr import ImageSpec, ImageWriter, Shape, Triple
 from linumpy.io.slice_layout import centre_of
 from linumpy.io.zarr_io import zarr_context
 from linumpy.metrics.limits import LIMITS, OK
+from linumpy.quality.run import LIVE_NAME
 from linumpy.stage_params.brain import StackParams
 from linumpy.store.atomic import write_json
 
-LIVE_NAME = "live.ome.zarr"
 _STAGING = ".live.staging"
 VOXEL_UM = (10.0, 20.0, 20.0)
 """About the size of its voxels, whole multiples of those of the slices: an operator looks at whole

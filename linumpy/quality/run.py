@@ -18,6 +18,8 @@ from linumpy.store.untrusted import TABLE_NBYTES, read_arrays, read_bounded
 from linumpy.tiles.positions import TileRegistration as TileRegistration
 
 PRIOR_ONLY = -1
+LIVE_NAME = "live.ome.zarr"
+"""Growing brain of a follower, which may share its folder with a run."""
 
 
 class Run:
@@ -93,7 +95,9 @@ class Run:
 
     @cached_property
     def brain_path(self) -> Path | None:
-        """The one OME-Zarr volume at the top of the folder, beside what is in an atlas' frame.
+        """The one OME-Zarr volume at the top of the folder, beside the same in an atlas' frame.
+
+        Beside another one, the growing brain of a follower (`LIVE_NAME`) is none of the run's.
 
         Raises
         ------
@@ -102,6 +106,8 @@ class Run:
         """
         volumes = [p for p in self.path.glob("*.ome.zarr") if p.is_dir() and p.name[0] != "."]
         found = [p for p in volumes if not p.name.endswith("_ras.ome.zarr")]
+        if len(found) > 1:
+            found = [p for p in found if p.name != LIVE_NAME]
         if len(found) > 1:
             names = ", ".join(sorted(p.name for p in found))
             raise InputError(f"{self.path}: expected one brain volume, found {names}")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.core.log import duration
-from linumpy.follow.live_brain import LIVE_NAME
 from linumpy.follow.state import VERDICTS_NAME
 from linumpy.follow.tile_map import image_name, map_name
 from linumpy.follow.verdict import LEVELS, LOOK, PASS, STOP
 from linumpy.follow.watch import last_slice_id
+from linumpy.quality.run import LIVE_NAME
 from linumpy.report.live_figures import history_plots, tile_boxes, tile_maps
 from linumpy.report.run_section import make_environment
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -15,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import linumpy.metrics
+from linumpy.core.errors import InputError
 from linumpy.metrics.stage_metrics import StageMetrics
-from linumpy.quality.run import PRIOR_ONLY, Run, SliceRegistration
+from linumpy.quality.run import LIVE_NAME, PRIOR_ONLY, Run, SliceRegistration
 from linumpy.records.timing import (
     by_stage,
     duration_label,
@@ -119,6 +121,20 @@ def test_records_join_tables_models_and_volumes(full_run: Path) -> None:
     assert last.flags == (("0,1", ("nan:12",)),)
     assert records[1].offset_um is not None
     assert records[1].offset_um[1:] == (0.0, 0.0)
+
+
+def test_a_growing_brain_beside_the_runs_is_none_of_it(full_run: Path) -> None:
+    """Seen to fail without the exception: several volumes. A third one is an error still."""
+    brain = Run(full_run).brain_path
+    assert brain is not None
+    shutil.copytree(brain, full_run / LIVE_NAME)
+    assert Run(full_run).brain_path == brain
+    shutil.copytree(brain, full_run / "other.ome.zarr")
+    with pytest.raises(InputError, match=f"expected one brain volume, found {brain.name}, other"):
+        _ = Run(full_run).brain_path
+    shutil.rmtree(full_run / "other.ome.zarr")
+    shutil.rmtree(brain)
+    assert Run(full_run).brain_path == full_run / LIVE_NAME
 
 
 def test_findings_by_severity(full_run: Path) -> None:
