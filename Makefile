@@ -66,7 +66,7 @@ test: check
 
 # Others every time; the seed stands in the command that make prints.
 test-all: check $(VALIDATOR)/.installed
-	$(PYTEST) --hypothesis-seed=$(SEED)
+	$(PYTEST) --hypothesis-seed=$(SEED) --durations=40
 
 # make test N times, every other time beside processes that keep all cores busy.
 N ?= 20
