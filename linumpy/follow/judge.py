@@ -34,7 +34,8 @@ ABOVE_FACE_UM = 40.0
 BORDER_SHARE = 0.05
 SLOW_FACTOR = 1.5
 _SLOW_LEAST_S = 5.0
-_HISTORY = 10
+HISTORY = 10
+"""Slices before it that a slice is compared with."""
 _RING_PX = 3
 _LEVEL = {WARNING: LOOK, ERROR: STOP}
 
@@ -82,7 +83,7 @@ class Judge:
             "duration_s": round(found.duration_s, 1),
             "end_s": round(found.end_s, 1),
         }
-        earlier = [line["figures"] for line in history][-_HISTORY:]
+        earlier = [line["figures"] for line in history][-HISTORY:]
         reasons += _slow(found.duration_s, [f["duration_s"] for f in earlier])
         reasons += self._disk(found, last_id)
         if found.tiles:

@@ -182,7 +182,7 @@ class LiveBrain:
             self._warn(volume, start, shape, factors)
             layer = _FACTORS[-1] * _SHARD[0]
             z = slice((start[0] + skipped) // factors[0] // layer * layer, n_planes)
-            names = _grow_documents(source, target, n_planes)
+            _grow_documents(source, target, n_planes)
             new: Any = zarr.open_group(target, mode="r+")
             for window in _blocks(volume, start, shape, factors):
                 kept = (slice(z.start, min(z.stop, shape[0])), *window)
@@ -203,15 +203,15 @@ class LiveBrain:
                     _overlay(
                         data[here], valid[here], z.start, part, volume, start, skipped, factors
                     )
-                for name, factor in zip(names, _FACTORS, strict=True):
+                for level, factor in enumerate(_FACTORS):
                     if factor > 1:
                         data, valid = _halved(data, valid)
                     box = tuple(
                         slice(s.start // factor, s.start // factor + n)
                         for s, n in zip((z, *window), data.shape, strict=True)
                     )
-                    new[name][box] = data
-                    new[f"labels/valid/{name}"][box] = valid
+                    new[str(level)][box] = data
+                    new[f"labels/valid/{level}"][box] = valid
         return n_planes
 
     def _warn(
@@ -285,8 +285,8 @@ def _scaled(voxel_um: Triple, factors: Sequence[int]) -> Triple:
     return z, first, second
 
 
-def _grow_documents(source: Path, target: Path, n_planes: int) -> list[str]:
-    """Write the documents of all arrays, with so many planes, and return the names of the levels.
+def _grow_documents(source: Path, target: Path, n_planes: int) -> None:
+    """Write the documents of all arrays, with so many planes.
 
     Groups above them come along, so that the target can be opened.
     """
@@ -298,7 +298,6 @@ def _grow_documents(source: Path, target: Path, n_planes: int) -> list[str]:
         place = target / path.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(document, indent=1))
-    return [str(level) for level in range(len(_FACTORS))]
 
 
 def _blocks(

@@ -88,7 +88,7 @@ class _Service:
         except ImportError as error:
             raise InputError(
                 f"--notify: apprise cannot be imported; {extra_advice('notify')}"
-            ) from (error)
+            ) from error
         for name in ("apprise", "urllib3"):
             # Both log addresses.
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)

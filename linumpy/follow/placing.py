@@ -96,7 +96,7 @@ def place_slice(
         if distance_um is not None:
             # Below a slice further up, the new one lies deeper by what is between the two.
             between = before[volumes[-2].slice_id].depth_um - before[fixed.slice_id].depth_um
-            deep = distance_um + (between if n else 0.0)
+            deep = distance_um + between
             expected = [deep, *(d for d in expected if abs(d - deep) >= _SAME_UM)]
         pair = register_pair(fixed, new, voxel_um, interval_um, params, expected_um=expected)
         if n == 0 and distance_um is not None and not pair.z_measured:

@@ -16,6 +16,11 @@ STOP_NAME = "STOP"
 _LOCK_NAME = ".follow.lock"
 
 
+def whole_lines(data: bytes) -> list[bytes]:
+    """Return the lines of ``verdicts.jsonl``; what ends without a newline is being written."""
+    return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+
+
 class Record:
     """The verdicts of a results folder; one follower at a time holds it.
 
@@ -40,11 +45,11 @@ class Record:
             ) from None
         self._path = folder / VERDICTS_NAME
         data = self._path.read_bytes() if self._path.exists() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            os.truncate(self._path, len(whole))
+        whole = whole_lines(data)
+        if (n_bytes := sum(map(len, whole))) != len(data):
+            os.truncate(self._path, n_bytes)
         self.lines: list[dict[str, Any]] = []
-        for number, line in enumerate(whole.splitlines(), 1):
+        for number, line in enumerate(whole, 1):
             try:
                 self.lines.append(json.loads(line))
                 int(self.lines[-1]["slice"])

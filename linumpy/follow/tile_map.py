@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.core.errors import LinumpyError
-from linumpy.io.omezarr import open_image
+from linumpy.io.omezarr import Image, open_image
 from linumpy.io.previews import slice_preview
 from linumpy.io.slice_layout import corner_of
 from linumpy.slices.tile import Key
@@ -56,46 +56,42 @@ def write_tile_map(
     depth_mean
         Mean over depth of the slice (axis 1, axis 2).
     """
+    folder = volume.parent
     try:
-        _write(volume, slice_id, names, positions, focus, depth_mean)
+        image = open_image(volume)
+        pixel_um = image.voxel_um[1:]
+        told = {
+            "slice": slice_id,
+            "extent_um": [round(n * v, 1) for n, v in zip(depth_mean.shape, pixel_um, strict=True)],
+            "tile_um": [round(side, 1) for side in positions.fov_um],
+            "tiles": _tiles(image, names, positions, focus),
+        }
+        slice_preview(
+            depth_mean, pixel_um, folder / image_name(slice_id),
+            overwrite=True, max_side_px=IMAGE_PX,
+        )  # fmt: skip
+        text = json.dumps(told, allow_nan=False) + "\n"
+        write_text(folder / map_name(slice_id), text, overwrite=True)
     except (LinumpyError, OSError, ValueError) as error:
         logger.warning("slice z%02d: no tile map for the page (%s)", slice_id, error)
 
 
-def _write(
-    volume: Path,
-    slice_id: int,
-    names: Mapping[Key, str],
-    positions: TileRegistration,
-    focus: Mapping[Key, float],
-    depth_mean: np.ndarray,
-) -> None:
-    image = open_image(volume)
+def _tiles(
+    image: Image, names: Mapping[Key, str], positions: TileRegistration, focus: Mapping[Key, float]
+) -> list[dict[str, Any]]:
     corner = corner_of(image.translation_um, image.voxel_um)[1:]
-    pixel_um = image.voxel_um[1:]
-    told: dict[str, Any] = {
-        "slice": slice_id,
-        "extent_um": [round(n * v, 1) for n, v in zip(depth_mean.shape, pixel_um, strict=True)],
-        "tile_um": [round(side, 1) for side in positions.fov_um],
-        "tiles": [
-            {
-                "name": names[tile.index],
-                "index": list(tile.index),
-                "corner_um": [round(t - c, 1) for t, c in zip(tile.corner_um, corner, strict=True)],
-                "confidence": _rounded(_confidence(positions, tile.index)),
-                "focus": _rounded(focus.get(tile.index)),
-                "brightness": _rounded(tile.brightness),
-            }
-            for tile in positions.tiles
-            if tile.index in names
-        ],
-    }
-    folder = volume.parent
-    slice_preview(
-        depth_mean, pixel_um, folder / image_name(slice_id), overwrite=True, max_side_px=IMAGE_PX
-    )
-    text = json.dumps(told, allow_nan=False) + "\n"
-    write_text(folder / map_name(slice_id), text, overwrite=True)
+    return [
+        {
+            "name": names[tile.index],
+            "index": list(tile.index),
+            "corner_um": [round(t - c, 1) for t, c in zip(tile.corner_um, corner, strict=True)],
+            "confidence": _rounded(_confidence(positions, tile.index)),
+            "focus": _rounded(focus.get(tile.index)),
+            "brightness": _rounded(tile.brightness),
+        }
+        for tile in positions.tiles
+        if tile.index in names
+    ]
 
 
 def _confidence(positions: TileRegistration, key: Key) -> float | None:

@@ -237,9 +237,7 @@ def _foreign_bodies(run: Run, left_out: set[int]) -> list[Finding]:
         texts.append(f"z{slice_id:02d}: {area_mm2:.2g} mm² at {y:.2f}, {x:.2f} mm")
     if not ids:
         return []
-    rest = len(texts) - _NAMED_AT_MOST
-    value = "; ".join(texts[:_NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
-    return [Finding(ATTENTION, KINDS["foreign"], id_ranges(ids), len(ids), value)]
+    return [Finding(ATTENTION, KINDS["foreign"], id_ranges(ids), len(ids), _joined(texts, "; "))]
 
 
 def _slice_pairs(run: Run) -> list[Finding]:
@@ -287,9 +285,13 @@ def _pair_name(pair: Mapping[str, Any]) -> str:
 
 
 def _named(pairs: Sequence[Mapping[str, Any]]) -> str:
-    names = [_pair_name(pair) for pair in pairs]
-    rest = len(names) - _NAMED_AT_MOST
-    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
+    return _joined([_pair_name(pair) for pair in pairs], ", ")
+
+
+def _joined(texts: Sequence[str], between: str) -> str:
+    """Join texts; of many the first ones, and how many more there are."""
+    rest = len(texts) - _NAMED_AT_MOST
+    return between.join(texts[:_NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _metrics(run: Run, n_tiles: int, left_out: set[int]) -> list[Finding]:
@@ -321,10 +323,8 @@ def _metrics(run: Run, n_tiles: int, left_out: set[int]) -> list[Finding]:
     found = [_metric(*key, members, details.get(key[1], "")) for key, members in rows.items()]
     for (severity, kind), members in remarks.items():
         texts = list(dict.fromkeys(told for _, told in members if _capital(told) != kind.title))
-        more = f" and {len(texts) - _NAMED_AT_MOST} more" if len(texts) > _NAMED_AT_MOST else ""
         where = _named_slices(i for i, _ in members)
-        value = "; ".join(texts[:_NAMED_AT_MOST]) + more
-        found.append(Finding(severity, kind, where, len(members), value))
+        found.append(Finding(severity, kind, where, len(members), _joined(texts, "; ")))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.core.log import duration
-from linumpy.follow.state import VERDICTS_NAME
+from linumpy.follow.state import VERDICTS_NAME, whole_lines
 from linumpy.follow.tile_map import image_name, map_name
 from linumpy.follow.verdict import LEVELS, LOOK, PASS, STOP
 from linumpy.follow.watch import last_slice_id
@@ -139,7 +139,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     except OSError:
         return []
     lines = []
-    for line in data[: data.rfind(b"\n") + 1].splitlines():
+    for line in whole_lines(data):
         try:
             value = json.loads(line)
         except ValueError:

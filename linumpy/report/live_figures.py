@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.core.style import BLUE, ORANGE, VERMILION, dress, whole_ticks
-from linumpy.follow.judge import BORDER_SHARE, FOCUS_LIMIT, slow_limit
+from linumpy.follow.judge import BORDER_SHARE, FOCUS_LIMIT, HISTORY, slow_limit
 from linumpy.metrics.limits import LIMITS
 from linumpy.report.plots import panel, svg
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MOST_TEXTS = 100
-_HISTORY = 10
 _NAME = re.compile(r"x(\d+)_y(\d+)")
 
 
@@ -179,7 +178,7 @@ def history(lines: Sequence[Mapping[str, Any]]) -> list[History]:
 
     uneven, stage = LIMITS["uneven_cut"], LIMITS["translation"]
     seconds = of("duration_s")
-    before = [[s for s in seconds[max(0, n - _HISTORY) : n] if s is not None]
+    before = [[s for s in seconds[max(0, n - HISTORY) : n] if s is not None]
               for n in range(len(seconds))]  # fmt: skip
     found = [
         History(

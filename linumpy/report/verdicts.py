@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.core.errors import InputError
-from linumpy.follow.state import VERDICTS_NAME
+from linumpy.follow.state import VERDICTS_NAME, whole_lines
 from linumpy.follow.verdict import LEVELS, LOOK, PASS, STOP
 from linumpy.store.untrusted import JSON_NBYTES, read_bounded
 
@@ -62,8 +62,7 @@ def read_verdicts(run: Path) -> list[SliceVerdict]:
     except FileNotFoundError:
         return []
     found = []
-    # What a follower is writing now ends without a newline.
-    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
+    for number, line in enumerate(whole_lines(data), 1):
         try:
             found.append(_verdict(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -36,7 +36,7 @@ def test_nothing_is_waited_for_before_the_first_event(tmp_path, slept):
 
 
 def test_file_wakes_a_waiter_that_knows_events(tmp_path, monkeypatch, slept):
-    # Whoever waits out this time fails by the test's own limit.
+    # Longer than the test may take.
     monkeypatch.setattr(events, "SLOW_S", 600.0)
     monkeypatch.setattr(events, "SETTLE_S", 0.0)
     (tmp_path / "slice" / "tiles").mkdir(parents=True)
