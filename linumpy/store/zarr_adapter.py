@@ -1,7 +1,7 @@
 """Adapter of Zarr's and zarrs' private names, for Zarr 3.1.6 to 3.4.
 
 No other module imports from ``zarr.core`` or from a module of Zarr with an underscore in its name;
-`tests/io/test_zarr_adapter.py` checks it. Where versions differ, one function knows both forms.
+`tests/store/test_zarr_adapter.py` checks it. Where versions differ, one function knows both forms.
 This module imports zarr: import it late where start-up time counts.
 """
 

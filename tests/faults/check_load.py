@@ -13,7 +13,7 @@ import pytest
 from linumpy.core.leases.lease import PARTS, take
 from linumpy.io.omezarr import open_image
 
-from ..gpu.test_lease import GIB, TWO, Ask, events, most_at_once, start
+from ..core.test_lease import GIB, TWO, Ask, events, most_at_once, start
 from . import load
 
 MIB = 1 << 20

@@ -8,8 +8,8 @@ from linumpy.io.omezarr import open_image
 from linumpy.io.zarr_io import read_zarr
 
 from ..conftest import HAS_GPU
-from ..io.object_server import serve_folder
-from ..io.test_remote import write_grid, write_volume
+from ..store.object_server import serve_folder
+from ..store.test_remote import write_grid, write_volume
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")

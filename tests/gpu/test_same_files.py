@@ -8,8 +8,8 @@ from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 from linumpy.core.device import Device
 from linumpy.gpu.zarr_io import gpu_zarr_context
 
-from ..io.test_ordered_shards import files
 from ..slices.learned import PARAMS, learned
+from ..store.test_ordered_shards import files
 from . import needs_gpu
 
 pytestmark = needs_gpu

@@ -19,7 +19,7 @@ from linumpy.core.errors import DeviceError, InputError
 from linumpy.io.zarr_io import read_zarr, uses_all_cores, zarr_context
 from linumpy.store import guarded_pipeline
 
-from .zarr_layouts import (
+from ..store.zarr_layouts import (
     LAYOUTS,
     REFUSED,
     SHAPE,

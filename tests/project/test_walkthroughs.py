@@ -47,10 +47,10 @@ def test_codec_is_added_by_the_walkthrough(scratch: Scratch) -> None:
     changed = scratch.changed()
     assert changed == named_files("Adding a codec", new="bz2")
     assert len(changed) <= 5
-    scratch.run("-m", "ruff", "check", "--no-cache", "linumpy", "tests/io")
+    scratch.run("-m", "ruff", "check", "--no-cache", "linumpy", "tests/store")
     scratch.pytest(
-        *("tests/io/test_bz2_chunks.py", "tests/io/test_codecs.py"),
-        "tests/gpu/test_frames.py::test_arbitrary_bytes_are_survived",
+        *("tests/store/test_bz2_chunks.py", "tests/store/test_codecs.py"),
+        "tests/store/test_frames.py::test_arbitrary_bytes_are_survived",
     )
 
 

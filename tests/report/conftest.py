@@ -1,4 +1,4 @@
-"""Fixtures: a run folder with every part that the report shows."""
+"""Fixtures: a run folder with every part that the report shows; records of its launches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 from PIL import Image
+
+from ..records.conftest import output  # noqa: F401
 
 TRACE = """\
 task_id\tname\tstatus\texit\tsubmit\tduration\trealtime\tpeak_rss

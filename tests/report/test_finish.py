@@ -11,7 +11,7 @@ from linumpy.core.errors import InputError
 from linumpy.report.finish import finish_run
 from linumpy.report.run_section import fill_run_parts, marked, replace_part
 
-from .conftest import HOME, write_launch
+from ..records.conftest import HOME, write_launch
 
 PAGE = f"<html><p>{marked('wall', 'unknown')}</p><h2>Brain</h2>{marked('run', 'early')}</html>"
 

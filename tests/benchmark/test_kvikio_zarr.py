@@ -20,7 +20,7 @@ from linumpy.benchmark.rows import Row, best, format_table, format_time, same_bi
 from linumpy.core.errors import InputError
 
 from ..conftest import run_script
-from . import needs_gpu
+from ..gpu import needs_gpu
 
 TINY = ["--size_gib", 0.008, "--repeats", 2]
 
