@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import importlib.util
+import inspect
 import json
 import pkgutil
 import re
@@ -15,6 +17,8 @@ from types import ModuleType
 from typing import Any
 
 import linumpy
+from linumpy.metrics.limits import LIMITS
+from linumpy.metrics.stages import READERS
 from linumpy.parameters_page import parameters_page
 from linumpy.stage_params.declaration import Declaration
 from linumpy.stage_params.declared import STAGES
@@ -24,6 +28,45 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = {"help", "version", "verbose", "overwrite", "use_gpu", "gpu_memory", "gpu_batch",
           "gpu_tasks", "gpu_wait", "gpu_count"}  # fmt: skip
 """Destinations of the options that `linumpy.cli.make_parser` adds."""
+
+MODELS = {
+    "detect_focal_curvature": ("geometry.detect_focal_curvature.FocalCurvature",),
+    "fix_illumination_3d": ("intensity.fix_illumination_3d.FlatField",),
+    "compensate_psf": ("intensity.compensate_psf.AxialResponse",),
+    "scan_distortion": ("tiles.scan_distortion.ScanDistortion",),
+    "register_tiles": (
+        "tiles.positions.TileRegistration", "tiles.positions.PlacedTile",
+        "tiles.positions.MeasuredPair",
+    ),
+    "crop_3d_mosaic_below_interface": ("geometry.crop_3d_mosaic_below_interface.InterfaceCut",),
+    "compensate_attenuation": ("intensity.compensate_attenuation.Attenuation",),
+    "normalize_intensities_per_slice": (
+        "intensity.normalize_intensities_per_slice.Normalization",
+    ),
+    "assess_slice_quality": (
+        "quality.assess_slice_quality.SliceQuality", "quality.assess_slice_quality.PairSimilarity",
+    ),
+    "register_slices": ("brain.slice_registration.SliceRegistration",),
+    "auto_exclude_slices": (
+        "brain.auto_exclude_slices.ExclusionModel", "brain.auto_exclude_slices.ExcludedSlice",
+    ),
+    "interpolate_missing_slice": (
+        "brain.gaps.interpolate_missing_slice.InterpolationReport", "brain.gaps.match.Match",
+    ),
+    "stack_slices_motor": ("brain.stack_slices_motor.BrainModel",),
+    "correct_bias_field": ("brain.bias.model.BiasModel",),
+    "align_to_ras": ("brain.align_to_ras.AlignedBrain",),
+    "detect_rehoming": (
+        "mosaic.detect_rehoming.RehomingReport", "mosaic.detect_rehoming.RehomingEvent",
+    ),
+    "analyze_shifts": ("mosaic.analyze_shifts.ShiftAnalysis",),
+    "analyze_registration_transforms": ("quality.diagnostics_rotation.RegistrationDrift",),
+    "analyze_acquisition_rotation": ("quality.diagnostics_rotation.StageGeometry",),
+    "compare_stitching": ("quality.diagnostics_seams.SeamComparison",),
+    "register_pairwise": ("brain.pairwise_files.PairwiseRegistration",),
+    "estimate_transform": ("flat.estimate_transform.StageTransform",),
+}  # fmt: skip
+"""Dataclasses whose fields a model holds, by stage."""
 
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files above ``docs/`` that are pages of the site."""
@@ -221,6 +264,45 @@ def _modules() -> list[ModuleType]:
     return [importlib.import_module(name) for name in names]
 
 
+def models_page() -> str:
+    """Return a section a model: the dataclasses whose fields its JSON and NPZ hold."""
+    parts = []
+    for stage, classes in MODELS.items():
+        parts += [f"## {stage}", "```{eval-rst}"]
+        parts += [f".. autoclass:: linumpy.{name}\n   :no-members:\n" for name in classes]
+        parts += ["```"]
+    return "\n\n".join(parts)
+
+
+def metrics_page() -> str:
+    """Return a table of the metrics that stages add, with their limits."""
+    rows = ["| stage | metric | unit | what it is | warning | error |", "| --- " * 6 + "|"]
+    for reader, stage in {reader: stage for stage, reader in READERS.values()}.items():
+        for name, unit, text, limits in _added(reader):
+            limit = LIMITS.get(limits)
+            down = " down" if limit and limit.higher_is_better else ""
+            bounds = [f"{limit.warning:g}{down}", f"{limit.error:g}{down}"] if limit else ["", ""]
+            cells = [f"`{stage}`", f"`{name}`", unit, _plain(text).replace("|", "\\|"), *bounds]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _added(reader: Callable[..., Any]) -> list[list[str]]:
+    """Return name, unit, description and limits of what a function and those it calls add."""
+    found = []
+    for node in ast.walk(ast.parse(inspect.getsource(reader))):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "add" and len(node.args) > 3:
+            name, _, *rest = node.args
+            texts = [ast.unparse(argument).strip("f").strip("'\"") for argument in (name, *rest)]
+            found.append([*texts, ""][:4])
+        called = getattr(inspect.getmodule(reader), getattr(node.func, "id", ""), None)
+        if inspect.isfunction(called) and "metrics" in called.__module__:
+            found += _added(called)
+    return found
+
+
 def citation() -> str:
     """Return CITATION.cff as BibTeX."""
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
@@ -245,6 +327,7 @@ def above(name: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "scripts": scripts_page, "stages": stages_page, "citation": citation,
+    "models": models_page, "metrics": metrics_page,
     "contributing": lambda: above("CONTRIBUTING.md"),
     "changelog": lambda: above("CHANGELOG.md"),
 }  # fmt: skip

@@ -27,6 +27,10 @@ class FocalCurvature:
         tissue, micrometres, mean 0.
     voxel_um
         Voxel size of the tiles it was learned on.
+    n_tiles, n_pairs
+        Tiles and overlaps it was learned from.
+    residual_rms_um
+        Robust spread of single tiles' faces about the surface, their own unevenness included.
     """
 
     surface_um: np.ndarray

@@ -37,7 +37,7 @@ class AgaroseMask:
 
 @dataclass(frozen=True)
 class Normalization:
-    """What turns amplitudes into normalised values.
+    """What turns an amplitude a into (min(max(a, floor), cap) − floor) / scale.
 
     Attributes
     ----------

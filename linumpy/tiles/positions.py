@@ -75,6 +75,9 @@ class MeasuredPair:
         Grid indices.
     displacement_um
         As measured, without what scan distortion adds; None without a peak.
+    confidence
+        0 to 1, by how far the peak stands out; accepted from 0.5 on, or below where the peak lies
+        where the other pairs expect it.
     expected_um
         As the stage reported it.
     residual_um

@@ -192,11 +192,9 @@ def add_tile_stage(scratch: Scratch) -> None:
     scratch.insert("nextflow.config", "    learn_max_tiles =", "    scale_tiles_enabled = true\n")
     scratch.run("-m", "linumpy.parameters_page", "nextflow_schema.json", "docs/parameters.md")
     scratch.insert(
-        "docs/outputs.md",
-        "### `models/compensate_psf`\n",
-        "### `models/scale_tiles`\n\n| field | unit | meaning |\n| --- | --- | --- |\n"
-        "| `level` | amplitude | median over tiles of their means |\n"
-        "| `n_tiles` | | tiles it was learned from |\n\n",
+        "docs/generated_pages.py",
+        '    "compensate_psf": (',
+        '    "scale_tiles": ("intensity.scale_tiles.TileLevel",),\n',
     )
     scratch.insert("CHANGELOG.md", "- **Rooms**", "- **One level** for all tiles.\n")
 
