@@ -66,7 +66,7 @@ class Measured:
     peak_nbytes
         Its largest resident memory.
     device_nbytes
-        The most that device memory grew meanwhile; None where it cannot be told.
+        The most that device memory grew meanwhile; None where it cannot be measured.
     spans
         Its time line, as `linumpy.core.timeline` writes it; empty for other programs.
     said

@@ -61,7 +61,7 @@ SERIAL = (
 
 
 def acquisition(n_slices: int, gib: float) -> Survey:
-    """Return an acquisition of so many slices of about so many GiB, as its headers would tell."""
+    """Return an acquisition of so many slices of about so many GiB, as headers state it."""
     tile_gib = 4 * math.prod(TILE_SHAPE) / 2**30
     rows = max(1, round(math.sqrt(gib / tile_gib)))
     columns = max(1, round(gib / tile_gib / rows))

@@ -191,7 +191,7 @@ def measure_all(args: argparse.Namespace, work: Path) -> None:
         "places": [],
     }
     sizes = [(START_UP_GIB, START_UP_TILES, START_UP_SLICES)]
-    # Of small slices there are more: what a slice takes and what its voxels take is told apart.
+    # Of small slices there are more: time a slice and time a voxel can be separated.
     sizes += [
         (size, apart(count_tiles, size), max(args.slices, min(MOST_SLICES, round(3 / size))))
         for size in args.sizes

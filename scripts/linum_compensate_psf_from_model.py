@@ -14,7 +14,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
         "Compensate the axial response by a confocal model.\n\n"
-        "Focus, Rayleigh length and the attenuation of agarose are told apart by the profile of\n"
+        "Focus, Rayleigh length and the attenuation of agarose are separated by the profile of\n"
         "agarose along depth.",
         "stitched slice, or mosaic grid without focal curvature (*.ome.zarr)",
         "corrected volume to write",

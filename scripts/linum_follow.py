@@ -34,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("results", type=Path, metavar="RESULTS", help="folder to write to")
     parser.add_argument(
         "--tiles_per_slice", type=int, metavar="N",
-        help="tiles of a slice, where neither metadata.json nor the slice before tell",
+        help="tiles of a slice, where neither metadata.json nor an earlier slice states them",
     )  # fmt: skip
     parser.add_argument(
         "--quiet", type=float, default=60.0, metavar="SECONDS",
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--on_verdict_timeout", type=float, default=60.0, metavar="SECONDS",
         help="kill the command of --on_verdict after so long",
     )  # fmt: skip
-    told = parser.add_argument_group("tell people")
+    told = parser.add_argument_group("notifications")
     told.add_argument(
         "--page", type=int, nargs="?", const=0, metavar="PORT",
         help="serve a page for the operator, on port 8000 or one that is free",

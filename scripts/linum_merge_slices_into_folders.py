@@ -15,7 +15,9 @@ def build_parser() -> argparse.ArgumentParser:
         overwrite=False,
     )
     parser.add_argument("raw", type=Path, help="folder with tile_xNN_yNN_zNN folders")
-    parser.add_argument("--dry_run", action="store_true", help="tell, and move nothing")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="print what would be moved, and move nothing"
+    )
     return parser
 
 

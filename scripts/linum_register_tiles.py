@@ -20,7 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--models",
         type=Path,
-        help="folder of linum_learn_models.py, which tells whether the scan is bent; without it "
+        help="folder of linum_learn_models.py, with the distortion of the scan; without it "
         "this grid alone does",
     )
     return parser

@@ -12,7 +12,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
         "Complete the record of a pipeline run that has ended: tasks, versions and machines in "
-        "pipeline_info/run_*.json, the part of report.html that tells of them, Parquet "
+        "pipeline_info/run_*.json, the part of report.html that shows them, Parquet "
         "tables (with pyarrow), and RO-Crate metadata in ro-crate-metadata.json.\n\n"
         "The pipeline does this itself when it ends. Do it by hand where it was killed, or to say "
         "in the RO-Crate who ran it and what others may do with the data.",

@@ -158,7 +158,7 @@ def align_to_ras(
     looked = _looked_at(best, small, small_atlas, settings, kinds)
     last = looked
     if len(looked) > 1:
-        # A finer voxel tells ways apart that looked much the same.
+        # A finer voxel separates candidates that scored much the same.
         finer_um = max(coarse_um / 2, *brain.voxel_um)
         finer, finer_atlas = _at(brain, finer_um), _at(atlas, finer_um)
         first = [candidate for _, candidate in looked[:_SECOND_LOOK]]

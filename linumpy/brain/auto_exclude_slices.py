@@ -1,8 +1,8 @@
 """Exclude slices that match no other slice, with the reason.
 
-A slice that is blurred, folded or dark tells on itself in the pairs that registration compared:
+A slice that is blurred, folded or dark shows in the pairs that registration compared:
 none with it matches, while its neighbours match each other across it. Where several such slices
-follow each other nothing is compared across them; then a run of unmatched pairs tells.
+follow each other nothing is compared across them; then a run of unmatched pairs decides.
 """
 
 from __future__ import annotations

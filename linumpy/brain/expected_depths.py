@@ -56,7 +56,7 @@ def expected_depths(slices: Sequence[SliceVolume], interval_um: float) -> list[n
 def _stage_steps(
     heights_um: Sequence[float | None], ids: np.ndarray, interval_um: float
 ) -> np.ndarray | None:
-    """Return the distances of consecutive faces by the stage, None where it tells nothing.
+    """Return the distances of consecutive faces by the stage, None where it has no information.
 
     Later slices are deeper: this gives the sign. Steps that no cut makes, as to another zero, and
     those from or to a slice without a height count as so many intervals, but for a gap that is
@@ -87,7 +87,7 @@ def _thickness_steps(
 ) -> list[np.ndarray]:
     """Return the distances of faces by the slices' thickness: of the cut before, of that after.
 
-    Only differences between slices tell something: what all say is the interval.
+    Only differences between slices are informative: a common value is the interval.
     """
     known = [t for t in thickness_um if t is not None]
     if len(known) < 2 or np.ptp(known) < _SAME_UM:

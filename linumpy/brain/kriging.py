@@ -3,7 +3,7 @@
 The displacement is a shift, a turn and a random field of zero mean whose covariance is estimated
 from the measurements (universal kriging: Matheron, Adv. Appl. Probab. 5, 439, 1973; the covariance
 is Matérn's of smoothness 3/2). Places near each other then count less than lone ones, and what
-was not seen is filled as far as its neighbours tell.
+was not seen is interpolated from its neighbours.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Covariance:
         return self.between(places, places) + self.noise * _overlap(places, self.window_px)
 
     def independent_noise(self, places: np.ndarray) -> float:
-        """Return the variance of measurements that, independent, would tell as much in the mean."""
+        """Return the variance of measurements that, independent, are as informative in the mean."""
         return self.noise * float(_overlap(places, self.window_px).sum(axis=1).mean())
 
 
@@ -178,7 +178,7 @@ def _covariance(
     Restricted maximum likelihood (Patterson and Thompson, Biometrika 58, 545, 1971) on a grid of
     lengths and ratios of noise to signal; the variance follows from both.
     """
-    # Some tell it as well as all, in a fraction of the time.
+    # A subset estimates it as well as all, in a fraction of the time.
     some = slice(None, None, -(-len(places) // _MAX_EXACT))
     places, shifts = places[some], shifts[some]
     design, values = _design(places, centre, turn), _stacked(shifts)
@@ -249,7 +249,7 @@ class _Kriging:
 
     def sigma(self, area: np.ndarray) -> tuple[float, float]:
         """Return the standard errors of the shift along one axis, and of the turn, over an area."""
-        # A few hundred points tell the mean of so smooth a field.
+        # A few hundred points determine the mean of so smooth a field.
         some = area[:: max(1, len(area) // _MEAN_POINTS)]
         away = some - self._centre
         even = np.full(len(some), 1 / len(some))

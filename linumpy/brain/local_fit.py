@@ -24,7 +24,7 @@ from linumpy.geometry.turned import (
 )
 
 WINDOW_PX = 64
-"""Side of a window: some hundred grains of speckle, which tell a match from chance."""
+"""Side of a window: some hundred grains of speckle, enough to exclude a chance match."""
 
 _FIRST_WINDOW_PX = 3 * WINDOW_PX // 2
 _REACH_PX = (WINDOW_PX // 4, WINDOW_PX // 8)
@@ -128,7 +128,7 @@ def fit_locally(
 
     Returns
     -------
-    None where too few windows match for a smooth displacement to be told.
+    None where too few windows match to estimate a smooth displacement.
     """
     if not has_room(fixed.shape) or not has_room(moving.shape):
         return None

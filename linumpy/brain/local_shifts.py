@@ -32,7 +32,7 @@ class LocalShifts:
     ----------
     place_px
         Where the texture of the windows has its middle in the fixed plane, float64 (n, 2), pixels
-        counted at their centres: at the border of tissue a window tells the shift of its inside.
+        counted at their centres: at the border of tissue a window measures the shift of its inside.
     shift_px
         How far from there the moving plane shows the same, float64 (n, 2).
     compared

@@ -49,7 +49,7 @@ class SliceVolume:
     quality
         Weights of voxels when slices are blended, float32; None where nothing is known of them.
     moved_um
-        What of `corner_um` was added to the position that the slice itself tells, by a table.
+        What of `corner_um` was added to the position in the slice's own metadata, by a table.
     stage_z_um, thickness_um
         Height of the stage and thickness of the slice by its own metadata; None where they tell
         none.

@@ -25,7 +25,7 @@ class SliceRegistration:
     ----------
     slices
         ``slice_id, offset_um (z, axis 1, axis 2), rotation_deg, n_pairs``; ``moved_um``, what
-        was added to the position that the slice itself tells before all this; ``depth_sigma_um``,
+        was added to the position in the slice's own metadata before all this; ``depth_sigma_um``,
         the standard error of its depth below the first slice, None where no pair measured any.
     pairs
         ``fixed_id, moving_id``; ``shift_um, rotation_deg``: where the moving slice's point
@@ -41,8 +41,8 @@ class SliceRegistration:
     jumps
         Slices from which on the motors' zero is another.
     depth_scale, depth_scale_sigma
-        How much longer pairs measure all distances of faces than stage and interval tell, as a
-        share of the distance, and its standard error; None where pairs do not tell.
+        How much longer pairs measure all distances of faces than stage and interval state, as a
+        share of the distance, and its standard error; None where pairs do not determine it.
     depth_scale_kept
         Whether slices lie as far apart as pairs measure, for all that.
     deformation

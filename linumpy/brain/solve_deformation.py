@@ -1,6 +1,6 @@
 """Solve one smooth lateral field a slice from the deformation between all pairs of a stack.
 
-A pair tells how much its two slices are deformed against each other, not which of them is. All
+A pair measures the relative deformation of its two slices, not which of them is deformed. All
 pairs are solved together for the smallest and smoothest fields that explain them: a slice's field
 is a random one of zero mean with Matérn's covariance of smoothness 1, whose precision on a lattice
 is sparse (Lindgren, Rue and Lindström, J. R. Stat. Soc. B 73, 423, 2011). Variance and length are

@@ -26,12 +26,12 @@ from linumpy.geometry.network import (
 
 _ROUNDS = 6
 _FREE = 1000.0
-"""Spreads that a cut may be off while wrong pairs are told."""
+"""Spreads that a cut may be off while outlier pairs are detected."""
 _JUMP_SPREADS = 5.0
 _CHANCE = 0.01
 """Probability of a jump where there is none, over all cuts; of taking chance for a scale."""
 _UNLIKELY = 5.0
-"""Spreads of the pairs' errors at which a pair has half its weight while wrong ones are told."""
+"""Spreads of the pairs' errors at which a pair has half its weight while outliers are detected."""
 _GAIN = 1.92
 """Logarithm of a likelihood ratio: half of chi-square's 95 % quantile, 1 degree of freedom."""
 SCALE_LIMIT = 0.05
@@ -39,9 +39,9 @@ SCALE_LIMIT = 0.05
 _CERTAIN = 3.0
 """Standard errors of a scale that is reported; one that slices are moved by has to be surer."""
 _TOLD_APART = 6.0
-"""Face errors that a scale has to add up to over all slices to be told from uneven cuts."""
+"""Face errors that a scale must add up to over all slices to differ from uneven cuts."""
 _STEPS = 2.0 ** np.arange(0, 8, 0.5)
-"""Spreads that are tried, over the least one; finer than the data tell."""
+"""Spreads that are tried, over the least one; finer than the data resolve."""
 _FACTORS = 2.0 ** np.arange(0, 2.5, 0.5)
 _LEAST_VALUE = 1e-9
 _MAX_ELIMINATED = 300
@@ -244,7 +244,7 @@ class _Model:
         self._jump = _FREE * max(robust_spread(errors), 1.0)
         self._face_weight = np.ones(n_slices)
         self._cut_weight = np.ones(n_slices - 1)
-        # Pairs tell orthogonal combinations of depths, each with unit variance, and the rest.
+        # Pairs determine orthogonal combinations of depths, each with unit variance, and the rest.
         scaled = self._differences(np.eye(n_slices)) / np.sqrt(variance)[:, None]
         left, values, right = np.linalg.svd(scaled, full_matrices=False)
         known = values > _LEAST_VALUE * values.max()
@@ -277,7 +277,7 @@ class _Model:
         return out + np.diag(factor**2 * self.variance)
 
     def _told_covariance(self, spreads: _Spreads) -> np.ndarray:
-        """Return the covariance of the combinations of depths that pairs tell."""
+        """Return the covariance of the combinations of depths that pairs determine."""
         covariance = spreads.face**2 * self._of_faces + spreads.cut**2 * self._of_cuts
         if spreads.scaled:
             slope = SCALE_LIMIT * (self._told @ self.slope)

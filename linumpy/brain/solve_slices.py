@@ -98,7 +98,7 @@ def solve_slices(
     group = connected_components(n_slices, pairs)
     held = group >= 0
     members = [np.flatnonzero(group == n) for n in range(int(group.max()) + 1)]
-    # Steps from slice to slice tell how rough the motors are, whatever drifts slowly.
+    # Steps from slice to slice measure how rough the motors are, whatever drifts slowly.
     steps = np.concatenate([np.diff(alone[m], axis=0) for m in members])
     motor_sigma = max(robust_spread(steps) / np.sqrt(2), min_prior_sigma)
     jumps: tuple[int, ...] = ()

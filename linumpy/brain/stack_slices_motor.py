@@ -196,7 +196,7 @@ def stack_slices_motor(
 class Planes(NamedTuple):
     """Planes of a slice, read for one block, and where they lie in it.
 
-    The first `lead` planes are not used themselves: they tell where columns begin.
+    The first `lead` planes are not laid: they show where columns begin.
     """
 
     placement: Placement
@@ -276,7 +276,7 @@ class _Brain:
     def _quality(
         self, volume: SliceVolume, planes: slice, placement: Placement, like_array: Array
     ) -> Array:
-        """Return the weights of what a step lays; a slice that tells none has 1 everywhere."""
+        """Return the weights of what a step lays; 1 everywhere for a slice without any."""
         if volume.quality is not None:
             return volume.quality(planes, placement.source)
         xp = namespace(like_array)

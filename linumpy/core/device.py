@@ -126,7 +126,7 @@ def free_gpu_bytes() -> int:
 def gpu_failure() -> Exception | None:
     """Return CUDA's own error where the current GPU is of no more use to this process, else None.
 
-    Libraries that meet such an error tell of it in words of their own, or of something else.
+    Libraries report such an error in their own words, or as something else.
     """
     import cupy
 

@@ -37,7 +37,7 @@ _LOST = re.compile(
 )
 _OF_ITK = re.compile(r"MemoryAllocationError|bad_alloc|Failed to allocate memory")
 
-# What disks and their owners say; and how libraries written in Rust tell of it.
+# Error numbers of disks and quotas, and how libraries written in Rust report them.
 _OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS} | {
     errno.EACCES,
     errno.EPERM,

@@ -41,7 +41,7 @@ class DepthStep:
     correlation
         Of the planes that match best.
     clear
-        Whether speckle tells the depth; else anatomy, which is the same over many planes.
+        Whether depth is measured by speckle; else by anatomy, the same over many planes.
     """
 
     distance_um: float | None

@@ -1,7 +1,7 @@
-"""Wake the follower when files change, where the file system tells.
+"""Wake the follower when files change, where the file system reports changes.
 
 Events only shorten or lengthen the time between two looks; what is found never depends on them.
-Network file systems tell nothing of what other machines write.
+Network file systems do not report what other machines write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOW_S = 3.0
 class Waiter:
     """Waits between two looks at a folder.
 
-    Before the first event, and for a while after each, it waits as long as it is told: files settle
+    Before the first event, and for a while after each, it waits the full interval: files settle
     by the clock. Where events are known to come and none did for that while, it waits for the next,
     at most `SLOW_S`.
 

@@ -2,7 +2,7 @@
 
 A slice is added in three steps. The shards that it touches are made whole in a folder beside the
 brain; each is then renamed into its place; only then do the documents of the arrays, replaced in
-the same way, tell of more planes, and last the image's own which slices it holds. A reader sees a
+the same way, add planes; the image's own, written last, lists its slices. A reader sees a
 shard of before or of after, and a follower that was killed adds the slice once more: what it lays
 replaces what is there and depends on nothing that it laid itself.
 """
@@ -260,7 +260,7 @@ def _told_distance(
 ) -> float | None:
     """Return the distance of the last two faces by the verdict, None where it compared others.
 
-    Anatomy alone tells cuts that are off, but others worse than the interval does.
+    Anatomy alone finds cuts that are off, but places others worse than the interval does.
     """
     if len(ids) < 2 or figures.get("before") != ids[-2]:
         return None

@@ -18,7 +18,7 @@ _SIDES = ((1, 0), (0, 1))
 _CELLS_A_SIDE = 8
 _LEAST_PLANES = 8
 _SIGNAL_OVER_NOISE = 2.0
-"""Power over that of the noise from which a plane tells of the axial response."""
+"""Power over that of the noise from which a plane is used for the axial response."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def focus_shifts(
 
     Returns
     -------
-    The shift of the focus that explains the ratios best, by tile; tiles that no overlap tells are
-    left out. Empty without a learned response.
+    The shift of the focus that explains the ratios best, by tile; tiles without a usable overlap
+    are left out. Empty without a learned response.
     """
     if axial is None or axial.focus_um is None or axial.rayleigh_um is None:
         return {}

@@ -95,7 +95,7 @@ class Watcher:
     root
         Raw acquisition; it need not exist yet.
     tiles_per_slice
-        Where neither metadata nor a slice before tell.
+        Where neither metadata nor an earlier slice states it.
     quiet_s
         Without any change for so long, the slice at hand is taken as over.
     """

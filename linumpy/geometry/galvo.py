@@ -264,7 +264,7 @@ def detect_slice_galvo_shift(
     ends = track_tiles(n_tiles)
     for index in ends:
         look(index)
-    # Where too few are bright, their neighbours may tell whether the trigger drifts.
+    # Where too few are bright, their neighbours may show whether the trigger drifts.
     seen = {*sampled, *ends}
     for index in [i + 1 for i in sampled if i + 1 < n_tiles and i + 1 not in seen]:
         if sum(map(_is_trusted, shifts.values())) >= MIN_TRACK_TILES:

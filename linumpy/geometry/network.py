@@ -23,7 +23,7 @@ from linumpy.geometry.least_squares import (
 _ITERATIONS = 5
 _LEAST_DEVIATION_ROUNDS = 30
 _FREE = 1000.0
-"""How many spreads of the errors an item may be off while outliers are told."""
+"""How many spreads of the errors an item may be off while outliers are detected."""
 _MAX_DENSE_ITEMS = 128
 
 
@@ -81,7 +81,7 @@ def solve_network(
     term_sigma
         Standard deviation of the linear coefficients about 0.
     trust
-        Shape (n_pairs,): relative weights while outliers are told.
+        Shape (n_pairs,): relative weights while outliers are detected.
     start
         Shape (n_items, k): deviations to start from, such as those of one pair more; None for
         those of least absolute deviations.

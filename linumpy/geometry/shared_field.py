@@ -6,7 +6,7 @@ brightness) obey the same model. A tile's map ``m_i`` at its pixel ``x`` is
     m_i(x) = f(x) + g(p_i + x) + noise
 
 with the shared field ``f`` and the tissue ``g`` at stage position ``p_i + x``.
-Two sources tell ``f``:
+Two sources determine ``f``:
 
 * **overlaps**: where tiles i and j show the same tissue, ``g`` cancels in ``m_i − m_j``. What is
   left, ``f(x) − f(x − s)``, fixes the slopes of the field near the tile borders;
@@ -274,7 +274,7 @@ def _tile_evidence(
     """Fit each tile alone; answer the robust mean of the fits and its information matrix.
 
     Tissue makes tiles differ far more than noise does, and in a correlated way: so a tile, not a
-    pixel, counts as one observation, and the scatter of the fits tells how much it is worth.
+    pixel, counts as one observation, weighted by the scatter of the fits.
     Tiles at one place of successive slices show much the same tissue: slices add no information.
     """
     n_terms = terms.shape[-1]

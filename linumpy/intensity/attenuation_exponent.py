@@ -1,7 +1,7 @@
 """Estimate Klett's exponent, attenuation against backscatter, from the slice itself.
 
 Klett's inversion (Appl. Opt. 20, 211, 1981) takes µ to go with the k-th power of what is scattered
-back. A column's slope tells its µ without that assumption, and its brightness tells b. Columns of
+back. A column's slope gives its µ without that assumption, and its brightness gives b. Columns of
 about one brightness are taken together, so that the anatomy of single ones cancels: over many of
 them as many brighten downwards as darken.
 """
@@ -28,7 +28,7 @@ _MIN_COLUMNS = 240
 
 @dataclass(frozen=True)
 class Exponent:
-    """Klett's k, its standard error, and what the slice alone tells, None where that is nothing."""
+    """Klett's k, its standard error, and the slice's own estimate, None where it has none."""
 
     k: float
     error: float
@@ -82,7 +82,7 @@ def find_exponent(power: Array, usable: Array, optical_depth: Array, axial_mm: f
 
 
 def _regress(level: np.ndarray, slope: np.ndarray) -> float:
-    """Return the slope of ln µ over ln b of classes of columns; NaN where it cannot be told.
+    """Return the slope of ln µ over ln b of classes of columns; NaN where it cannot be estimated.
 
     The two darkest classes are left out: their columns are partly agarose. The line is that of
     Theil and Sen.

@@ -1,4 +1,4 @@
-"""Tissue below the cut face, told from agarose from the top of each A-line downwards."""
+"""Segment tissue below the cut face from agarose, from the top of each A-line downwards."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def find_tissue(
     agarose_mu_per_mm: float = 0.0,
     snr_threshold_db: float = 3.0,
 ) -> Array:
-    """Tell tissue from agarose by power; all of it where the two cannot be told apart.
+    """Separate tissue from agarose by power; all is tissue where the two cannot be separated.
 
     The upper third of the A-lines says which are agarose and which show tissue. Tissue begins where
     an A-line is clearly brighter than agarose at that depth. Below, agarose would have lost the
     light that the tissue above took, and so the limit falls with the slope of the tissue. Where
-    agarose would drown in noise, nothing can be told, and tissue goes on.
+    agarose would drown in noise, the two cannot be separated, and tissue continues.
 
     Parameters
     ----------

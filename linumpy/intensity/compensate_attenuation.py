@@ -71,7 +71,7 @@ class Attenuation:
     exponent, exponent_error
         Klett's k, found from the slice, with its standard error; 1 and 0 of other methods.
     exponent_seen
-        The exponent that the slice alone tells; None where it tells none.
+        The slice's own estimate of the exponent; None where it has none.
     capped_fraction
         Share of the tissue within one slicing interval of the face whose loss cannot be made up
         for: it is beyond `min_bias`, or the signal lies below the noise.
@@ -213,7 +213,7 @@ def estimate_attenuation(
     agarose_mu_per_mm
         µ of what is not tissue.
     interval_um
-        Depth below the face of which the share of capped voxels is told; None for all.
+        Depth below the face over which the share of capped voxels is counted; None for all.
     """
     xp = namespace(total)
     axial_mm = voxel_um[0] / 1000

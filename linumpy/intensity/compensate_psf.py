@@ -90,7 +90,7 @@ class AxialResponse:
         Depth below the top of the volume where roll-off alone is 6 dB; None where none is seen.
     error_percent
         Standard error of the power response over the planes of the profile, RMS, without its
-        level; None without a model. An exponential that the profile cannot tell from the
+        level; None without a model. An exponential that the profile cannot separate from the
         attenuation of agarose is the most of it.
     """
 
@@ -236,7 +236,7 @@ def compensate_psf_from_model(
 
     The seed of zR and what gels are known to attenuate count only as far as the profile leaves them
     open: where its range is much shorter than zR, a shift of the focus looks like attenuation.
-    Faces at different depths tell the two apart.
+    Faces at different depths separate the two.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ def _fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) 
 
     mu_known = _KNOWN_MU[found.medium]
     seed = np.log(zr_initial_um)
-    # Infinitely unsure where faces tell nothing.
+    # Infinitely uncertain where faces carry no information.
     mu_seen = (found.mu_per_mm, found.mu_error)
 
     def deviations(values: np.ndarray) -> np.ndarray:

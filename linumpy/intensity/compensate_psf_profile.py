@@ -27,7 +27,7 @@ _FACE_CELLS = 3
 _WATER_MARGIN_PX = 4
 _FACE_MARGIN_PX = 3
 _UPPER_UM = 100.0
-"""Media are told apart below the face: white matter of 10 /mm has lost 86 % of its light there."""
+"""Media are separated below the face: white matter of 10 /mm has lost 86 % of its light there."""
 
 _MIN_PLANES = 8
 _MIN_CELLS = 20
@@ -68,8 +68,8 @@ class AxialProfile:
     noise_power
         Squared mean amplitude of water; 0 when none was seen.
     mu_per_mm, mu_error
-        Attenuation of agarose as differences between its faces tell it, 1/mm, and the standard
-        error; infinity where they tell nothing.
+        Attenuation of agarose estimated from differences between its faces, 1/mm, and the standard
+        error; infinity where they carry no information.
     """
 
     medium: str
@@ -222,7 +222,7 @@ def _noise_power(lines: np.ndarray, face: np.ndarray, tile: np.ndarray) -> tuple
 
 
 def _agarose(level: np.ndarray, noise_power: float, tile: np.ndarray) -> np.ndarray | None:
-    """Tell the A-lines of agarose by their mean amplitude; None when there are not two media."""
+    """Select the A-lines of agarose by mean amplitude; None when there are not two media."""
     seen = (level > 0) & (level**2 > _MIN_SIGNAL * noise_power)
     if seen.sum() < _MIN_CELLS:
         return None
@@ -231,7 +231,7 @@ def _agarose(level: np.ndarray, noise_power: float, tile: np.ndarray) -> np.ndar
     if np.ptp(logarithm[seen]) > 0:
         dark = seen & (logarithm < otsu_threshold(logarithm[seen]))
     bright = seen & ~dark
-    # What shows next to nothing is agarose where the tile has light, as its tissue tells.
+    # What is nearly dark is agarose where the tile has light, as its tissue shows.
     lit = np.isin(tile, tile[bright & (level**2 > _LIT * noise_power)])
     dim = lit & ~seen
     if dim.sum() > max(dark.sum(), _MIN_CELLS):

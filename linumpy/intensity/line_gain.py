@@ -9,7 +9,7 @@ A mirror position that always returns less light darkens the same line of every 
    (mirrored at the sides, a convolution is diagonal in the DCT-II) and is divided out again.
 3. Shrinkage of each coefficient by its standard error (Wiener filter; James & Stein, Proc. 4th
    Berkeley Symp. 1, 361, 1961). Gains that are independent from line to line have a flat spectrum,
-   tissue has one that falls: the fine coefficients tell how strong gains are, and that says what
+   tissue has one that falls: fine coefficients measure how strong gains are, which determines what
    the coarse ones deserve. Without gains that stand out from their error, the factor is exactly 1.
 
 Of long waves tissue leaves little to be seen in this way, but overlaps do: neighbours that the
@@ -37,7 +37,7 @@ LONG_WAVES = 16
 _MIN_WHOLE_STRIPS = 0.25
 _MIN_PLACES = 3
 _POOL = 4
-"""Coefficients to either side whose scatter is pooled: one alone has few tiles to tell from."""
+"""Coefficients to either side whose scatter is pooled: one alone has too few tiles."""
 
 _MIN_LINES = 16
 _SIGNIFICANT = 3.0
@@ -90,7 +90,7 @@ class LineGain:
     long_sigma
         Standard deviation of the orthonormal cosine coefficients of those waves; 0 for none.
     rms
-        Of the whole logarithm, as tiles alone tell it.
+        Of the whole logarithm, estimated from tiles alone.
     """
 
     short: np.ndarray
@@ -108,7 +108,7 @@ def fit_line_gain(maps: Sequence[np.ndarray], places: np.ndarray) -> LineGain:
         Of each tile, shape (lines, strips): ln brightness less the smooth field.
     places
         Shape (n_tiles,): number of the place in the mosaic. Tiles at one place of several slices
-        show similar tissue, so that errors are told from how places differ.
+        show similar tissue, so that errors are separated from how places differ.
     """
     n = len(maps[0])
     long_waves = min(LONG_WAVES, n // 4)

@@ -85,7 +85,7 @@ def itk_log_field(
         sitk.GetImageFromArray(np.ascontiguousarray(image, np.float32)),
         sitk.GetImageFromArray(mask.astype(np.uint8)),
     )
-    # The filter tells its spline only by values. Enough of them between its knots give the
+    # The filter gives its spline only by values. Enough of them between its knots give the
     # coefficients back, however few voxels there are.
     finest = [s * 2 ** (len(options.iterations) - 1) for s in spans]
     samples = [_SAMPLES_PER_SPAN * s + 1 for s in finest]

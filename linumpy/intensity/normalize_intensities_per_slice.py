@@ -74,7 +74,7 @@ def depth_mean(volume: Array, valid: Array | None) -> Array:
 
 
 def find_agarose(mean_map: np.ndarray, sigma_px: float) -> AgaroseMask:
-    """Tell agarose from tissue by Otsu's threshold of the logarithm of the smoothed depth mean.
+    """Separate agarose from tissue by Otsu's threshold of the logarithm of the smoothed depth mean.
 
     Where the two classes differ by no more than grey and white matter do, all is one medium:
     nothing is agarose, and the floor of the slice is 0.

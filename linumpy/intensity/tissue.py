@@ -26,7 +26,7 @@ def two_media(dark: np.ndarray, bright: np.ndarray, contrast: float = TISSUE_RAN
 def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.ndarray:
     """Return which cells are tissue.
 
-    Agarose and tissue are told apart by Otsu's threshold on the logarithm of the smoothed cells, so
+    Agarose and tissue are separated by Otsu's threshold on the logarithm of the smoothed cells, so
     that bright white matter does not pass for the only tissue. A brain without agarose is
     tissue everywhere.
 

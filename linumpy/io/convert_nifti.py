@@ -47,7 +47,7 @@ def convert_nifti_to_zarr(
     Axes are put in order first, so that axis 2 runs to the right, axis 1 to anterior and depth to
     superior, which ``attributes.linumpy.orientation`` states where the file does: what
     `linumpy.io.nifti` exported comes back as it was. The rotation of a tilted volume
-    cannot be told in NGFF 0.5; its affine goes to ``attributes.linumpy.nifti_affine_mm``.
+    cannot be stored in NGFF 0.5; its affine goes to ``attributes.linumpy.nifti_affine_mm``.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def convert_nifti_to_zarr(
             attributes["orientation"] = ATLAS_CODE
         if obliqueness_deg(affine) > _OBLIQUE_DEG:
             logger.warning(
-                "%s: tilted by %.1f degrees, which NGFF 0.5 cannot tell; voxels are kept as stored",
+                "%s: tilted by %.1f degrees, which NGFF 0.5 cannot store; voxels stay as they are",
                 path,
                 obliqueness_deg(affine),
             )

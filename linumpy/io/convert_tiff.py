@@ -67,7 +67,7 @@ def convert_tiff_to_omezarr(
     Raises
     ------
     InputError
-        When the files cannot be understood, or nothing tells the voxel size.
+        When the files cannot be understood, or nothing states the voxel size.
     OutputExistsError
         When `output` exists and `overwrite` is false.
     """
@@ -78,7 +78,7 @@ def convert_tiff_to_omezarr(
         chosen = voxel_um or found_um
         if chosen is None:
             raise InputError(
-                f"{path}: tells no voxel size that can be relied on; give it with -r Z,Y,X in um"
+                f"{path}: states no voxel size that can be relied on; give it with -r Z,Y,X in um"
             )
         volume = Volume(
             name=str(path),

@@ -100,7 +100,7 @@ class GridInfo:
 
     @property
     def stage_z_mm(self) -> float | None:
-        """Height of the stage by most imaged tiles, None when none tells a finite one."""
+        """Height of the stage by most imaged tiles, None when none states a finite one."""
         heights = [t.stage_z_mm for t in self.tiles if t.present]
         # It is read from files, and nothing else depends on it.
         known = [z for z in heights if isinstance(z, int | float) and math.isfinite(z)]

@@ -28,7 +28,7 @@ _FIELD_UM = (1e-3, 1e9)
 
 @dataclass(frozen=True)
 class TileInfo:
-    """Scan of one tile, as its ``info.txt`` tells.
+    """Scan of one tile, read from its ``info.txt``.
 
     Attributes
     ----------

@@ -80,7 +80,7 @@ class OctHeader:
 
 
 def read_oct_header(path: Path | str) -> OctHeader:
-    """Read the header of an ``.oct`` file and check the members that it tells of.
+    """Read the header of an ``.oct`` file and check the members that it lists.
 
     Raises
     ------

@@ -24,7 +24,7 @@ Identity = tuple[int, int]
 
 
 def identity(path: Path | str) -> Identity:
-    """Return what tells the folder that a path leads to from all others.
+    """Return the identity of the folder that a path leads to.
 
     Raises
     ------

@@ -21,7 +21,7 @@ _FEW_STEPS = 2
 def stage_interval_um(heights: Sequence[tuple[int, float]]) -> tuple[float | None, float, int]:
     """Return the median motion of the stage's z a slice, its error, and the number of steps.
 
-    The motion is None when it tells nothing. The standard error of a median is 1.2533 times that of
+    The motion is None without information. The standard error of a median is 1.2533 times that of
     a mean.
 
     Parameters

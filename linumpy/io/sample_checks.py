@@ -20,7 +20,7 @@ the spectrum (with Hann's the next depth sample has half the amplitude) and by t
 where the resolution is 0.6 samples, the next one has more than a hundredth."""
 
 N_LOOKED_AT = 1 << 16
-"""Samples that tell a tile's distribution: its quantiles are then known to 0.2 %."""
+"""Samples of a tile's distribution: its quantiles are then known to 0.2 %."""
 
 GARBLED, NOT_FINITE, SPIKES, ZEROS = "garbled", "nan", "spikes", "zeros"
 
@@ -127,7 +127,7 @@ def _mask_spikes(volume: Array, good: Array, median: float) -> int:
 def _zero_lines(volume: Array) -> Array | None:
     """Return which A-lines are 0, or partly 0 beside one that is; None where none is 0."""
     xp = namespace(volume)
-    # One plane tells where to look: what is 0 throughout is 0 there.
+    # One plane shows where to look: what is 0 throughout is 0 there.
     lines: Array = volume[len(volume) // 2] == 0
     if not bool(lines.any()):
         return None

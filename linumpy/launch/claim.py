@@ -42,7 +42,7 @@ class Claim:
     """An output folder that this process has to itself, until it ends or lets go.
 
     The system lets go of the lock when the process ends, however it ends. Locks of some shared
-    file systems hold on one machine only, so a file that is written again and again tells those on
+    file systems hold on one machine only, so a file that is rewritten periodically informs those on
     other machines that a launch lives.
 
     Parameters
@@ -218,7 +218,7 @@ def _refuse_in_the_way(output: Output) -> None:
 
 
 def _refuse_earlier_clock(output: Output) -> None:
-    """Refuse a launch that would begin before the last one, as records are told by their times."""
+    """Refuse a launch that would begin before the last one: times identify records."""
     if output.stat(INFO) is None:
         return
     with output.folder(INFO, make=False) as folder:

@@ -76,7 +76,7 @@ def runs_here(configs: Sequence[str]) -> bool:
 
 
 def has_gpu() -> bool:
-    """Whether there is a GPU that tasks of this machine could use, or no way to tell."""
+    """Whether there is a GPU that tasks of this machine could use, or no way to find out."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
     return bool(list_gpus()) or any(map(os.path.exists, _DEVICES))

@@ -50,7 +50,7 @@ def mend_work(work: Path, session: str, warn: Warn, pause: Callable[[], None]) -
         if change:
             warn(f"{_task_name(folder)} runs again: {change}")
             _set_aside(folder)
-    # A scheduler's tasks are told by their status, and these folders may be used again.
+    # A scheduler's tasks are identified by their status, and these folders may be used again.
     for folder, status in tasks:
         if status not in (None, "0"):
             _set_aside(folder)

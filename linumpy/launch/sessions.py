@@ -28,7 +28,7 @@ class Past(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """Arguments with the session to take up, and what to tell of it."""
+    """Arguments with the session to resume, and what to print about it."""
 
     arguments: list[str]
     notes: list[str]

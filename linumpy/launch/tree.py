@@ -52,7 +52,7 @@ class LocalTree:
     def files(self, folder: Path, base: Path | None = None) -> Iterator[File]:
         """Yield all files below a folder; what is a folder already on the way is not entered.
 
-        Paths are told from `base` on, the root where there is none.
+        Paths are relative to `base`, or to the root where there is none.
         """
         n_skipped = len(str(base or self.root).rstrip("/")) + 1
         return self._files(str(folder), frozenset(), n_skipped)
@@ -139,7 +139,7 @@ class ListedTree:
         return PurePosixPath(path) in self._files
 
     def files(self, folder: Path, base: Path | None = None) -> Iterator[File]:
-        """Yield all files below a folder, their paths told from `base` on."""
+        """Yield all files below a folder, their paths relative to `base`."""
         here = PurePosixPath(folder)
         for path, row in sorted(self._files.items()):
             if here in path.parents:

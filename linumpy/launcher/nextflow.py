@@ -188,7 +188,7 @@ def find_nextflow(environment: Mapping[str, str]) -> Path | None:
     version = _version([found, "-v"], r"version (\d+)\.(\d+)", environment)
     if version is not None and version >= MINIMUM_NEXTFLOW:
         return Path(found)
-    said = "does not tell its version" if version is None else "is {}.{:02d}".format(*version)
+    said = "does not report its version" if version is None else "is {}.{:02d}".format(*version)
     print(
         f"{found} {said}, wanted {'.'.join(map(str, MINIMUM_NEXTFLOW))} or later; "
         "taking Nextflow from Maven Central",
@@ -239,7 +239,7 @@ def _nextflow_home(environment: Mapping[str, str]) -> Path:
 def _version(
     command: list[str], pattern: str, environment: Mapping[str, str]
 ) -> tuple[int, int] | None:
-    """Run a program that tells its version; None where it does not."""
+    """Return the version that a program reports; None where it reports none."""
     try:
         answer = subprocess.run(
             command,

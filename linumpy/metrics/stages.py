@@ -51,7 +51,7 @@ def scan_distortion(model: Any, found: StageMetrics) -> None:
     """Say how bent the scan is, and how well positions are known for all that."""
     error_px = np.asarray(model.error_um) / model.voxel_um[1]
     found.add("largest", float(np.abs(error_px).max()), "pixel", "largest error of an A-line")
-    found.add("n_strips", model.n_strips, "", "strips of overlaps that tell its shape")
+    found.add("n_strips", model.n_strips, "", "strips of overlaps that determine its shape")
     found.add(
         "position_sigma",
         model.position_sigma_px,
@@ -69,7 +69,7 @@ def _learned_tiles(model: Any, found: StageMetrics) -> None:
 def compensate_psf(model: Any, found: StageMetrics) -> None:
     """Say how well the axial response describes the profile that it was learned from."""
     # Only tiles that show agarose teach it, which may be few: how well the profile is explained,
-    # and whether it is of agarose, tells whether they were enough.
+    # and whether it is of agarose, shows whether they were enough.
     found.add("n_tiles", model.n_tiles, "", "tiles whose agarose was learned from")
     # Limits are on the share that is explained.
     quality = 1 - model.residual_percent / 100
@@ -158,7 +158,7 @@ _CLEAR = 0.5
 """Confidence from which a pair's peak is believed (`geometry.correlation.confidence`)."""
 
 _FEW = 4
-"""Pairs, or tiles, of which fewer tell no share."""
+"""Fewest pairs, or tiles, of which a share is reported."""
 
 
 def _linear_error(model: Any) -> float | None:
@@ -185,7 +185,7 @@ def _linear_error(model: Any) -> float | None:
 def crop_3d_mosaic_below_interface(model: Any, found: StageMetrics) -> None:
     """Say where the cut face was found."""
     depth = float(model.interface_um)
-    # The planes kept tell the axial voxel.
+    # The planes kept give the axial voxel.
     voxels = depth / (model.depth_um / model.n_planes)
     found.add("interface", depth, "um", "mean depth of the cut face")
     found.add("interface_planes", voxels, "voxel", "the same in planes")

@@ -22,7 +22,7 @@ class ShiftAnalysis:
     ----------
     x_bounds_mm, y_bounds_mm
         Steps outside stand out: the quartiles, widened by so many interquartile ranges; None
-        where there are too few steps to tell.
+        where there are too few steps.
     outliers
         ``fixed_id, moving_id, x_shift_mm, y_shift_mm, axes`` of each step that stands out.
     unreliable
@@ -59,7 +59,7 @@ def analyze_shifts(
     Returns
     -------
     What was found; and the steps with each outlying component replaced by the median of its
-    axis, to look at. Whether such a step was real cannot be told from the table.
+    axis, to look at. The table does not show whether such a step was real.
     """
     steps = np.array([[s.x_shift_mm, s.y_shift_mm] for s in shifts]).reshape(-1, 2)
     bounds = [_bounds(steps[:, axis], params.iqr_multiplier) for axis in (0, 1)]

@@ -2,7 +2,7 @@
 
 What the stage reports is mended only where the table itself shows that it is wrong: a step of
 whole tiles, or a slice that lies far off while those before and after it agree. A large step
-that stays is what the stage did, or what it lost; only images can tell, so it is kept and
+that stays is what the stage did, or what it lost; only images can decide, so it is kept and
 marked as not reliable.
 """
 

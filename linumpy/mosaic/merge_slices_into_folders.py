@@ -23,7 +23,7 @@ def merge_slices_into_folders(
     root
         Folder of the raw acquisition.
     dry_run
-        Tell what would be moved, and move nothing.
+        Print what would be moved, and move nothing.
 
     Returns
     -------

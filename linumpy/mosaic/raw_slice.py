@@ -199,7 +199,7 @@ def _check_directions(raw: RawSlice, steps: list[np.ndarray | None], stage_to_ar
 
 
 def _overlap_fraction(raw: RawSlice, steps: list[np.ndarray | None], fov: np.ndarray) -> float:
-    """Return the overlap that the side files tell, else that of the positions, else 20 %."""
+    """Return the overlap stated by the side files, else that of the positions, else 20 %."""
     if raw.side.overlap_fraction is not None:
         return raw.side.overlap_fraction
     measured = [1 - step[axis] / fov[axis] for axis, step in enumerate(steps) if step is not None]
@@ -281,7 +281,7 @@ def slice_interval_um(
 
 
 def _written_interval_um(raw: RawSlice, slices: Mapping[int, tuple[RawTile, ...]]) -> float | None:
-    """Return the thickness that the side files of most slices tell, None if this slice's do not."""
+    """Return the thickness stated by most slices' side files, None if this slice's do not."""
     own = raw.side.slice_interval_um
     if own is None:
         return None
@@ -297,7 +297,7 @@ def _written_interval_um(raw: RawSlice, slices: Mapping[int, tuple[RawTile, ...]
 
 
 def _heights(slices: Mapping[int, tuple[RawTile, ...]]) -> list[tuple[int, float]]:
-    """Return the stage's z in mm of the slices that tell it."""
+    """Return the stage's z in mm of the slices that state it."""
     heights = []
     for slice_id, tiles in slices.items():
         try:

@@ -1,7 +1,7 @@
 """Shifts between slices from stage positions: ``shifts_xy.csv``.
 
 No image is looked at here. When an acquisition enlarges its mosaic from one slice to the next,
-only one border moves: along each axis the border that moved less tells the slice's shift.
+only one border moves: along each axis the border that moved less gives the slice's shift.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class TilePlan:
     ix, iy
         Grid position along axis 1, axis 2.
     stage_mm
-        x, y, z of the tile centre as info.txt tells; z None where it tells none.
+        x, y, z of the tile centre in info.txt; z None where it has none.
     true_corner_um
         Low corner edge in the block, (axis 1, axis 2). The tile's sides leave it along the axes
         of its slice, which are turned by the slice's `rotation_deg`.
@@ -58,7 +58,7 @@ class SlicePlan:
     face_um
         Block depth of the mean face.
     cut_um
-        Thickness of the cut before it as the motor was told; the interval for the first slice.
+        Commanded thickness of the cut before it; the interval for the first slice.
     gap_um
         Optical depth at which the mean face appears.
     offset_um
@@ -311,7 +311,7 @@ def plan_slices(params: PhantomParams, seed: int) -> tuple[SlicePlan, ...]:
 
 
 def _stage_z_mm(params: PhantomParams, depth_um: float) -> float | None:
-    """Return what the stage tells of its height at a depth of the block."""
+    """Return the height that the stage reports at a depth of the block."""
     if params.stage_z == "none":
         return None
     sign = -1 if params.stage_z.startswith("-") else 1

@@ -22,7 +22,7 @@ _DRIFT_PX_PER_TILE = 2
 
 
 def params_with(params: PhantomParams, faults: Sequence[Fault]) -> PhantomParams:
-    """Return parameters with the faults that parameters can tell."""
+    """Return parameters with the faults that parameters can express."""
     ids = {kind: tuple(f.slice_id for f in faults if f.kind == kind) for kind in KINDS}
     lost = tuple(
         f"{f.slice_id}:{f.tile[0]}:{f.tile[1]}"

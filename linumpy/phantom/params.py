@@ -16,7 +16,7 @@ from linumpy.phantom.effects import ROLLOFF_SHAPES, EffectParams
 from linumpy.phantom.quantity import check_bounds, quantity
 
 STAGE_Z = ("+nominal", "-nominal", "+cuts", "-cuts", "none")
-"""What the stage's height may tell: the interval times the id, the cuts' true depths, nothing."""
+"""What the stage may report as its height: interval times id, the cuts' true depths, nothing."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ class PhantomParams(EffectParams):
         (), "ids of slices before which the knife cut twice", element=int
     )
     stage_z: str = quantity(
-        "+nominal", "what stage_z_pos_mm tells, with its sign: cuts, nominal (interval × id), none"
+        "+nominal", "what stage_z_pos_mm states, with its sign: cuts, nominal (interval × id), none"
     )
     thickness_in_metadata: str = quantity(
-        "interval", "what slice_thickness of a slice tells: interval, or its own cut"
+        "interval", "what slice_thickness of a slice states: interval, or its own cut"
     )
     cut_tilt_um: float = quantity(
         0.0, "depth of a cut's lowest over its highest corner of the mosaic, µm", low=0

@@ -80,7 +80,7 @@ def _cuts(rng: Random) -> dict[str, Any]:
     return {
         "cut_spread_rms_um": spread,
         "stage_z": stage_z,
-        # A stage that tells nominal heights beside true thicknesses would contradict itself.
+        # A stage that reports nominal heights beside true thicknesses would contradict itself.
         "thickness_in_metadata": "interval" if stage_z.endswith("nominal") else thickness,
     }
 

@@ -194,7 +194,7 @@ def _for_run(resources: Resources, params: PlanParams, found: Survey) -> Resourc
 
 
 def within(tasks: Sequence[Task], resources: Resources) -> list[Task]:
-    """Return tasks that ask for no more than there is, as Nextflow is told to (resourceLimits)."""
+    """Return tasks capped at the resources, as by Nextflow's resourceLimits."""
     return [
         replace(
             task,

@@ -22,7 +22,7 @@ BRAIN_STORED = 0.85
 """The same of a brain, with its mask."""
 
 WATER_SHARE = 0.15
-"""Share of the imaged depth that is taken to lie above the cut face, which no header tells."""
+"""Assumed share of the imaged depth above the cut face, which no header states."""
 
 PICTURE_STORED = 0.9
 MODEL_BYTES_A_PIXEL = 12.0

@@ -6,7 +6,7 @@ A task takes so many seconds to start, so many for each GiB that it works on (fo
 
     python -m linumpy.planning.stage_times RECORD...
 
-brings up to date from records that `benchmarks/stage_times.py` wrote. What no record tells yet is
+brings up to date from records that `benchmarks/stage_times.py` wrote. What no record holds yet is
 estimated, and says so.
 """
 
@@ -97,7 +97,7 @@ def read_stage_times(path: Path | str = MODEL) -> StageTimes:
 
 
 def times_of_record(record: Mapping[str, Any], source: str) -> dict[str, StageTime]:
-    """Return the times that a record of ``benchmarks/stage_times.py`` tells.
+    """Return the times in a record of ``benchmarks/stage_times.py``.
 
     They are fitted, none below 0, to all places of the record, where 10 % count alike in short
     times and in long ones. On the CPU seconds are those of the processor, which other work on the
@@ -136,7 +136,7 @@ def _fit(
 
 
 def update(model: StageTimes, records: Mapping[str, Mapping[str, Any]]) -> StageTimes:
-    """Return a model with what records tell, by their names, in place of what it had."""
+    """Return a model updated with what records state, by their names."""
     times = {device: dict(entries) for device, entries in model.times.items()}
     described = dict(model.records)
     for name, record in records.items():

@@ -197,7 +197,7 @@ def _survey_raw(root: Path, params: PlanParams) -> Survey:
     first = found[ids[0]]
     overlap = read_side_data(first[0].path, root).overlap_fraction
     if overlap is None:
-        # Only neighbours tell how far the stage steps.
+        # Only neighbours show how far the stage steps.
         overlap = tile_grid(read_raw_slice(found, ids[0], root)).overlap_fraction
     headers = {i: _header(found[i], root) for i in ids}
     interval = slice_interval_um(headers[ids[0]], found, params.slicing_interval_um)

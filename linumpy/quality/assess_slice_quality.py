@@ -3,7 +3,7 @@
 Neighbouring slices image some of the same tissue. Planes that show it are compared for every
 pair: their structure (SSIM), their edges, and how strongly their detail varies. A pair with a bad
 slice in it looks worse than the brain's other pairs; a slice whose pairs mostly do is bad. Across
-a cut thicker than the metadata tell, pairs look worse as well: of those that do, the depth at which
+a cut thicker than the metadata state, pairs look worse as well: of those, the depth at which
 they match is searched.
 """
 
@@ -172,7 +172,7 @@ def assess_slice_quality(
     first = {s.slice_id for s in slices[: params.exclude_first]}
     calibration = _calibration_slices(slices) if params.detect_calibration else set()
     brightness = _brightness(amplitude or {})
-    # Two slices that look unlike do not tell which of them is bad.
+    # Two slices that differ do not show which of them is bad.
     comparable = len(slices) - len(constant) > 2
     records = []
     for record in rate(

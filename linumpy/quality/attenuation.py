@@ -47,7 +47,7 @@ def attenuation_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
         lateral = frame.lateral_um(rows, columns)
         true, label = truth_block(truth, frame.depth_um, volume).sample(frame.depth_um, lateral)
         if tissue is not None:
-            # Without a volume of µ, the amplitude tells it.
+            # Without a volume of µ, it follows from the amplitude.
             true = tissue.mu(true)
         label[:, frame.is_disturbed(rows, columns)] = 0
         first = (mu > 0).argmax(axis=0)

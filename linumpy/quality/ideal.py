@@ -219,7 +219,7 @@ def true_offset_um(
 ) -> np.ndarray:
     """Return a slice's true offset, axis 1 and axis 2, when the reference is left where it is.
 
-    Turns are about the middle of the truth's mosaic as the reference slice's stage tells it.
+    Rotations are about the middle of the truth's mosaic at the reference slice's stage position.
     """
     known, reference = truth.slices[slice_id], truth.slices[reference_id]
     turn = rotation_matrix(known.rotation_deg - reference.rotation_deg)

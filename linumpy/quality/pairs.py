@@ -84,7 +84,7 @@ def _pair_error(
 
 
 def pair_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
-    """Return ``pair_confidence_auc``: whether low confidence tells pairs off by over a pixel.
+    """Return ``pair_confidence_auc``: whether low confidence predicts errors of over a pixel.
 
     Beside it, in its details, how far accepted pairs are off.
     """
@@ -105,7 +105,7 @@ def pair_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
             f"{wrong.sum()} pairs are off by more than {WRONG_PX:g} px and {(~wrong).sum()} are "
             f"not; it takes {MIN_PAIRS} of both"
         )
-        # No target: where nearly all pairs are right there is nothing to tell apart.
+        # No target: where nearly all pairs are right there is nothing to predict.
         unmeasured = not_measured(reason, "", comparison=AT_LEAST)
         metric = AccuracyMetric(None, "", None, 0, AT_LEAST, {**unmeasured.details, **details})
         return {"pair_confidence_auc": metric}

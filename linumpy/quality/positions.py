@@ -1,6 +1,6 @@
 """Accuracy of tile and slice positions.
 
-A run knows positions up to what nothing in the data can tell: one translation a connected
+A run determines positions up to what no data constrain: one translation a connected
 component of tiles, one translation and one turn for the whole brain. Those are removed before
 errors are counted. Tiles are compared in the frame of their slice, which may be turned.
 """

@@ -1,6 +1,6 @@
 """Accuracy of decisions on slices: stage glitches, bad and missing slices.
 
-Where a stage lost its zero without reporting it, no table tells: such slices are compared with the
+No table states where a stage lost its zero without reporting it: such slices are compared with the
 truth by their positions alone.
 """
 

@@ -36,7 +36,7 @@ class BlockFrame:
         return np.asarray(turned + self.pivot_um + np.asarray(self.shift_um[1:]))
 
     def of_slice(self, registration: SliceRegistration, slice_id: int) -> BlockFrame:
-        """Return where positions that a slice itself tells lie in the block; z stays."""
+        """Map positions of a slice's own metadata into the block; z stays."""
         rotation = registration.rotation_deg.get(slice_id, 0.0)
         shift = rotation_matrix(self.rotation_deg) @ np.asarray(
             registration.offset_um[slice_id][1:]
@@ -52,7 +52,7 @@ class BlockFrame:
 
 
 def common_um(registration: SliceRegistration, slice_id: int, points_um: np.ndarray) -> np.ndarray:
-    """Return where registration puts points (..., 2) that a slice itself tells."""
+    """Return where registration puts points (..., 2) given in a slice's own positions."""
     still = BlockFrame((0.0, 0.0, 0.0), 0.0, registration.pivot_um)
     return still.of_slice(registration, slice_id).to_block_um(points_um)
 

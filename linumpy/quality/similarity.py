@@ -187,7 +187,7 @@ def compare_planes(
     valid
         Their masks; None where all is data. Only what both slices imaged is compared.
     must_match
-        Do not compare planes that are nowhere found to match: they may share too little to tell.
+        Do not compare planes that are nowhere found to match: they may share too little to compare.
 
     Returns
     -------

@@ -34,7 +34,7 @@ class SliceComparison:
         self._pixel_um = voxel_um[1:]
         self._top = min(params.first_plane, moving.shape[0] - 1)
         self._reach = max(1, round(REACH_UM / (factor * voxel_um[1])))
-        # Slices that follow each other share enough to tell a bad one; others may share a few deep
+        # Consecutive slices share enough to detect a bad one; others may share a few deep
         # planes, and say something only where they match.
         self._apart = moving.slice_id - fixed.slice_id > 1
         self._windows = self._shared_windows(voxel_um)

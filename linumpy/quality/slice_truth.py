@@ -170,7 +170,7 @@ def truth_block(truth: Truth, depth_um: np.ndarray, path: Path | None = None) ->
 
 @dataclass(frozen=True)
 class Tissue:
-    """Amplitude and attenuation of the classes, and how a mixture's attenuation is told.
+    """Amplitude and attenuation of the classes, and how a mixture's attenuation is derived.
 
     A voxel that mixes two classes has their mean squared amplitude and their mean attenuation: one
     tells the other.

@@ -74,7 +74,7 @@ class Suggestion:
     name
         Of the pipeline's parameter, or of the fact.
     value
-        None for a parameter that must be given and that the metadata does not tell.
+        None for a parameter that must be given and that the metadata does not state.
     is_param
         Whether the pipeline has such a parameter.
     """
@@ -132,7 +132,7 @@ def _axial(a: Acquisition) -> Suggestion:
 def _interval(a: Acquisition) -> Suggestion:
     name, stage = "slicing_interval_mm", a.stage_interval_um
     if a.interval_um is None and stage is None:
-        return Suggestion(name, None, "mm", "neither metadata nor stage_z_pos_mm tell: give it")
+        return Suggestion(name, None, "mm", "neither metadata nor stage_z_pos_mm state it: give it")
     if a.interval_um is None:
         return Suggestion(name, _mm(stage or 0.0), "mm", "the stage's z moves by it a slice")
     reason = "from the metadata"

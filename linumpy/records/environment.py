@@ -48,7 +48,7 @@ def task_folder(parent: int | None = None) -> Path | None:
 def note_environment(folder: Path | None = None) -> None:
     """Leave a note of this process's environment, if a Nextflow task called it.
 
-    Of several scripts in a task the last one tells, but for GPUs, which not all of them use. What
+    Of several scripts in a task the last one counts, but for GPUs, which not all of them use. What
     goes wrong is passed over in silence: the work is done, and worth more than the note.
 
     Parameters

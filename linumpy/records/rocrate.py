@@ -1,7 +1,7 @@
 """RO-Crate metadata of an output folder, by the profile Workflow Run Crate.
 
 The crate says what lies in the folder, which workflow made it, with which parameters and which
-software. It is made to be handed on: nothing in it tells where on which machine that was.
+software. It is made to be handed on: no path or machine name is in it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def build_crate(
         The folder; what lies in it by a name that the workflow gives is part of the crate.
     launches
         Complete records of its launches by name (``2025-01-31_10-00-00``), first one first. The
-        last that was completed made the results; a later one that was not is told too.
+        last that was completed made the results; a later one that failed is listed too.
     license_text
         Licence of the data: an address, or words.
     agent

@@ -23,7 +23,7 @@ def summarise_notes(notes: Sequence[tuple[Task, Mapping[str, Any] | None]]) -> d
     ``versions`` of most tasks of this launch (of cached ones where nothing ran), empty without a
     note; ``other_versions``: ``tasks``, how many of them are ``cached``, and ``versions`` that
     differ, None for what was not there; ``machines`` and ``gpus``, most used first, with the
-    number of ``tasks``, and of ``devices`` where GPUs tell who they are.
+    number of ``tasks``, and of ``devices`` where GPUs have an identity.
     """
     known = [(task, note) for task, note in notes if note is not None]
     ran = [note["versions"] for task, note in known if not task.cached]

@@ -139,7 +139,7 @@ def _task(row: Mapping[str, str]) -> Task:
 
 
 def tasks_of(records: Iterable[Mapping[str, Any]]) -> list[Task]:
-    """Return tasks as a run's record tells them, or a workflow that is still under way.
+    """Return the tasks in a run's record, or those of a workflow that is still running.
 
     Parameters
     ----------

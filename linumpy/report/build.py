@@ -118,7 +118,7 @@ def _hash(script: str) -> str:
 
 
 def _orientation(run: Run, known: RunInfo) -> str:
-    """Return where z, axis 1 and axis 2 of the brain point; empty when nothing tells it."""
+    """Return where z, axis 1 and axis 2 of the brain point; empty when nothing states it."""
     found = (run.model("align_to_ras") or {}).get("orientation")
     code = found or known.params.get("ras_input_orientation") or ""
     if code:

@@ -115,7 +115,7 @@ class RunInfo:
 
 
 def load_info(source: str | None) -> dict[str, Any]:
-    """Read what the workflow tells of a run from a file, or from standard input for ``-``.
+    """Read the workflow's record of a run from a file, or from standard input for ``-``.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def read_info(run: Run, given: Mapping[str, Any] | None) -> RunInfo:
         **{name: found for name in PACKAGES if (found := _version(name)) is not None},
     }
     if "environment_of" in record:
-        # Told by those who did the work, not by who makes the report.
+        # Stated by the tasks that did the work, not by the one that makes the report.
         versions = {}
     if record.get("nextflow"):
         versions["Nextflow"] = str(record["nextflow"])

@@ -33,7 +33,7 @@ WORST_NAMED = 5
 
 _NAMED_AT_MOST = 8
 _OF_STATUS = {"error": PROBLEM, "warning": ATTENTION}
-# Told by findings of their own, with the slices, pairs or tiles.
+# Reported by findings of their own, with the slices, pairs or tiles.
 _TOLD_ELSEWHERE = frozenset({"held_by_stage_share", "accepted_share", "excluded_share"})
 _SAID_ELSEWHERE = re.compile("is left out: |match no other slice|the gap stays empty")
 _OF_SLICE = re.compile(r"^slice z\d+:? ")
@@ -295,7 +295,7 @@ def _joined(texts: Sequence[str], between: str) -> str:
 
 
 def _metrics(run: Run, n_tiles: int, left_out: set[int]) -> list[Finding]:
-    """Tell which metrics lie beyond their limits, and what stages remarked, by kind."""
+    """Return which metrics lie beyond their limits, and the stages' remarks, by kind."""
     rows: dict[tuple[str, str], list[tuple[int | None, Mapping[str, Any]]]] = defaultdict(list)
     remarks: dict[tuple[str, Kind], list[tuple[int | None, str]]] = defaultdict(list)
     details: dict[str, str] = {}

@@ -29,7 +29,7 @@ MIN_ACCEPTED_SHARE = 0.3
 LOW_CONFIDENCE = 0.4
 MANY_LEFT_OUT_SHARE = 0.5
 UNCLEAR_DEPTHS_SHARE = 0.5
-"""Of neighbouring slices; below it the others tell the depths."""
+"""Of neighbouring slices; below it the others determine the depths."""
 
 KINDS = {
     "no_brain": Kind(

@@ -37,7 +37,7 @@ _FILES = {
 OPEN_S = 30.0
 """A page that was asked for within this time is taken as open when following ends."""
 LINGER_S = 8.0
-"""An open page is waited for so long, and told that following has ended."""
+"""Time that an open page has to learn that following has ended."""
 _OTHERS_S = 2.5
 """After the first one: a little more than the time between two polls."""
 

@@ -32,7 +32,7 @@ def field_plot(
     field = np.asarray(field, dtype=float)
     sides = [n * float(v) / 1000 for n, v in zip(field.shape, voxel_um[-2:], strict=True)]
     extent = (0, sides[1], sides[0], 0)
-    # A few thousand pixels tell a smooth field, and keep the page small.
+    # A few thousand pixels describe a smooth field, and keep the page small.
     step = max(1, max(field.shape) // 64)
     shown = axes.imshow(field[::step, ::step], cmap=MAP, extent=extent, interpolation="none")
     if np.ptp(field) > 0:

@@ -66,12 +66,12 @@ def replace_part(page: str, name: str, text: str) -> str:
 
 
 def has_parts(page: str) -> bool:
-    """Whether a page is a report that can be told how its run ended."""
+    """Whether a page is a report that has a place for how its run ended."""
     return all(f"<!--linumpy:{name}-->" in page for name in (SECTION, WALL))
 
 
 def fill_run_parts(page: str, record: Mapping[str, Any]) -> str:
-    """Return a report with what the complete record of its launch tells.
+    """Return a report filled in from the complete record of its launch.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def _times(tasks: Sequence[Task]) -> dict[str, Any] | None:
             }
             for stage in stages
         ],
-        # Without a trace there is no more to tell of a task than its time.
+        # Without a trace a task's time is all that is known of it.
         "tasks": [_row(task) for task in tasks] if any(t.submit for t in tasks) else [],
     }
 

@@ -245,7 +245,7 @@ class Crop3dMosaicBelowInterface(Stage):
 
 
 class FindAgarose(Stage):
-    """Observes the depth mean of a slice, kept in `depth_mean`, and tells agarose from tissue."""
+    """Measure a slice's depth mean, kept in `depth_mean`, and separate agarose from tissue."""
 
     name = "normalize_intensities_per_slice"
     learns = True

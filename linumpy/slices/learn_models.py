@@ -51,7 +51,7 @@ class AcquisitionModels:
     axial
         None where its correction is switched off.
     scan
-        None where no pair tells the scan.
+        None where no pair determines the scan.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -141,7 +141,9 @@ def learn_models(
     measured: list[Stage] = [learner for learner in learners.values() if learner is not surface]
     measured += [] if axial is None else [axial]
     if learners and sum(c.n_tiles for c in chosen) == 1:
-        logger.warning("one tile tells no field of the microscope from tissue: none is corrected")
+        logger.warning(
+            "one tile alone cannot separate the microscope's fields from tissue: none is corrected"
+        )
     evidence: list[ScanEvidence] = []
     with ExitStack() as stores:
         if surface is not None:

@@ -46,7 +46,7 @@ _MAX_PENDING = 64
 
 
 def load_scan(folder: Path | str) -> ScanDistortion | None:
-    """Read the scan distortion of an acquisition; None where no pair told of it."""
+    """Read the scan distortion of an acquisition; None where no pair determined it."""
     if not (Path(folder) / f"{SCAN_MODEL}.json").exists():
         return None
     return load_model(folder, SCAN_MODEL, ScanDistortion)
@@ -61,7 +61,7 @@ class RegisterTiles(Stage):
     Parameters
     ----------
     scan
-        The microscope's scan distortion. None: what the slice's own pairs tell of it.
+        The microscope's scan distortion. None: estimated from the slice's own pairs.
     measure_strips
         Whether to measure strips of overlaps too, for `evidence`.
     """
@@ -146,7 +146,7 @@ class RegisterTiles(Stage):
         if scan is None or scan.is_straight:
             solution = solve_positions(self._stage_px, results)
             self.evidence = scan_evidence(self._stage_px, solution, results, self._strips)
-            # One slice's strips are too few: its scale alone may tell.
+            # One slice's strips are too few: its scale alone may be estimated.
             own = replace(self.evidence, strips=())
             shape, voxel_um = self._layout.tile_shape_px, self._layout.voxel_um
             scan = fit_scan_distortion(shape[1], voxel_um, [own])

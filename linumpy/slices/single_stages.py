@@ -100,7 +100,7 @@ def register_grid(
 ) -> TileRegistration:
     """Register the tiles of a corrected grid and write their positions as JSON.
 
-    The acquisition's models, where given, tell how the scan is bent; else the grid alone does.
+    The scan's distortion is that of the acquisition's models, where given; else of the grid alone.
     """
     stage = RegisterTiles(None if models is None else load_scan(models))
     run([stage], GridSource.open(grid), device=device)

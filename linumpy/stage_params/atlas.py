@@ -27,7 +27,7 @@ class AlignParams:
     allow_mirrored: bool = param(
         False,
         "ras_allow_mirrored",
-        "also try mirror images; an atlas with two equal halves cannot tell them from the brain",
+        "also try mirror images; an atlas with two equal halves cannot distinguish them",
     )
     transform: str = param(
         "similarity",

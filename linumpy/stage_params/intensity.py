@@ -19,7 +19,7 @@ class PsfParams:
     method: str = param(
         "model",
         "compensate_psf_method",
-        "axial response: a confocal model with the attenuation of agarose told apart, or the "
+        "axial response: a confocal model with the attenuation of agarose separated, or the "
         "profile of agarose as it is",
         choices=PSF_METHODS,
     )
@@ -74,7 +74,7 @@ class AttenuationParams:
     mask_sigma_px: float = param(
         2.0,
         "compensate_attenuation_mask_sigma",
-        "lateral smoothing before tissue is told from agarose, pixels",
+        "lateral smoothing before tissue is separated from agarose, pixels",
         minimum=0,
     )
     snr_threshold_db: float = param(

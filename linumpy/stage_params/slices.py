@@ -95,7 +95,10 @@ class NormalizeParams:
         maximum=100,
     )
     sigma_px: float = param(
-        1.0, "normalize_sigma", "smoothing before agarose is told from tissue, pixels", minimum=0
+        1.0,
+        "normalize_sigma",
+        "smoothing before agarose is separated from tissue, pixels",
+        minimum=0,
     )
 
 

@@ -1,4 +1,4 @@
-"""Addresses of object stores and web servers, told from local paths."""
+"""Distinguish addresses of object stores and web servers from local paths."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 ``.NAME.partial-ID/`` holds ``NAME`` while it is written, and the output that it replaces on its way
 out. The kernel frees the lock when the writer is gone, however it ended, so that a later run of the
-same output can tell what a killed one left from what another is writing, be it in another container
+same output can distinguish remains of a killed one from a live one, even in another container
 or on another machine.
 """
 
@@ -76,7 +76,7 @@ class Aside:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            # Without a lock nobody can tell what this is, and so nobody takes it away.
+            # Without a lock its owner is unknown, so it is not removed.
             self._lock.rename(_unlocked(self._lock))
             self._drop_lock()
             return

@@ -279,7 +279,7 @@ def _fsync_tree(path: Path) -> None:
     for file in files:
         if _UNFINISHED.fullmatch(file.name):
             raise LinumpyError(f"{file.relative_to(path.parent)}: was not written to its end")
-    # The disk is told of many files at once, or it would be idle between them.
+    # Many files are synchronised at once, or the disk would be idle between them.
     with ThreadPoolExecutor(min(_FSYNC_THREADS, len(files)) or 1, "linumpy-fsync") as pool:
         list(pool.map(_fsync, files))
     for place in folders:

@@ -229,7 +229,7 @@ def _prefetch(file: int, parts: Sequence[tuple[int, int]]) -> None:
         return
     try:
         os.preadv(file, [bytearray(1)], parts[0][0], os.RWF_NOWAIT)
-    except OSError:  # not in memory, or the file system cannot tell
+    except OSError:  # not in memory, or the file system cannot report it
         for start, nbytes in parts:
             os.posix_fadvise(file, start, nbytes, os.POSIX_FADV_WILLNEED)
 

@@ -26,7 +26,7 @@ ONE_CHUNK = ShardIndex((0,), at_end=True, has_crc32c=False)
 
 
 def shard_layout(document: Mapping[str, Any]) -> ShardIndex | None:
-    """Tell from a ``zarr.json`` whether the array's files are shards whose chunks end in a crc32c.
+    """Return whether a ``zarr.json`` describes shards whose chunks end in a crc32c.
 
     Returns
     -------

@@ -124,7 +124,7 @@ def array_document(name: str, names: Container[str], root_document: Path) -> str
 def shards_of(
     root: Path, document: str | None, known: dict[str, ShardIndex | None]
 ) -> ShardIndex | None:
-    """Return the layout that a ``zarr.json`` tells, None for None; `known` remembers them."""
+    """Return the layout described by a ``zarr.json``, None for None; `known` caches them."""
     if document is None:
         return None
     if document not in known:

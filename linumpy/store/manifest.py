@@ -159,7 +159,7 @@ class Manifest:
         """
         document = array_document(name, self.files, self.document)
         if document in self.files and document not in self._layouts:
-            # A layout is only as good as the document that tells it.
+            # A layout is only as good as the document that describes it.
             self.check(document)
         return shards_of(self.root, document, self._layouts)
 

@@ -91,7 +91,7 @@ def encode_shards(
 
 
 def _n_threads() -> int:
-    """Return the cores that this process may use, or what zarrs is told of them."""
+    """Return the cores that this process may use, or the number that zarrs is configured with."""
     told = os.environ.get("RAYON_NUM_THREADS", "")
     return (int(told) if told.isdecimal() else 0) or len(os.sched_getaffinity(0))
 

@@ -64,7 +64,7 @@ class RemotePath(PosixPath):
         Raises
         ------
         InputError
-            On a web server, which does not tell.
+            On a web server, which does not list it.
         """
         from linumpy.store.remote_store import open_store
 

@@ -349,7 +349,7 @@ def _reason(error: Exception, attempts: int = 1) -> str:
         status = re.search(r"status code: (\d+ [A-Za-z ]+)", text)
         return f"access denied ({status[1].strip() if status else 'no reason given'})"
     if "PROPFIND" in text:
-        return "a web server does not tell what a folder holds; name the volume itself"
+        return "a web server does not list folders; name the volume itself"
     if repeated := re.search(r"after (\d+) retries", text):
         attempts += int(repeated[1])
     # What the server said stands after the first dash, and perhaps a page that came with it.

@@ -35,7 +35,7 @@ _CODECS = frozenset(
         "crc32", "adler32", "fletcher32", "jenkins_lookup3", "cast_value", "scale_offset",
     }
 )  # fmt: skip
-"""Codecs that yield plain numbers and no more bytes than can be told before."""
+"""Codecs that yield plain numbers and no more bytes than can be bounded before."""
 
 
 def store_key(name: Any, where: Path | str) -> str:

@@ -21,7 +21,7 @@ class PlacedTile:
     component
         Connected component of accepted pairs; −1 marks a tile that the stage alone holds.
     brightness
-        Against the others (1 is the median); None where no overlap tells.
+        Relative to the others (1 is the median); None without a usable overlap.
     """
 
     ix: int

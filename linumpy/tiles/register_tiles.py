@@ -138,7 +138,7 @@ def _reject_unconfirmed(stage_px: np.ndarray, results: Sequence[PairResult]) -> 
     """
     accepted = [r for r in results if r.accepted]
     stage_sigma = _stage_sigma(accepted, 0.5)
-    # Wrong pairs seldom close a loop, so that those that do tell how far the stage is off.
+    # Wrong pairs seldom close a loop, so those that do measure how far the stage is off.
     confirmed, _ = _by_loops(_solve(stage_px, accepted, stage_sigma), accepted)
     stage_sigma = max(stage_sigma, _stage_sigma(confirmed, _CONFIRMED_SHARE))
     limit = max(_OUTLIER_SIGMAS * np.sqrt(2) * stage_sigma, _PLAUSIBLE_PX)

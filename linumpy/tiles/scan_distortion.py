@@ -2,9 +2,9 @@
 
 An A-line at pixel x of a tile shows the tissue at x + d(x). Tile b, D further along the fast
 axis, shows the same tissue at other pixels, so that a strip of the overlap about pixel x of tile a
-measures D + d(x − D) − d(x). Two things tell d from that:
+measures D + d(x − D) − d(x). Two things determine d from that:
 
-- How strips of one overlap differ tells the shape of d, whatever the stage did.
+- How strips of one overlap differ gives the shape of d, whatever the stage did.
 - What all strips have in common looks like a stage whose scale is off in one direction. Stages are
   the better rulers: screw and linear-motor stages are specified to some 0.01 to 0.1 % of their
   travel, in both directions alike, a galvanometer's scan to 0.1 to some percent of its field, worst
@@ -82,7 +82,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class ScanEvidence:
-    """What one slice tells of the scan.
+    """Measurements of the scan from one slice.
 
     Attributes
     ----------

@@ -68,7 +68,7 @@ def scan_evidence(
     results: Sequence[PairResult],
     strips: Sequence[Strip] = (),
 ) -> ScanEvidence:
-    """Return what a slice tells of the scan, once its positions are solved.
+    """Return a slice's measurements of the scan, once its positions are solved.
 
     Parameters
     ----------

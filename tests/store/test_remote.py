@@ -343,7 +343,7 @@ def test_a_remote_array_cannot_be_written(web, rng):
 
 
 def test_folders_on_a_web_server_cannot_be_listed(web):
-    with pytest.raises(InputError, match="does not tell what a folder holds"):
+    with pytest.raises(InputError, match="does not list folders"):
         list(as_path(f"{web.url}/slices").iterdir())
 
 

@@ -240,7 +240,7 @@ def correlation(
 
 
 def tissue_threshold(values: np.ndarray) -> float:
-    """Return what tells tissue from agarose (Otsu's threshold); 0 where all is alike or nothing."""
+    """Return Otsu's threshold between agarose and tissue; 0 where values are equal or absent."""
     from skimage.filters import threshold_otsu
 
     if values.size == 0 or values.max() <= values.min():

@@ -28,7 +28,7 @@ from linumpy.core.leases.book import Book, Entry, OwnEntry
 from linumpy.core.leases.nvml import Gpu
 
 LEASED = "LINUMPY_LEASED_GPUS"
-"""Environment variable by which a process tells those it starts that the GPUs visible to them,
+"""Environment variable by which a process informs its children that the GPUs visible to them,
 which it names once more, are theirs already."""
 
 PARTS = 720720
@@ -192,7 +192,7 @@ def _names(gpus: Sequence[Gpu]) -> str:
 
 
 def _who(gpus: Sequence[Gpu], number: int, others: Sequence[Entry]) -> str:
-    """Tell who holds the devices, and how many wait before us."""
+    """Log which processes hold the devices, and how many wait before this one."""
     lines = []
     for gpu in gpus:
         holders = [f"{other} ({other.holds[gpu.uuid] / PARTS:.0%})" for other in others

@@ -158,7 +158,7 @@ def visible_gpus(
 
 
 def by_uuid(uuids: Sequence[str], gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the GPUs of some CUDA UUIDs; CUDA does not tell which are parts of a GPU."""
+    """Return the GPUs of some CUDA UUIDs; CUDA does not report which are parts of a GPU."""
     known = {gpu.uuid.partition("-")[2]: gpu for gpu in gpus}
     return [known[uuid] for uuid in uuids if uuid in known]
 
