@@ -104,7 +104,7 @@ class Benchmark:
             args.output.write_text(json.dumps(self.record, indent=1) + "\n")
 
     def turns(self, number: int) -> Sequence[str]:
-        """Return the order of a turn: who comes first changes."""
+        """Return the order of a round: who comes first changes."""
         return MODES if number % 2 else MODES[::-1]
 
     def reads(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 One command simulates it (``--slices``, 200 unless said otherwise), launches Nextflow, watches
 memory and open files of its head while it runs, and holds the brain against what went in: every
-slice must be in it. It prints figures, and ends with status 1 where a slice is missing or something
+slice must be in it. It prints metrics, and ends with status 1 where a slice is missing or something
 grows.
 """
 
@@ -85,7 +85,7 @@ def growth(values: Sequence[float]) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it and print figures as JSON."""
+    """Run it and print metrics as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--slices", type=int, default=200, help="how many (default: 200)")
     parser.add_argument("--folder", type=Path, help="folder to work in; it is kept")

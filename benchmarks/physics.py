@@ -116,7 +116,7 @@ def _rate(folder: Path, device: Any) -> Path:
 
 
 def measure(folder: Path, truth: Path) -> dict[str, Any]:
-    """Return the figures of a run, which steps said that something is wrong, and lost slices."""
+    """Return the metrics of a run, the steps that reported a problem, and lost slices."""
     from linumpy.quality.evaluate import evaluate
     from linumpy.quality.run import Run
 

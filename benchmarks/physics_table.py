@@ -78,7 +78,7 @@ STEPS = {
     "attenuation_grey_percent": ({"compensate_attenuation"}, 10),
     "attenuation_white_percent": ({"compensate_attenuation"}, 10),
 }
-"""Which steps must flag it, at least one of them, when a figure is beyond a bound."""
+"""Steps of which at least one must flag a metric beyond a bound."""
 
 
 def _silent(result: Result) -> float | None:
@@ -136,7 +136,7 @@ METRICS = (
     Metric("flags raised", "", lambda r: float(len(r["flags"])) if "flags" in r else None),
     Metric("steps off without a flag", "", _silent, 0, 0),
 )
-"""What each figure is stands in docs/accuracy.md; px and voxel are 10 µm."""
+"""Rows; docs/accuracy.md defines each metric. px and voxel are 10 µm."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Distribution:
 
 def distribution(metric: Metric, values: Sequence[float], target: float | None) -> Distribution:
     """Summarise the values of a metric; at least one is needed."""
-    # Signed figures are bad on both sides.
+    # Signed metrics are bad on both sides.
     two_sided = metric.name.endswith("signed")
     size = abs if two_sided else (lambda v: -v if metric.at_least else v)
     ordered = sorted(values, key=size)

@@ -110,7 +110,7 @@ class Runs:
         }
 
     def run_all(self, grid_nbytes: int, entry: dict[str, Any], write: Callable[[], None]) -> None:
-        """Run all processes in their order; note their figures, and which failed and why.
+        """Run all processes in their order; note their measurements, and which failed and why.
 
         What is known so far is written after each: a machine may be lent for a time only.
         """

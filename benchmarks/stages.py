@@ -142,7 +142,7 @@ class Benchmark:
     def run_stages(
         self, place: Place, stages: Sequence[Stage], repeats: int, *, plain: bool
     ) -> tuple[dict[str, list[Measured]], dict[str, list[Measured]]]:
-        """Run stages in order, each so often; the plain ones in turns with ours.
+        """Run stages in order, each so often; alternating with the plain ones.
 
         A stage whose input could not be made is left out, and that is noted.
         """
@@ -191,7 +191,7 @@ class Benchmark:
     def describe(
         self, stage: Stage, place: Place, found: list[Measured], best: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return a stage's figures."""
+        """Return a stage's measurements."""
         middle = _middle(found)
         seconds = _median(found, "seconds")
         start_up = self.start_up_s.get(stage.name)
@@ -256,7 +256,7 @@ class Benchmark:
     def beside(
         self, runs: dict[str, list[Measured]], plain: dict[str, list[Measured]]
     ) -> dict[str, Any]:
-        """Return each stage's figures beside those of the plain implementation."""
+        """Return each stage's measurements beside those of the plain implementation."""
         result = {}
         for name, theirs in plain.items():
             ours = runs.get(name)
@@ -415,7 +415,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--growth", action="store_true", help="also with a quarter and half of the tiles"
     )
     parser.add_argument(
-        "--plain", action="store_true", help="also the plain implementation, in turns with ours"
+        "--plain",
+        action="store_true",
+        help="also the plain implementation, alternating with linumpy",
     )
     parser.add_argument("--cores", type=int, help="run on so many cores; all by default")
     parser.add_argument("--folder", type=Path, help="where files are made for the time of the run")

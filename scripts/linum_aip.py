@@ -12,7 +12,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_stage_parser(
         "Write the average intensity projection of a mosaic grid as OME-Zarr.\n\n"
-        "The mean over depth of each tile, tiles side by side, overlap kept. A picture, as of "
+        "The mean over depth of each tile, tiles side by side, overlap kept. An image, as of "
         "linum_aip_png.py, where the name ends in .png or .jpg.",
         "mosaic grid (*.ome.zarr)",
         "projection to write (*.ome.zarr, *.png, *.jpg)",

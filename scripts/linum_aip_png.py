@@ -15,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
         "A JPEG of 8 bits where the name ends in .jpg. One pixel a voxel; percentiles 0.1-99.9 "
         "span the range.",
         "mosaic grid (*.ome.zarr)",
-        "picture to write (*.png, *.jpg)",
+        "image to write (*.png, *.jpg)",
     )
     add_assume_unit(parser)
     return parser

@@ -14,7 +14,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = make_parser(
         (
             "Write one slice on the canvas that all slices of a brain share.\n\n"
-            "The slice is turned and moved as registered, to a fraction of a pixel."
+            "The slice is rotated and moved as registered, to a fraction of a pixel."
         ),
         gpu=True,
     )

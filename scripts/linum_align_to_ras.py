@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     scale = " x ".join(f"{s:.3f}" for s in model.scale)
     print(
-        f"{args.input}: axes point to {model.orientation}, turned by {model.tilt_deg:.1f} degrees, "
+        f"{args.input}: axes point to {model.orientation}, tilt {model.tilt_deg:.1f} degrees, "
         f"scale {scale}, {100 * model.overlap:.0f} % of its tissue in the atlas"
     )
 

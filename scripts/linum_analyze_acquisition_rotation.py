@@ -12,7 +12,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
         "Summarise rotation, scale and squareness of the stage's axes in the images.\n\n"
-        "Turn, shear and scale of the stage, slice by slice, from the registration of tiles."
+        "Rotation, shear and scale of the stage, slice by slice, from the registration of tiles."
     )
     parser.add_argument(
         "run", type=Path, help="output of the pipeline: models/zNN/register_tiles.json"

@@ -18,7 +18,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("registration", type=Path, help="register_slices.json")
     parser.add_argument("output", type=Path, help="JSON file to write")
-    parser.add_argument("--picture", type=Path, help="PNG of turns and offsets")
+    parser.add_argument("--picture", type=Path, help="PNG of rotations and offsets")
     add_arguments(parser, RotationDiagnosticParams)
     return parser
 

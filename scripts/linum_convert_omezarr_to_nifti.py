@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         logger.warning(
             "orientation unknown: the codes of sform and qform are 0, and the image may be shown "
-            "mirrored or turned; give --orientation, such as PRS (docs/report.md)"
+            "mirrored or rotated; give --orientation, such as PRS (docs/report.md)"
         )
 
 

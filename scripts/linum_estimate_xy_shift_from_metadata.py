@@ -12,7 +12,7 @@ from linumpy.params import add_assume_unit
 
 DESCRIPTION = """Write shifts_xy.csv: how far the stage moved from each slice to the next.
 
-Only stage positions are used, no pictures."""
+Only stage positions are used, no images."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
         (
-            "Make one picture of a slice: project its tiles, even them out, register and stitch\n"
+            "Make one image of a slice: project its tiles, even them out, register and stitch\n"
             "them.\n\n"
             "The single scripts chained give the same bits. Tiles come from a mosaic grid, 3D or\n"
             "of depth 1, or, with --from_root_directory and -z, as the microscope wrote them."
@@ -24,13 +24,13 @@ def build_parser() -> argparse.ArgumentParser:
         gpu=True,
     )
     parser.add_argument("input", type=as_path, nargs="?", help="mosaic grid (*.ome.zarr)")
-    parser.add_argument("output", type=Path, help="picture to write, slice_2d_zNN.ome.zarr")
+    parser.add_argument("output", type=Path, help="image to write, slice_2d_zNN.ome.zarr")
     parser.add_argument(
         "--models", type=Path, help="folder of linum_estimate_illumination.py, unless that is off"
     )
     parser.add_argument("--output_models", type=Path, help="folder for the tile positions")
     parser.add_argument("--aip", type=Path, help="16-bit PNG of the corrected tiles' projections")
-    parser.add_argument("--preview", type=Path, help="PNG of the picture")
+    parser.add_argument("--preview", type=Path, help="PNG of the image")
     add_raw_arguments(parser)
     add_arguments(parser, *FlatParams.kinds())
     return parser

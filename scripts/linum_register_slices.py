@@ -16,7 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = make_parser(
         (
             "Register the slices of a brain to each other.\n\n"
-            "Turns and shifts between slices that share tissue, all solved together."
+            "Rotations and shifts between slices that share tissue, all solved together."
         ),
         gpu=True,
     )

@@ -13,11 +13,11 @@ from linumpy.store.remote import as_path
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Picture the three central planes of an OME-Zarr volume, to scale, with a scale bar.\n\n"
-        "Only the pyramid level that fits the picture is read."
+        "Draw the three central planes of an OME-Zarr volume, to scale, with a scale bar.\n\n"
+        "Only the pyramid level that fits the image is read."
     )
     parser.add_argument("input", type=as_path, help="OME-Zarr volume")
-    parser.add_argument("output", type=Path, help="picture to write (*.png, *.jpg)")
+    parser.add_argument("output", type=Path, help="image to write (*.png, *.jpg)")
     parser.add_argument("--cmap", default="gray", help="matplotlib colour map")
     parser.add_argument(
         "--max_size", type=int, default=1400, metavar="PX", help="longest side read, voxels"

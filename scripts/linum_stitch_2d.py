@@ -16,7 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Stitch a mosaic grid of depth 1 into one image.\n\n"
         "Tiles are placed to a fraction of a pixel, and blended.",
         "mosaic grid of depth 1 (*.ome.zarr)",
-        "picture to write, slice_2d_zNN.ome.zarr",
+        "image to write, slice_2d_zNN.ome.zarr",
         StitchParams,
     )
     places = parser.add_mutually_exclusive_group()

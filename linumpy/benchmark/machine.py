@@ -141,7 +141,7 @@ def cold_state(files: list[Path]) -> dict[str, Any]:
     Returns
     -------
     ``resident``: the fraction that is still in memory, None if unknown; ``works``: whether cold
-    figures are cold; ``note``: what to think of them if not.
+    rates are cold; ``note``: what to think of them if not.
     """
     drop_page_cache(files)
     resident = resident_fraction(files)
@@ -150,7 +150,7 @@ def cold_state(files: list[Path]) -> dict[str, Any]:
     if resident > 0.01:
         note = (
             f"{100 * resident:.0f} % of the files stayed in memory, as the kernel says "
-            "(tmpfs, or a file system that ignores the request): cold figures are not cold"
+            "(tmpfs, or a file system that ignores the request): cold rates are not cold"
         )
         return {"works": False, "resident": resident, "note": note}
     return {"works": True, "resident": resident, "note": ""}

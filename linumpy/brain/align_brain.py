@@ -122,7 +122,7 @@ def align_brain(
     orientation_codes(params)
     parse_rotation(params.rotation)
     if orientation_preview_only and preview is None:
-        raise InputError("--orientation_preview_only makes a picture: say where with --preview")
+        raise InputError("--orientation_preview_only makes an image: say where with --preview")
     if not orientation_preview_only:
         refuse_existing(output, overwrite)
     for path in (output_model, output_transform, preview):

@@ -40,7 +40,7 @@ class Canvas:
     origin_px
         Its position of the low corner of each slice's pixel (0, 0), by slice id.
     turns
-        How pixels of the canvas lie in slices that are turned or deformed, by slice id.
+        How pixels of the canvas lie in slices that are rotated or deformed, by slice id.
     fields
         What is added to pixels of the canvas before that, of deformed slices, px.
     """
@@ -85,9 +85,9 @@ def common_canvas(
     lateral_um
         Pixel sizes.
     reference_id
-        The slice that is not interpolated; it must not be turned.
+        The slice that is not interpolated; it must not be rotated.
     rotations_deg
-        Turns of slices about the pivot, positive from axis 1 towards axis 2; None for none.
+        Rotations of slices about the pivot, positive from axis 1 towards axis 2; None for none.
     pivot_um
         The pivot's stage position.
     fields_um
@@ -163,11 +163,11 @@ class Placement:
     shares
         An axis: weight of the pixel itself, and of the one before it.
     turn
-        How the canvas lies in the slice, when that is turned; shares then mean nothing.
+        How the canvas lies in the slice, when that is rotated; shares then mean nothing.
     output
         Pixels of the canvas that `inner` are.
     field
-        What is added to those before the turn, of a deformed slice, px.
+        What is added to those before the rotation, of a deformed slice, px.
     """
 
     source: Window
@@ -179,7 +179,7 @@ class Placement:
 
     @cached_property
     def bend(self) -> np.ndarray | None:
-        """What a deformed slice adds to the places of the turn, source pixels, (2, rows, columns).
+        """What a deformed slice adds to the rotated places, source pixels, (2, rows, columns).
 
         Computed on the host for either device: both then sample at the same places, to the bit.
         """
@@ -189,7 +189,7 @@ class Placement:
 
     @cached_property
     def samples(self) -> Samples:
-        """How a turned slice is sampled on the CPU: the same for all of its planes."""
+        """How a rotated slice is sampled on the CPU: the same for all of its planes."""
         assert self.turn is not None
         return find_samples(self.turn, self.output, self.source, bend=self.bend)
 
@@ -212,9 +212,9 @@ def place_block(
     window
         The block's pixels on the canvas.
     turn
-        How the canvas lies in the slice, when that is turned or deformed.
+        How the canvas lies in the slice, when that is rotated or deformed.
     field
-        What is added to pixels of the canvas before the turn, when the slice is deformed.
+        What is added to pixels of the canvas before the rotation, when the slice is deformed.
     """
     if turn is not None:
         return _place_turned(shape, window, turn, field)
@@ -236,8 +236,8 @@ def place_block(
 def _place_turned(
     shape: tuple[int, int], window: Window, turn: Turn, field: ShiftField | None
 ) -> Placement | None:
-    """Return the part of a block that may show a turned slice, and what of the slice it needs."""
-    # Between nodes a field is at most (5/4)² times as large as at them, and a turn adds √2.
+    """Return the part of a block that may show a rotated slice, and what of the slice it needs."""
+    # Between nodes a field is at most (5/4)² times as large as at them, and a rotation adds √2.
     margin = 0 if field is None else math.ceil(25 / 16 * math.sqrt(2) * np.abs(field.values).max())
     # Where the slice's corners lie on the canvas bounds the block, and the block's the slice.
     inverse = np.linalg.inv(np.array(turn.matrix))
@@ -365,9 +365,9 @@ def align_mosaics_3d_from_shifts(
     window
         The block's pixels on the canvas.
     turn
-        How the canvas lies in the slice, when that is turned or deformed.
+        How the canvas lies in the slice, when that is rotated or deformed.
     field
-        What is added to pixels of the canvas before the turn, when the slice is deformed.
+        What is added to pixels of the canvas before the rotation, when the slice is deformed.
 
     Returns
     -------

@@ -12,7 +12,7 @@ The way there:
 2. At a coarse voxel (48 along the atlas) every orientation is correlated with the atlas at every
    displacement, at a few sizes (`align_to_ras_search`).
 3. The best orientations are refined there and compared by mutual information over the same voxels
-   of the brain: contrast may differ, even turn round, between scattering and the atlas' modality.
+   of the brain: contrast may differ, even be inverted, between scattering and the atlas' modality.
 4. The best one is refined from voxel to voxel (`align_to_ras_refine`): a rigid motion first, then
    what `atlas_transform` allows.
 5. Level 0 is resampled once, block by block (`align_to_ras_apply`).
@@ -61,7 +61,7 @@ class AlignedBrain:
     scale
         Size in the atlas over that in the brain, along the brain's axes.
     tilt_deg
-        How far the brain is turned beyond the exchange of axes.
+        How far the brain is rotated beyond the exchange of axes.
     likeness
         Mutual information of both, in nats, at `voxel_um`.
     margin

@@ -36,7 +36,7 @@ def deformation_record(
     offsets_um, turns_deg
         Solved place of each slice: (n, 2) and (n,).
     pivot_um
-        The point that slices are turned about.
+        The point that slices are rotated about.
     lateral_um
         Pixel sizes.
 

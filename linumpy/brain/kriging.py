@@ -1,6 +1,6 @@
 """Split a displacement measured at points into a rigid part and a smooth residual (kriging).
 
-The displacement is a shift, a turn and a random field of zero mean whose covariance is estimated
+The displacement is a shift, a rotation and a random field of zero mean; its covariance is estimated
 from the measurements (universal kriging: Matheron, Adv. Appl. Probab. 5, 439, 1973; the covariance
 is Matérn's of smoothness 3/2). Places near each other then count less than lone ones, and what
 was not seen is interpolated from its neighbours.
@@ -71,7 +71,7 @@ class SmoothDisplacement:
     ----------
     shift_px, turn_rad
         Rigid part over the whole area: at a point p it is ``shift + turn · J(p − centre)``, J
-        turning axis 1 to axis 2.
+        rotating axis 1 to axis 2.
     shift_sigma_px, turn_sigma_rad
         Standard errors of both, of the shift along one axis.
     field_px
@@ -108,13 +108,13 @@ def fit_displacement(
     places, shifts
         Measurements, shape (n, 2); n up to some thousands, at least 3.
     area
-        Points that cover the area evenly, (m, 2). The rest has no shift and no turn over them.
+        Points that cover the area evenly, (m, 2). The rest has no shift and no rotation over them.
     window_px
         Measurements so far apart share no pixels.
     least_noise_px
         Measurements are not believed more closely.
     turn
-        Whether there may be a turn.
+        Whether there may be a rotation.
     """
     centre = area.mean(axis=0)
     used = np.ones(len(places), bool)
@@ -248,7 +248,7 @@ class _Kriging:
         return np.asarray(rigid + linear_combination(between, self._weights))
 
     def sigma(self, area: np.ndarray) -> tuple[float, float]:
-        """Return the standard errors of the shift along one axis, and of the turn, over an area."""
+        """Return standard errors of the shift along one axis, and of the rotation, over an area."""
         # A few hundred points determine the mean of so smooth a field.
         some = area[:: max(1, len(area) // _MEAN_POINTS)]
         away = some - self._centre
@@ -279,7 +279,7 @@ def _inverse(table: np.ndarray) -> np.ndarray:
 
 
 def _design(points: np.ndarray, centre: np.ndarray, turn: bool) -> np.ndarray:
-    """Return what shift and turn do to points, shape (2·n, 2 or 3): first all of axis 1."""
+    """Return what shift and rotation do to points, shape (2·n, 2 or 3): first all of axis 1."""
     n, away = len(points), points - centre
     out = np.zeros((2 * n, 3 if turn else 2))
     out[:n, 0] = out[n:, 1] = 1

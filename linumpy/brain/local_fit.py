@@ -121,7 +121,7 @@ def fit_locally(
     rotation_deg, displacement_px
         About how the moving stack lies, as in `RigidFit`.
     turn
-        Whether the moving stack may be turned.
+        Whether the moving stack may be rotated.
     dense
         Whether windows overlap by half in large planes, too, as far as there is time: the field
         then shows more, the rigid part hardly.

@@ -158,7 +158,7 @@ def stack_folder(
     Parameters
     ----------
     registration
-        Offsets and turns of all slices; the motor positions alone when None.
+        Offsets and rotations of all slices; the motor positions alone when None.
     aligned
         The slices share a canvas already: only their depths are taken from the registration.
 

@@ -35,12 +35,12 @@ _SPECKLE_PX = 8.0
 """Pixels of one plane that vary together, about."""
 _DEPTHS_TRIED = 3
 _TURNED_DEPTHS = 3
-"""Depths at which angles are tried: a slice both turned and far off in depth is not expected."""
+"""Depths at which angles are tried: a slice both rotated and far off in depth is not expected."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """About how the moving slice lies: its turn about `centre_px`, and where that point goes.
+    """About how the moving slice lies: its rotation about `centre_px`, and where that point goes.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Fit:
-    """What the fit of a pair found: displacement and turn of the moving slice at `centre_px`."""
+    """Fitted displacement and rotation of the moving slice at `centre_px`."""
 
     rotation_deg: float
     displacement_px: np.ndarray
@@ -171,7 +171,7 @@ class PairMatch:
         """Fit the parts of all that both slices share, where that is not what was fitted.
 
         A guess may have been off by pixels, and a large slice was fitted in its middle alone:
-        deformation has no shift and no turn over whole slices.
+        deformation has no shift and no rotation over whole slices.
         """
         turn, origin = rotation_matrix(fit.rotation_deg), fit.centre_px + fit.displacement_px
         guess = Guess(fit.rotation_deg, fit.displacement_px, fit.centre_px, 0, 0.0, 0.0)
@@ -214,7 +214,7 @@ class PairMatch:
     def _search(self) -> Guess | None:
         """Find about where the match lies.
 
-        Slices are hardly turned as a rule: other angles are tried where they match poorly.
+        Slices are hardly rotated as a rule: other angles are tried where they match poorly.
         """
         steps = nearest_first(
             self.reach,
@@ -255,7 +255,7 @@ class PairMatch:
         return Guess(0.0, self.expected, middle_px(shape), 0, edge_deg, 2.0)
 
     def _search_upright(self, deeper: int) -> tuple[float, Guess] | None:
-        """Search the whole plane without a turn; answer also how far the match stands out."""
+        """Search the whole plane without a rotation; answer also how far the match stands out."""
         first = self.fixed.coarse(self.start + deeper, self.count)
         second = self.moving.coarse(self.top, self.count)
         peak = self._peak(first, second, self._factor)
@@ -358,7 +358,7 @@ class PairMatch:
                 return None
             rotation, agreement, turned = fit.rotation_deg, fit.agreement, fit.turned
             displacement, within_px = np.array(fit.displacement_px), float(_FINE_RADIUS_PX)
-            reason = "turned as far as is allowed" if fit.at_limit else ""
+            reason = "rotated as far as is allowed" if fit.at_limit else ""
             starts.insert(0, (rotation, displacement))
         peak = _rate(first, turned, displacement, within_px)
         local = self._fit_parts(first, planes, starts)

@@ -25,7 +25,7 @@ class PairParts:
     step_um
         Distance of places.
     rest_um
-        Deformation over all that both share, RMS along one axis: what shift and turn leave.
+        Deformation over all that both share, RMS along one axis: what shift and rotation leave.
     """
 
     fixed_um: np.ndarray
@@ -47,7 +47,7 @@ class PairShift:
         z, axis 1, axis 2: where the moving slice's point `centre_um` lies in the fixed slice's
         frame, minus `centre_um`; along z how much deeper than the slicing interval says.
     rotation_deg
-        Turn of the moving slice against the fixed one, positive from axis 1 towards axis 2.
+        Rotation of the moving slice against the fixed one, positive from axis 1 towards axis 2.
     centre_um
         Stage position in the moving slice, middle of what was compared.
     correlation, z_score
@@ -62,7 +62,7 @@ class PairShift:
     reason
         Why the pair is not to be believed; empty if it may be.
     sigma_um, sigma_deg
-        What the deformation between both makes of shift, along one axis, and turn: standard
+        What the deformation between both makes of shift, along one axis, and rotation: standard
         errors. 0 where no parts were measured.
     parts
         What was measured of parts of the planes; None where too few match.

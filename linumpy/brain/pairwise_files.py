@@ -25,7 +25,7 @@ class PairwiseRegistration:
     ----------
     shift_um, rotation_deg, centre_um
         z, axis 1, axis 2: where the moving slice's point `centre_um` lies in the fixed slice's
-        frame, minus that point; and the turn of the moving slice. Zero when nothing was found.
+        frame, minus that point; and the rotation of the moving slice. Zero when nothing was found.
     z_correlation
         Correlation of the planes that match best.
     confidence

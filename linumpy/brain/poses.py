@@ -45,7 +45,7 @@ def entry_of(model: SliceRegistration, slice_id: int) -> Mapping[str, Any]:
 
 
 def pivot_of(model: SliceRegistration) -> np.ndarray:
-    """Return the point about which slices are turned, um."""
+    """Return the point about which slices are rotated, um."""
     return np.asarray(model.pivot_um, float)
 
 

@@ -251,9 +251,9 @@ def _solve_turns(
     middle: int,
     lateral_um: np.ndarray,
 ) -> np.ndarray:
-    """Return the turn of each slice against the middle one, degrees.
+    """Return the rotation of each slice against the middle one, degrees.
 
-    A turn that moves no corner by a tenth of a pixel is none: to interpolate would cost more.
+    A rotation that moves no corner by a tenth of a pixel is none: to interpolate would cost more.
     """
     solved = solve_slices(
         len(slices),

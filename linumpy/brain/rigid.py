@@ -38,11 +38,11 @@ class RigidFit:
     Attributes
     ----------
     rotation_deg
-        Turn of the moving stack about the middle of its planes, positive from axis 1 to axis 2.
+        Rotation of the moving stack about the middle of its planes, positive from axis 1 to axis 2.
     displacement_px
         Where its middle then lies, minus where it would lie with both pixels (0, 0) at one place.
     turned
-        The moving planes, turned.
+        The moving planes, rotated.
     correlation
         Mean correlation of the blocks.
     agreement

@@ -23,7 +23,7 @@ class GivenPlace:
     offset_um
         What is added to its own position: z, axis 1, axis 2.
     rotation_deg
-        Its turn about the pivot of the brain.
+        Its rotation about the pivot of the brain.
     """
 
     offset_um: tuple[float, float, float]

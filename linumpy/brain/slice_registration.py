@@ -18,7 +18,7 @@ class SliceRegistration:
     """The model: how all slices lie, and the pairs that this rests on.
 
     A point p of a slice, as the stage reports it (um, axis 1 and axis 2), lies at the common
-    position ``R(rotation_deg) · (p − pivot_um) + pivot_um + offset_um[1:]``; R turns axis 1
+    position ``R(rotation_deg) · (p − pivot_um) + pivot_um + offset_um[1:]``; R rotates axis 1
     towards axis 2. A slice's face lies at ``(id − first id) · interval + offset z``.
 
     Attributes
@@ -30,14 +30,14 @@ class SliceRegistration:
     pairs
         ``fixed_id, moving_id``; ``shift_um, rotation_deg``: where the moving slice's point
         ``centre_um`` lies in the fixed slice's frame, minus that point, and how far the moving
-        slice is turned against the fixed one, ``shift_um`` None when nothing was found;
+        slice is rotated against the fixed one, ``shift_um`` None when nothing was found;
         ``correlation, z_correlation`` (both the correlation of the planes that match best),
         ``agreement, confidence, accepted, reason, z_measured, plane_fixed, plane_moving``;
-        ``sigma_um, sigma_deg``: how uncertain deformation leaves shift and turn, 0 where no parts
-        of the planes were measured; ``deformation_um``, what shift and turn leave along one axis,
+        ``sigma_um, sigma_deg``: uncertainty of shift and rotation by deformation, 0 where no parts
+        of the planes were measured; ``deformation_um``, the residual of shift and rotation an axis,
         RMS, None likewise; ``residual_um, residual_deg``: measured minus solved, of accepted pairs.
     pivot_um
-        The point that slices are turned about: the middle of the reference slice.
+        The point that slices are rotated about: the middle of the reference slice.
     jumps
         Slices from which on the motors' zero is another.
     depth_scale, depth_scale_sigma
@@ -48,7 +48,7 @@ class SliceRegistration:
     deformation
         Smooth fields of slices, None without: ``origin_um, step_um`` of a lattice of common
         positions, ``fields_um`` by slice id, (2, n1, n2): what belongs at the common position x is
-        seen where shift and turn put x + field. ``pairs``: what neighbours are off against each
+        seen where shift and rotation put x + field. ``pairs``: what neighbours are off against each
         other, an axis, ``before_um`` and ``after_um``; ``sigma_um, length_um`` of a field.
     """
 

@@ -34,7 +34,7 @@ class MatchedPlaces:
     pair
         Numbers of the fixed and of the moving slice.
     fixed_um, moving_um
-        Where both are put by shift and turn, float64 (n, 2).
+        Where both are put by shift and rotation, float64 (n, 2).
     noise_um
         Standard error along one axis.
     """
@@ -87,7 +87,7 @@ def solve_deformation(
 
     Returns
     -------
-    Fields without shift and turn over their slices.
+    Fields without shift and rotation over their slices.
     """
     numbers = sorted({n for match in matches for n in match.pair})
     if not numbers:
@@ -164,7 +164,7 @@ class _Lattice:
         )
 
     def rigid_part(self, values: np.ndarray, corners: np.ndarray) -> np.ndarray:
-        """Return shift and turn of a field (nodes, 2) over the nodes between corners."""
+        """Return shift and rotation of a field (nodes, 2) over the nodes between corners."""
         nodes = self.nodes
         low, high = corners.min(axis=0), corners.max(axis=0)
         inside = ((nodes >= low) & (nodes <= high)).all(axis=1)

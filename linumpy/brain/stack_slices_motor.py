@@ -78,7 +78,7 @@ def brain_geometry(
     ids = [s.slice_id for s in slices]
     reference = registration.reference_id
     if reference not in ids:
-        # One that is not turned stays as sharp on whole pixels as the reference would have.
+        # One that is not rotated stays as sharp on whole pixels as the reference would have.
         reference = next((k for k in ids if not turns.get(k)), ids[0])
     canvas = common_canvas(
         {s.slice_id: s.corner_um for s in slices},

@@ -123,7 +123,7 @@ class Stopped(BaseException):
 
 
 class Stopping:
-    """Turns the first signal that asks to end into an exception in the main thread.
+    """Raise an exception in the main thread at the first signal that asks to end.
 
     So what was made aside is removed, and threads end with the item in hand. Where they do not
     within `PATIENCE_S`, be it that the exception came between the taking of a lock and its release,

@@ -45,7 +45,7 @@ def create_mosaic_grid_2d(
 
     Returns
     -------
-    Picture (1, axis 1, axis 2), float32, and its mask (uint8); None where all is data.
+    Image (1, axis 1, axis 2), float32, and its mask (uint8); None where all is data.
     """
     xp = namespace(volume)
     mean = depth_mean(volume[planes], None if valid is None else valid[planes])[None]
@@ -57,7 +57,7 @@ def create_mosaic_grid_2d(
 
 
 class CreateMosaicGrid2d(Stage):
-    """Turns tiles into images of depth 1, at the working resolution."""
+    """Project tiles to images of depth 1, at the working resolution."""
 
     name = "create_mosaic_grid_2d"
 

@@ -34,7 +34,7 @@ class StageTransform:
     step_um
         2 × 2: column k is the median move from a tile to the next along grid axis k.
     rotation_deg
-        How far the steps are turned from axis 1 towards axis 2, on average.
+        How far the steps are rotated from axis 1 towards axis 2, on average.
     squareness_deg
         Angle between both steps; 90 for a square grid.
     overlap

@@ -1,6 +1,6 @@
 """Measure the depth step between two cut faces, and the stage's error, in a second or two.
 
-`brain.register_pairwise` measures pairs for a brain: turned, deformed, to a fraction of a pixel. An
+`brain.register_pairwise` measures pairs for a brain, with rotation, deformation and subpixels. An
 operator has to know now whether the knife cut once, twice or not at all: planes of a slice are
 compared with all planes of the one before at pixels of about `PIXEL_UM`.
 """

@@ -67,7 +67,7 @@ class Judge:
     def judge(
         self, found: FinishedSlice, history: Sequence[Mapping[str, Any]], last_id: int | None
     ) -> tuple[tuple[Reason, ...], dict[str, Any]]:
-        """Return the reasons against a slice, and its figures.
+        """Return the reasons against a slice, and its metrics.
 
         Parameters
         ----------

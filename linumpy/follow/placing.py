@@ -87,7 +87,7 @@ def place_slice(
     new = volumes[-1]
     if not placed:
         return Placed(new.slice_id, 0.0, (0.0, 0.0))
-    # A slice that is turned would have to be interpolated, and is seen to be turned as it is.
+    # A slice that is rotated would have to be interpolated, and is seen to be rotated as it is.
     params = RegisterParams(transform=TRANSLATION)
     before = {p.slice_id: p for p in placed}
     pairs = []

@@ -48,7 +48,7 @@ class TileFigures:
 
 
 def tile_figures(tiles: RawTiles, key: Key) -> TileFigures:
-    """Read a tile and return its figures."""
+    """Read a tile and return its metrics."""
     prepared = tiles.prepare(key, tiles.read(key))
     data = np.asarray(prepared.data)
     nz, n1, n2 = data.shape

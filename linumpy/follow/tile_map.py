@@ -1,4 +1,4 @@
-"""Write what a page shows of a slice: its image, and figures of its tiles by place."""
+"""Write a slice's data for the operator's page: its image, and metrics of its tiles by place."""
 
 from __future__ import annotations
 

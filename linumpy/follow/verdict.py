@@ -49,7 +49,7 @@ class Reason:
     tiles
         Names of the tiles it concerns, such as ``x01_y02``; empty for the whole slice.
     value, limit, unit
-        The figure behind it and the limit that it passed; None where there is none.
+        The metric behind it and the limit that it passed; None where there is none.
     """
 
     kind: str

@@ -40,7 +40,7 @@ def check_canvas(
     farthest = int(away_px.argmax())
     raise InputError(
         f"{list(corners_px)[farthest]} lies {away_px[farthest]:.6g} px from the middle of all, "
-        f"which makes a canvas of {sides[0]:.6g} x {sides[1]:.6g} px for pictures of "
+        f"which makes a canvas of {sides[0]:.6g} x {sides[1]:.6g} px for images of "
         f"{covered_px:.6g} px; expected at most {MOST_EMPTY} times as many. Are positions and "
         "voxel sizes in their units?"
     )

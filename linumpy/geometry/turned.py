@@ -15,7 +15,7 @@ Window = tuple[slice, slice]
 
 
 def rotation_matrix(rotation_deg: float) -> np.ndarray:
-    """Return the matrix that turns axis 1 towards axis 2 by an angle, float64."""
+    """Return the matrix that rotates axis 1 towards axis 2 by an angle, float64."""
     angle = np.deg2rad(rotation_deg)
     cos, sin = np.cos(angle), np.sin(angle)
     return np.array([[cos, -sin], [sin, cos]])
@@ -39,7 +39,7 @@ class Turn:
 
     @classmethod
     def about(cls, rotation_deg: float, centre_px: Sequence[float] | np.ndarray) -> Turn:
-        """Return the sampling that turns what a plane shows about a point of it."""
+        """Return the sampling that rotates a plane about a point of it."""
         inverse = rotation_matrix(-rotation_deg)
         shift = np.asarray(centre_px) - inverse @ np.asarray(centre_px)
         return cls.of(inverse, shift)
@@ -56,7 +56,7 @@ class Turn:
 
 
 def bend_of(field: ShiftField, turn: Turn, output: Window) -> np.ndarray:
-    """Return what a field adds to the places of a turn, source pixels, (2, rows, columns)."""
+    """Return what a field adds to the places of a rotation, source pixels, (2, rows, columns)."""
     rows, columns = (np.arange(part.start, part.stop, dtype=float) for part in output)
     moved = field.on_grid(rows, columns)
     return np.stack([a * moved[0] + b * moved[1] for a, b in turn.matrix])
@@ -95,7 +95,7 @@ def find_samples(
     Parameters
     ----------
     bend
-        What is added to the places that the turn gives, float64 (2, rows, columns) of `output`;
+        What is added to the places that the rotation gives, float64 (2, rows, columns) of `output`;
         None for nothing.
     """
     i = xp.arange(output[0].start, output[0].stop, dtype=xp.float64)[:, None]
@@ -190,7 +190,7 @@ def warp_planes(
 def turn_planes(
     planes: Array, rotation_deg: float, centre_px: Sequence[float] | np.ndarray
 ) -> Array:
-    """Return flattened planes turned about a point, in place of the old; zeros are unknown.
+    """Return flattened planes rotated about a point, in place of the old; zeros are unknown.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ def affine_power(matrix: np.ndarray, exponent: float) -> np.ndarray:
     if np.linalg.det(matrix[:2, :2]) <= 0:
         raise ValueError("an affine map that mirrors has no real powers")
     if any(abs(value.imag) < 1e-12 and value.real <= 0 for value in eigenvalues):
-        raise ValueError("an affine map that turns by half a circle has no unique powers")
+        raise ValueError("an affine map that rotates by half a circle has no unique powers")
     power = np.real(fractional_matrix_power(matrix, exponent))
     power[2] = (0, 0, 1)
     return np.asarray(power)

@@ -121,7 +121,7 @@ def _decode_place(placed: Mapping[str, Any]) -> tuple[tuple[float, float], Turn 
     if placed["turn"] is not None:
         matrix, shift = (np.array(part, dtype=float) for part in placed["turn"])
         if matrix.shape != (2, 2) or shift.shape != (2,) or not np.isfinite([*matrix, shift]).all():
-            raise ValueError("no turn")
+            raise ValueError("no rotation")
         turn = Turn.of(matrix, shift)
     if not np.isfinite([first, second]).all():
         raise ValueError("no place")
@@ -148,7 +148,7 @@ def placed_map(
     origin_px
         Position of the slice's pixel (0, 0) on the canvas.
     turn
-        How the canvas lies in the slice, when that is turned.
+        How the canvas lies in the slice, when that is rotated.
     """
     if decode_map(attributes, shape) is None:
         return None

@@ -189,7 +189,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         "rotation_max",
         max(turns, key=abs, default=None),
         "degree",
-        "largest turn of a slice",
+        "largest rotation of a slice",
         "rotation",
     )
     if len(offsets):
@@ -290,6 +290,6 @@ def align_to_ras(model: Any, found: StageMetrics) -> None:
         "orientation_margin",
     )
     found.add("likeness", model.likeness, "nat", "mutual information of brain and atlas")
-    found.add("tilt", model.tilt_deg, "degree", "turn beyond the exchange of axes")
+    found.add("tilt", model.tilt_deg, "degree", "rotation beyond the exchange of axes")
     for axis, scale in zip(("z", "axis_1", "axis_2"), model.scale, strict=True):
         found.add(f"scale_{axis}", scale, "", "size in the atlas over that in the brain")

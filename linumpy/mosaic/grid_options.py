@@ -13,7 +13,7 @@ NATIVE_RESOLUTION = -1.0
 
 @dataclass(frozen=True)
 class GridOptions:
-    """How a slice is turned into a mosaic grid.
+    """Options of making a mosaic grid from a slice.
 
     Attributes
     ----------

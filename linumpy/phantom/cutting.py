@@ -31,7 +31,7 @@ class TilePlan:
         x, y, z of the tile centre in info.txt; z None where it has none.
     true_corner_um
         Low corner edge in the block, (axis 1, axis 2). The tile's sides leave it along the axes
-        of its slice, which are turned by the slice's `rotation_deg`.
+        of its slice, which are rotated by the slice's `rotation_deg`.
     present
         Whether it was imaged.
     dark
@@ -64,7 +64,7 @@ class SlicePlan:
     offset_um
         Shift of the slice that the stage does not know, (axis 1, axis 2).
     rotation_deg
-        Turn of the slice about the mosaic's centre that the stage does not know; positive from
+        Rotation of the slice about the mosaic's centre that the stage does not know; positive from
         axis 1 towards axis 2.
     tilt_um
         Fall of the face across the mosaic along (axis 1, axis 2).
@@ -204,7 +204,7 @@ def face_map_um(params: PhantomParams, seed: int, slice_id: int) -> np.ndarray:
 
 
 def turn(points: np.ndarray, rotation_deg: float, pivot: np.ndarray) -> np.ndarray:
-    """Return points (..., 2) turned about a pivot, positive from axis 1 towards axis 2."""
+    """Return points (..., 2) rotated about a pivot, positive from axis 1 towards axis 2."""
     angle = np.deg2rad(rotation_deg)
     matrix = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     return np.asarray((points - pivot) @ matrix.T + pivot)

@@ -14,7 +14,7 @@ _RADIUS = 2.0
 def deformation_um(params: PhantomParams, seed: int, slice_id: int) -> np.ndarray | None:
     """Return how far the tissue seen at each point of a slice lies from there in the block.
 
-    Two independent smooth fields, one an axis. Over the mosaic they hold no shift and no turn:
+    Two independent smooth fields, one an axis. Over the mosaic they hold no shift and no rotation:
     `offset_um` and `rotation_deg` remain the rigid part of the slice's place.
 
     Returns
@@ -40,12 +40,12 @@ def deformation_um(params: PhantomParams, seed: int, slice_id: int) -> np.ndarra
             for axis in range(2)
         ]
     ).astype(np.float64)
-    # Points that tiles can show, about the pivot of turns.
+    # Points that tiles can show, about the pivot of rotations.
     middle = np.divide(params.mosaic_um, 2)
     at1, at2 = first[:, None] - middle[0], second[None, :] - middle[1]
     seen = (np.abs(at1) <= middle[0]) & (np.abs(at2) <= middle[1])
     turn = np.stack(np.broadcast_arrays(-at2, at1))
-    # The shift first: the turn is about the pivot, and `turn` has mean 0 over the mosaic.
+    # The shift first: the rotation is about the pivot, and `turn` has mean 0 over the mosaic.
     field -= field[:, seen].mean(axis=1)[:, None, None]
     direction = turn - turn[:, seen].mean(axis=1)[:, None, None]
     share = (field[:, seen] * direction[:, seen]).sum() / np.square(direction[:, seen]).sum()

@@ -50,7 +50,7 @@ class EffectParams:
         0.0, "difference of that between the two stage axes", low=0, high=0.2
     )
     stage_rotation_deg: float = quantity(
-        0.0, "turn of the stage's axes against the pixels', degrees", low=0, high=10
+        0.0, "rotation of the stage's axes against the pixels', degrees", low=0, high=10
     )
     stage_shear_deg: float = quantity(
         0.0, "departure of the stage's axes from a right angle, degrees", low=0, high=10
@@ -58,7 +58,7 @@ class EffectParams:
 
     # Tissue
     deformation_rms_um: float = quantity(
-        0.0, "RMS smooth deformation of each slice an axis, without shift and turn, µm", low=0
+        0.0, "RMS smooth deformation of each slice an axis, without shift and rotation, µm", low=0
     )
     deformation_scale_um: float = quantity(1500.0, "lateral scale of that deformation, µm", above=0)
     debris_per_slice: float = quantity(

@@ -53,7 +53,7 @@ class PhantomParams(EffectParams):
         100.0, "RMS change of the stage's zero an axis at each re-homing, µm", low=0
     )
     slice_rotation_rms_deg: float = quantity(
-        0.0, "RMS turn of a slice about the mosaic's centre that info.txt does not show, degrees",
+        0.0, "RMS rotation of a slice about the mosaic's centre, absent from info.txt, degrees",
         low=0, high=45,
     )  # fmt: skip
     glitch_slices: tuple[int, ...] = quantity(

@@ -117,7 +117,7 @@ def times_of_record(record: Mapping[str, Any], source: str) -> dict[str, StageTi
 def _fit(
     rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], key: str, source: str
 ) -> StageTime | None:
-    """Fit a process' time to its figures, one of each place; None where they are too few."""
+    """Fit a process' time to its measurements, one a place; None where they are too few."""
     import numpy as np
     from scipy.optimize import nnls
 

@@ -123,7 +123,7 @@ def tile_positions_table(models: Iterable[TileRegistration]) -> ArrowBatch:
 
 
 def figures_table(figures: Mapping[str, AccuracyMetric]) -> ArrowBatch:
-    """Return accuracy figures, a row a figure.
+    """Return accuracy metrics, a row a metric.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ def landmark_metric(
 def in_brain_um(frame: BlockFrame, points_um: np.ndarray) -> np.ndarray:
     """Return where points of the block lie in the brain (z, axis 1, axis 2), um.
 
-    Where the reference slice was turned and shifted to is no error of registration.
+    Where the reference slice was rotated and shifted to is no error of registration.
     """
     pivot = np.asarray(frame.pivot_um)
     away = points_um[:, 1:] - pivot - np.asarray(frame.shift_um[1:])

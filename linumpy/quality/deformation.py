@@ -20,7 +20,7 @@ def local_error(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``slice_local_um``: what neighbouring slices are off locally, RMS an axis.
 
     At points of the tissue that both show, the tissue that each slice puts there; the difference
-    less its own shift and turn, which are metrics of their own. The target holds for runs that
+    less its own shift and rotation, which are metrics of their own. The target holds for runs that
     undo deformation.
     """
     registration = run.slice_registration
@@ -48,7 +48,7 @@ def local_error(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
 def _pair_error(
     run: Run, truth: Truth, registration: SliceRegistration, one: int, other: int
 ) -> tuple[float, float] | None:
-    """Return the local error of two slices, and the error with shift and turn, RMS an axis, um."""
+    """Return the error of two slices without and with shift and rotation, RMS an axis, um."""
     tiles = slice_tiles(run, truth, other)
     if tiles is None or slice_tiles(run, truth, one) is None:
         return None

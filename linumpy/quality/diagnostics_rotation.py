@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RegistrationDrift:
-    """How registered slices turn and wander.
+    """Rotation and drift of registered slices.
 
     Attributes
     ----------
     rotation_threshold_deg
-        Turn, whatever its sign, from which a slice is named.
+        Rotation, whatever its sign, from which a slice is named.
     slices
         ``slice_id, rotation_deg, offset_um (z, axis 1, axis 2)``.
     rotation_deg_per_slice, offset_um_per_slice
         Drift: median slope over all pairs of slices, which single odd slices do not bend.
     rotation_rms_deg, offset_rms_um
-        What is left of the turns, and of the offsets along z, axis 1 and axis 2, after it.
+        What is left of the rotations, and of the offsets along z, axis 1 and axis 2, after it.
     turned_slices
         Slices beyond the threshold.
     rejected_pairs
@@ -60,7 +60,7 @@ def analyze_registration_transforms(
     registration
         Content of ``register_slices.json``.
     rotation_threshold_deg
-        Turn from which a slice is named.
+        Rotation from which a slice is named.
 
     Raises
     ------
@@ -131,7 +131,7 @@ class StageGeometry:
     slices
         ``slice_id, rotation_deg, shear_deg, scale (axis 1, axis 2), n_pairs`` (accepted ones).
     rotation_deg, shear_deg, scale
-        Median over the slices. Positive rotation turns axis 1 towards axis 2; the shear is what
+        Median over the slices. Positive from axis 1 towards axis 2; the shear is what
         the axes' angle lacks of 90°; a scale above 1 means that the stage moves further than it
         says.
     rotation_spread_deg, shear_spread_deg
@@ -147,7 +147,7 @@ class StageGeometry:
 
 
 def stage_angles(affine: Sequence[Sequence[float]]) -> tuple[float, float, float, float]:
-    """Split the stage's linear correction (2 × 2) into turn, shear and scales.
+    """Split the stage's linear correction (2 × 2) into rotation, shear and scales.
 
     Returns
     -------
@@ -209,7 +209,7 @@ def analyze_acquisition_rotation(
 
 
 def drift_figure(drift: RegistrationDrift) -> Figure:
-    """Draw turn and offset of every slice, and the drift in them."""
+    """Draw rotation and offset of every slice, and the drift in them."""
     from linumpy.core.style import (
         BLUE,
         GREEN,
@@ -235,7 +235,7 @@ def drift_figure(drift: RegistrationDrift) -> Figure:
             top.axhline(sign * limit, color=VERMILION, linewidth=0.8, linestyle=":")
     dress(
         top,
-        title=f"Turn of slices: drift {drift.rotation_deg_per_slice:+.3f}° a slice, "
+        title=f"Rotation of slices: drift {drift.rotation_deg_per_slice:+.3f}° a slice, "
         f"RMS {drift.rotation_rms_deg:.2f}° about it",
         ylabel="degrees",
     )
@@ -268,7 +268,7 @@ def _draw_trend(axes: Any, ids: np.ndarray, values: np.ndarray, slope: float, co
 
 
 def stage_figure(stage: StageGeometry) -> Figure:
-    """Draw turn and shear of the stage, and its scales, over the slices."""
+    """Draw rotation and shear of the stage, and its scales, over the slices."""
     from linumpy.core.style import BLUE, GREEN, ORANGE, dress, legend, new_figure, whole_ticks
 
     figure = new_figure(9.0, 5.0)
@@ -281,7 +281,7 @@ def stage_figure(stage: StageGeometry) -> Figure:
         )  # fmt: skip
     dress(
         top,
-        title=f"Stage in the pictures: turned by {stage.rotation_deg:+.3f}°, axes "
+        title=f"Stage against images: rotated by {stage.rotation_deg:+.3f}°, axes "
         f"{stage.shear_deg:+.3f}° off square",
         ylabel="degrees",
     )

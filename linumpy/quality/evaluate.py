@@ -88,7 +88,7 @@ def evaluate(
 
     Returns
     -------
-    Figures by name. One that cannot be measured has no value and says why.
+    Metrics by name. One that cannot be measured has no value and says why.
 
     Raises
     ------

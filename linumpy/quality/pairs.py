@@ -30,7 +30,7 @@ class PairError:
     centre_px
         Error at the middle of the tiles, along axis 1 and axis 2.
     rotation_deg
-        Error of the turn.
+        Error of the rotation.
     """
 
     confidence: float

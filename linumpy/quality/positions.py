@@ -1,8 +1,8 @@
 """Accuracy of tile and slice positions.
 
 A run determines positions up to what no data constrain: one translation a connected
-component of tiles, one translation and one turn for the whole brain. Those are removed before
-errors are counted. Tiles are compared in the frame of their slice, which may be turned.
+component of tiles, one translation and one rotation for the whole brain. Those are removed before
+errors are counted. Tiles are compared in the frame of their slice, which may be rotated.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
 def slice_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``slice_xy_px``, ``slice_z_voxel``, ``slice_rotation_deg`` and ``slice_drift_px``.
 
-    The first two are the worst slice's, relative to the reference. The turn is an RMS over
+    The first two are the worst slice's, relative to the reference. The rotation is an RMS over
     slices, relative to the reference; drift the RMS of positions over slices after removing
     their mean. Slices that the run left out of the brain do not count.
     """

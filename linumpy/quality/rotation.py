@@ -18,11 +18,11 @@ class BlockFrame:
     Attributes
     ----------
     shift_um
-        z, axis 1, axis 2: what is added after the turn.
+        z, axis 1, axis 2: what is added after the rotation.
     rotation_deg
-        Turn about the pivot, positive from axis 1 towards axis 2.
+        Rotation about the pivot, positive from axis 1 towards axis 2.
     pivot_um
-        Common position that the turn leaves alone.
+        Common position that the rotation leaves alone.
     """
 
     shift_um: tuple[float, float, float]
@@ -99,7 +99,7 @@ def slice_tiles(run: Run, truth: Truth, slice_id: int) -> SliceTiles | None:
 
 
 def lateral_frame(run: Run, truth: Truth) -> BlockFrame | None:
-    """Find turn and shift between brain and block from the reference slice; z is left 0."""
+    """Find rotation and shift between brain and block from the reference slice; z is left 0."""
     registration = run.slice_registration
     if registration is None:
         return None
@@ -133,7 +133,7 @@ def slice_xy_errors(run: Run, truth: Truth) -> dict[int, np.ndarray]:
 
 
 def rotation_errors(run: Run, truth: Truth) -> dict[int, float]:
-    """Return, by slice id, the turn against the reference slice minus the true one, degrees."""
+    """Return, by slice id, the rotation against the reference slice minus the true one, degrees."""
     registration = run.slice_registration
     if registration is None or registration.reference_id not in truth.slices:
         return {}
@@ -149,7 +149,7 @@ def rotation_errors(run: Run, truth: Truth) -> dict[int, float]:
 def turn_volume(
     volume: np.ndarray, share: np.ndarray, rotation_deg: float, centre_px: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Turn averages and the shares that they rest on about a point of their planes.
+    """Rotate averages, and the shares of voxels behind them, about a point of their planes.
 
     Parameters
     ----------

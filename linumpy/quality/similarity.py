@@ -175,7 +175,7 @@ def compare_planes(
 ) -> Similarity | None:
     """Compare planes of two slices that show the same tissue, where they match best.
 
-    A stage that is off and a slice that has turned must not pass for a bad image: planes are
+    A stage that is off and a slice that has rotated must not pass for a bad image: planes are
     moved onto each other as a whole, then patch by patch.
 
     Parameters
@@ -252,7 +252,7 @@ def _whole_shift(first: Array, second: Array, reach_px: int) -> tuple[int, int] 
 def match_peak(first: Array, second: Array, reach_px: int) -> Peak | None:
     """Return the best match of planes as a whole, in pixels `COARSE_FACTOR` times as large.
 
-    Coarse pixels forgive a turn by some degrees, and patches find what is left.
+    Coarse pixels forgive a rotation by some degrees, and patches find what is left.
 
     Parameters
     ----------

@@ -109,11 +109,11 @@ class TruthSlice:
         Optical depth, from the centre of detector sample 0, at which that face appears.
     offset_um, rotation_deg, pivot_um
         Where the slice truly lies: a point p of its own frame (the stage, with the jitter of
-        tiles) is at R(rotation_deg)·(p - pivot_um) + pivot_um + offset_um in the block, R turning
+        tiles) is at R(rotation_deg)·(p - pivot_um) + pivot_um + offset_um in the block, R rotating
         axis 1 towards axis 2.
     corner_um
         Block position of each present tile's low corner edge, by (ix, iy). The tile's sides are
-        turned with its slice.
+        rotated with its slice.
     stage_mm
         Stage position written in its info.txt, by (ix, iy).
     tilt_um
@@ -126,7 +126,7 @@ class TruthSlice:
         Tiles imaged with little light, as (ix, iy).
     deformation
         How far the tissue seen at each block position lies from there, µm: one map an axis, or
-        None. It holds no shift and no turn over the mosaic.
+        None. It holds no shift and no rotation over the mosaic.
     artefacts
         What lies in the light's way.
     bad

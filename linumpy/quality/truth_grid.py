@@ -43,7 +43,7 @@ class TruthSlab:
 
 
 def block_frame(run: Run, truth: Truth) -> BlockFrame:
-    """Find the one turn and translation between brain and block from the reference slice.
+    """Find the one rotation and translation between brain and block from the reference slice.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def block_frame(run: Run, truth: Truth) -> BlockFrame:
 def on_truth_grid(
     image: Any, frame: BlockFrame, clean: Any, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Average planes of a run's volume over voxels of the truth's grid, and turn them onto it.
+    """Average planes of a run's volume over voxels of the truth's grid, and rotate them onto it.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def on_truth_grid(
     ]
     valid = None if image.valid is None else image.valid[first:last]
     found = average_volume(image.array[first:last], valid, weights)
-    # What the frame turns about lies, once shifted, at this pixel of the grid.
+    # What the frame rotates about lies, once shifted, at this pixel of the grid.
     pivot = np.add(frame.pivot_um, frame.shift_um[1:])
     pivot_px = (pivot - out_corner[1:]) / clean.voxel_um[1:] - 0.5
     return turn_volume(*found, frame.rotation_deg, pivot_px)

@@ -354,7 +354,7 @@ def _atlas_section(run: Run) -> dict[str, Any] | None:
             "Atlas": model["atlas"],
             "The brain's axes (z, axis 1, axis 2) point to": model["orientation"]
             + (" (mirrored)" if model["mirrored"] else ""),
-            "Turned beyond that": f"{model['tilt_deg']:.1f}°",
+            "Rotated beyond that": f"{model['tilt_deg']:.1f}°",
             "Size in the atlas over size": " × ".join(f"{s:.3f}" for s in model["scale"]),
             "Mutual information": f"{model['likeness']:.3f}",
             "Next best orientation less alike by": "not tried"

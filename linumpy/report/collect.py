@@ -37,7 +37,7 @@ class SliceRecord:
     tilt_um
         Fall of the cut face across the slice.
     offset_um, rotation_deg
-        Registered offset (z, axis 1, axis 2), and turn.
+        Registered offset (z, axis 1, axis 2), and rotation.
     quality
         Score from 0 to 1 beside its neighbours.
     rehomed
@@ -281,7 +281,7 @@ def _score(text: str | None) -> float | None:
 
 
 def _previews(folder: Path) -> dict[int, Path]:
-    """Return pictures of slices by slice id."""
+    """Return images of slices by slice id."""
     return numbered(folder, r"slice_z(\d+)\.png")
 
 

@@ -6,7 +6,7 @@ LABELS = {
     "tile_positions_px": ("Tile positions, RMS an axis", "tiles"),
     "slice_xy_px": ("Slice positions across, worst slice", "slices"),
     "slice_z_voxel": ("Slice positions in depth, worst slice", "slices"),
-    "slice_rotation_deg": ("Turn of slices, RMS", "slices"),
+    "slice_rotation_deg": ("Rotation of slices, RMS", "slices"),
     "slice_drift_px": ("Drift of slices, RMS about their mean", "slices"),
     "pair_confidence_auc": ("Confidence of slice pairs, area under the ROC curve", "pairs"),
     "interface_surface_voxel": ("Surface of the cut face, RMS", "cells"),
@@ -37,5 +37,5 @@ def label(name: str) -> str:
 
 
 def counted(name: str) -> str:
-    """Return what a figure counts, or nothing."""
+    """Return what a metric counts, or nothing."""
     return LABELS.get(name, ("", ""))[1]

@@ -1,4 +1,4 @@
-"""Figures of the operator's page: the tile map of a slice, and figures over slices with limits."""
+"""Figures of the operator's page: tile map of a slice, and metrics over slices with limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"x(\d+)_y(\d+)")
 
 @dataclass(frozen=True)
 class _Measure:
-    """A figure of tiles, the values at the ends of its colours, and its limit."""
+    """A metric of tiles, the values at the ends of its colours, and its limit."""
 
     name: str
     title: str
@@ -52,7 +52,7 @@ def _measures() -> tuple[_Measure, ...]:
 
 
 def tile_maps(tiles: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a map of cells for each figure of tiles.
+    """Return a map of cells for each metric of tiles.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def tile_maps(tiles: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     Returns
     -------
-    Per figure ``title``, ``note``, ``rows``, ``columns`` and ``cells``, one a place of the grid
+    Per metric ``title``, ``note``, ``rows``, ``columns`` and ``cells``, one a place of the grid
     with ``row``, ``column``, ``fill``, ``ink``, ``text``, ``title`` and ``bad``.
     """
     if not tiles:
@@ -137,7 +137,7 @@ def _indices(name: str) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class History:
-    """A figure over slices, and the limits from which on a verdict is look or stop.
+    """A metric over slices, and the limits from which on a verdict is look or stop.
 
     Attributes
     ----------

@@ -76,7 +76,7 @@ def edges(view: View) -> dict[str, str]:
 
 
 def stored_picture(path: Path) -> Any:
-    """Return a preview as a Pillow picture.
+    """Return a preview as a Pillow image.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def stored_picture(path: Path) -> Any:
     except Pillow.DecompressionBombError:
         raise InputError(f"{path}: too many pixels, expected at most {_MOST_PIXELS}") from None
     except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a picture ({error})") from error
+        raise InputError(f"{path}: cannot be read as an image ({error})") from error
     raise InputError(f"{path}: {n_pixels} pixels, expected at most {_MOST_PIXELS}")
 
 

@@ -359,7 +359,7 @@ def _draw_displacements(axes: Axes, registration: TileRegistration) -> None:
 
 
 def _stage_arrows(axes: Axes, stage_to_array: str) -> None:
-    """Draw the stage's axes at the picture's low left, where they point in the picture."""
+    """Draw the stage's axes at the image's low left, where they point in the image."""
     parts = [part.strip() for part in stage_to_array.split(",")]
     directions = ((0.0, -1.0), (1.0, 0.0))
     for part, direction in zip(parts, directions, strict=True):
@@ -404,7 +404,7 @@ def _rectangle(corner: np.ndarray, size: np.ndarray, colour: str) -> Rectangle:
 
 
 def _lay_like_pictures(axes: Axes, centres: np.ndarray, fov: np.ndarray) -> None:
-    """Let axis 1 run down and axis 2 to the right, as in every picture of the report."""
+    """Let axis 1 run down and axis 2 to the right, as in every figure of the report."""
     axes.set_aspect("equal")
     if len(centres):
         low, high = (

@@ -48,7 +48,7 @@ class QualityParams(FaceParams):
 
 @dataclass(frozen=True)
 class RotationDiagnosticParams:
-    """Parameters of the look at how slices turn."""
+    """Parameters of the diagnosis of slices' rotations."""
 
     rotation_threshold_deg: float = param(
         2.0,

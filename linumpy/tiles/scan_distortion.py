@@ -8,7 +8,7 @@ measures D + d(x − D) − d(x). Two things determine d from that:
 - What all strips have in common looks like a stage whose scale is off in one direction. Stages are
   the better rulers: screw and linear-motor stages are specified to some 0.01 to 0.1 % of their
   travel, in both directions alike, a galvanometer's scan to 0.1 to some percent of its field, worst
-  at its turning points. A wrong pixel size, or a stage turned against the scan, changes both
+  at its turning points. A wrong pixel size, or a stage rotated against the scan, changes both
   directions alike. So the slow axis says what scale there is, and what the fast axis differs from
   it by is distortion.
 

@@ -104,7 +104,7 @@ def test_slices_that_may_only_shift_are_not_turned(xp):
     limited = register_pair(
         *pair, VOXEL_UM, STEP * 10.0, RegisterParams(first_plane=1, max_rotation_deg=0.2)
     )
-    assert limited.reason == "turned as far as is allowed"
+    assert limited.reason == "rotated as far as is allowed"
 
 
 def test_turned_slices_are_solved_together(xp):

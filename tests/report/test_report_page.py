@@ -93,7 +93,7 @@ def test_everything_is_told(source: str) -> None:
         "focus 260 µm below the top of what is imaged, Rayleigh length 400 µm",
         "tissue attenuates 1.88 per mm",
         "bias field: two pass; the fields span 0.80 to 1.25",
-        "The brain's axes (z, axis 1, axis 2) point to PRS Turned beyond that 3.2°",
+        "The brain's axes (z, axis 1, axis 2) point to PRS Rotated beyond that 3.2°",
         "· quality 0.93",
         "z00 yes 0.93",
         "z05 no data gap: low overlap ncc",

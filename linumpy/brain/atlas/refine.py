@@ -1,6 +1,6 @@
 """Refine the alignment of a brain to an atlas with SimpleITK, coarse to fine.
 
-Lengths are in units of the brain's radius, so that a turn by one radian, a stretch by one and a
+Lengths are in units of the brain's radius, so that a rotation by one radian, a stretch by one and a
 shift by one move its border alike, and one step length serves all parameters.
 
 The brain is the fixed image: each way of lying is judged on the same voxels, and where the atlas
@@ -104,7 +104,7 @@ def refine(brain: Volume, atlas: Volume, start: np.ndarray, settings: RefineSett
 
 
 def _approach(method: Any, iterations: int, voxel: float, n: int) -> None:
-    """Go down in steps that shrink at every turn: from a few voxels off to near the place."""
+    """Descend in steps that shrink each time, from a few voxels off to near the optimum."""
     method.SetOptimizerAsRegularStepGradientDescent(
         learningRate=_FIRST_STEP_VOXELS * voxel,
         minStep=_LAST_STEP_VOXELS * voxel,

@@ -114,7 +114,7 @@ class _Frame:
         self, brain: Volume, code: str, scale: float, rotation: np.ndarray
     ) -> Candidate | None:
         """Return the best place of a brain in one orientation and size."""
-        # Grid axes of the atlas, brain turned into them, its own corner at their origin.
+        # Grid axes of the atlas, brain rotated into them, its own corner at their origin.
         linear = scale * (self.rotation.T @ rotation)
         corners = np.array(
             [[*np.array(c) * (np.array(brain.data.shape) - 1), 1] for c in np.ndindex(2, 2, 2)]
@@ -133,7 +133,7 @@ class _Frame:
         score, shift = self.correlate(turned)
         if shift is None:
             return None
-        # Voxel 0 of the turned brain lies at voxel `shift` of the atlas.
+        # Voxel 0 of the rotated brain lies at voxel `shift` of the atlas.
         matrix = np.eye(4)
         matrix[:3, :3] = self.rotation @ linear
         target = (self.atlas.index_to_um @ [*shift, 1.0])[:3]

@@ -117,7 +117,7 @@ def principal_scales(matrix: np.ndarray) -> tuple[float, float, float]:
 
 
 def tilt_deg(matrix: np.ndarray, axes: np.ndarray) -> float:
-    """Return by how many degrees a transform turns beyond the exchange of axes `axes` (3 × 3)."""
+    """Return by how many degrees a transform rotates beyond the exchange of axes `axes` (3 × 3)."""
     u, _, v = np.linalg.svd(np.asarray(matrix)[:3, :3])
     turned = u @ v @ axes.T
     return float(np.degrees(np.arccos(np.clip((np.trace(turned) - 1) / 2, -1, 1))))

@@ -211,7 +211,7 @@ class Fields:
                 continue
             planes = slice(int(there[0]), int(there[-1]) + 1)
             lateral = like(coefficients.astype(np.float32), like_array)
-            # Each turn takes the first lateral axis away and puts its places at the end.
+            # Each round removes the first lateral axis and puts its places at the end.
             for axis in (1, 2):
                 n, spans = self.cell_shape[axis], coefficients.shape[axis] - DEGREE
                 matrix = _at_cells(places[axis], n, spans)

@@ -174,7 +174,7 @@ def _find_way(
             way = register_affine(upper, lower, params.metric, params.max_iterations, first_step_px)
             affine_power(way, 0.5)
         except (RuntimeError, ValueError) as error:
-            # A first step that is too long can turn small planes over: a shorter one may not.
+            # A first step that is too long can flip small planes: a shorter one may not.
             failure = MIRRORED if isinstance(error, ValueError) else REGISTRATION_FAILED
         else:
             failure = ""

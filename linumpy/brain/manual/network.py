@@ -134,7 +134,7 @@ def _solve(
 
 
 def _unknowns(maps: Sequence[np.ndarray], pivot: np.ndarray) -> np.ndarray:
-    """Return offsets and turns of maps on one scale, shape (n, 3)."""
+    """Return offsets and rotations of maps on one scale, shape (n, 3)."""
     poses = [pose_of(matrix, pivot) for matrix in maps]
     return np.array([[*offset, rotation * _DEGREES_AS_UM] for rotation, offset in poses])
 

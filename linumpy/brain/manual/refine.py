@@ -103,7 +103,7 @@ def refine_transform(
     ):
         return None
     # What the moving slice, as seen from the fixed one, shows at q, the fixed one shows at q
-    # turned about the window's middle and displaced.
+    # rotated about the window's middle and displaced.
     centre = np.array([w.start for w in window]) + middle_px(first.shape)
     near = planar(np.eye(2), peak.displacement_px) @ turn_about(fit.rotation_deg, centre)
     pixels = by_hand @ np.linalg.inv(near)

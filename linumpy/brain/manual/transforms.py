@@ -28,7 +28,7 @@ _PROBE_UM = 1000.0
 def write_transform(
     path: Path, matrix: np.ndarray, centre_um: Sequence[float], *, overwrite: bool = False
 ) -> None:
-    """Write a rigid planar map as an ITK Euler transform in 3D that turns about z.
+    """Write a rigid planar map as an ITK Euler transform in 3D that rotates about z.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def write_transform(
 def read_transform(path: Path) -> np.ndarray:
     """Read an ITK transform as a rigid planar map.
 
-    Any linear transform in 2D or 3D is taken that turns about z and shifts in the plane.
+    Any linear transform in 2D or 3D is taken that rotates about z and shifts in the plane.
 
     Returns
     -------
