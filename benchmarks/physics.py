@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -226,7 +226,7 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
         "only": only,
         "geometry": geometry,
         "device": args.device,
-        "version": _version(),
+        "version": version(),
     }
 
 
@@ -234,14 +234,15 @@ def _seeds(args: argparse.Namespace) -> list[int]:
     return args.seeds or [random.SystemRandom().randrange(1, 10**6) for _ in range(args.count)]
 
 
-def _version() -> str:
+def version() -> str:
+    """Return what git calls the code, or the release without git."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        from importlib.metadata import version
+        from importlib import metadata
 
-        return version("linumpy")
+        return metadata.version("linumpy")
 
 
 def run_all(args: argparse.Namespace) -> None:
@@ -263,7 +264,7 @@ def run_all(args: argparse.Namespace) -> None:
     ]  # fmt: skip
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, "1")
-    for number, result in enumerate(_results(tasks, args.jobs), len(done) + 1):
+    for number, result in enumerate(results_of(one_physics, tasks, args.jobs), len(done) + 1):
         append(args.record, result)
         only = f" {'+'.join(result['only'])}" if result["only"] else ""
         failure = f"  FAILED {result['error']}" if "error" in result else ""
@@ -275,15 +276,19 @@ def run_all(args: argparse.Namespace) -> None:
     print(physics_table.show(*read_record(args.record)))
 
 
-def _results(tasks: Sequence[Mapping[str, Any]], jobs: int) -> Iterator[dict[str, Any]]:
-    """Yield results as they come, of at most `jobs` processes."""
+def results_of(
+    make: Callable[[Mapping[str, Any]], dict[str, Any]],
+    tasks: Sequence[Mapping[str, Any]],
+    jobs: int,
+) -> Iterator[dict[str, Any]]:
+    """Yield results of tasks as they come, of at most `jobs` processes."""
     if jobs == 1:
-        yield from map(one_physics, tasks)
+        yield from map(make, tasks)
         return
     # Spawned: a process that has used a GPU must not be forked.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        pending: set[Future[dict[str, Any]]] = {pool.submit(one_physics, t) for t in tasks}
+        pending: set[Future[dict[str, Any]]] = {pool.submit(make, t) for t in tasks}
         while pending:
             finished, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in finished:
@@ -298,7 +303,7 @@ def run_whole(args: argparse.Namespace) -> None:
         header, done = read_record(record)
     else:
         seeds = _seeds(args)
-        header, done = {"seeds": seeds, "only": [None] * len(seeds), "version": _version()}, []
+        header, done = {"seeds": seeds, "only": [None] * len(seeds), "version": version()}, []
         append(record, header)
     print(f"seeds: {' '.join(map(str, header['seeds']))}", flush=True)
     for seed in header["seeds"]:

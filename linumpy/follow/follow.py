@@ -14,7 +14,7 @@ from linumpy.follow.hook import run_hook
 from linumpy.follow.judge import Judge
 from linumpy.follow.state import STOP_NAME, Record
 from linumpy.follow.verdict import Verdict
-from linumpy.follow.watch import Watcher
+from linumpy.follow.watch import Progress, Watcher
 
 logger = logging.getLogger("linumpy")
 
@@ -93,12 +93,16 @@ def follow(
                 if found is None:
                     break
                 last_id = watcher.last_id()
+                record.tell_progress(
+                    Progress(slice_id, len(found.tiles), len(found.tiles)), is_judging=True
+                )
                 reasons, figures = judge.judge(found, record.lines, last_id)
                 n_tiles = len(found.tiles)
                 since = clock() - found.last_change_s
                 verdict = Verdict(slice_id, reasons, n_tiles, since, figures)
                 line = record.add(verdict)
                 watcher.done(slice_id)
+                record.tell_progress(watcher.progress(clock()))
                 tell(verdict)
                 # A command may wait for a person, who looks at the brain meanwhile.
                 with ThreadPoolExecutor(1) as beside:
@@ -115,5 +119,6 @@ def follow(
                 return END
             if clock() - (watcher.changed_s or 0.0) >= options.idle_s:
                 return IDLE
+            record.tell_progress(watcher.progress(clock()))
             sleep(options.poll_s)
             watcher.poll(clock())

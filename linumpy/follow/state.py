@@ -5,14 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.follow.verdict import Verdict
+from linumpy.follow.watch import Progress
+from linumpy.store.atomic import write_json
 
 VERDICTS_NAME = "verdicts.jsonl"
 STOP_NAME = "STOP"
+NOW_NAME = "now.json"
 _LOCK_NAME = ".follow.lock"
 
 
@@ -44,6 +49,7 @@ class Record:
                 f"{folder}: another linum_follow.py writes here; expected one a folder"
             ) from None
         self._path = folder / VERDICTS_NAME
+        self._told: dict[str, Any] | None = {}
         data = self._path.read_bytes() if self._path.exists() else b""
         whole = whole_lines(data)
         if (n_bytes := sum(map(len, whole))) != len(data):
@@ -74,6 +80,17 @@ class Record:
     def stop_asked(self) -> bool:
         """Whether somebody put a file ``STOP`` into the folder."""
         return (self.folder / STOP_NAME).exists()
+
+    def tell_progress(self, progress: Progress | None, *, is_judging: bool = False) -> None:
+        """Keep ``now.json`` up to date, which the page reads; a failure hinders no verdict."""
+        told = None if progress is None else {**asdict(progress), "is_judging": is_judging}
+        if told == self._told:
+            return
+        self._told = told
+        try:
+            write_json(self.folder / NOW_NAME, told)
+        except OSError as error:
+            logger.debug("%s: not written (%s)", self.folder / NOW_NAME, error)
 
     def add(self, verdict: Verdict) -> dict[str, Any]:
         """Append a verdict in one write that has reached the disk on return."""

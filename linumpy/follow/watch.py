@@ -87,6 +87,15 @@ class FinishedSlice:
     end_s: float
 
 
+@dataclass(frozen=True)
+class Progress:
+    """A slice under way: tiles that are complete, and that are expected where anything tells."""
+
+    slice_id: int
+    n_tiles: int
+    n_expected: int | None
+
+
 class Watcher:
     """Looks at a raw folder again and again.
 
@@ -183,7 +192,7 @@ class Watcher:
         tiles = self._seen[slice_id]
         complete = {key for key, seen in tiles.items() if self._is_complete(seen, now_s)}
         grid = self._grid_before(slice_id)
-        count = self._count(tiles) or (len(grid.keys) if grid else None) or self._tiles_per_slice
+        count = self._expected(slice_id)
         is_later = any(other > slice_id for other in self._seen)
         is_quiet = self.changed_s is not None and now_s - self.changed_s >= self._quiet_s
         all_there = count is not None and len(complete) >= count
@@ -206,6 +215,14 @@ class Watcher:
             *_written_s(tiles.values()),
         )
 
+    def progress(self, now_s: float) -> Progress | None:
+        """Return how far the last slice is that is not done; None without one."""
+        if not self.slice_ids:
+            return None
+        slice_id = self.slice_ids[-1]
+        complete = sum(self._is_complete(s, now_s) for s in self._seen[slice_id].values())
+        return Progress(slice_id, complete, self._expected(slice_id))
+
     def done(self, slice_id: int) -> None:
         """Look at a slice no more; its grid serves the next one."""
         self._done.add(slice_id)
@@ -222,6 +239,12 @@ class Watcher:
 
     def _grid_before(self, slice_id: int) -> _Grid | None:
         return self._grid[1] if self._grid and self._grid[0] < slice_id else None
+
+    def _expected(self, slice_id: int) -> int | None:
+        """Return how many tiles a slice has, as far as anything tells."""
+        grid = self._grid_before(slice_id)
+        told = self._count(self._seen[slice_id])
+        return told or (len(grid.keys) if grid else None) or self._tiles_per_slice
 
     def _count(self, tiles: Mapping[Key, _Seen]) -> int | None:
         try:

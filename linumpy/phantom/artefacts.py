@@ -89,36 +89,38 @@ def slice_artefacts(params: PhantomParams, seed: int, slice_id: int) -> tuple[Ar
         rng = generator(make_key(seed, Stream.ARTEFACT, slice_id, number))
         for _ in range(int(rng.poisson(mean))):
             centre = rng.random(2) * params.mosaic_um
-            place = (float(centre[0]), float(centre[1]))
-            if kind == "debris":
-                artefact = Artefact(
-                    kind,
-                    place,
-                    rng.uniform(*_DEBRIS_RADIUS_UM),
-                    amplitude=rng.uniform(*DEBRIS_AMPLITUDE),
-                    transmission=rng.uniform(*DEBRIS_TRANSMISSION),
-                )
-            elif kind == "bubble":
-                artefact = Artefact(
-                    kind,
-                    place,
-                    rng.uniform(*_BUBBLE_RADIUS_UM),
-                    amplitude=BUBBLE_AMPLITUDE,
-                    transmission=BUBBLE_TRANSMISSION,
-                    height_share=rng.uniform(0.2, 0.9),
-                )
-            else:
-                length = rng.uniform(*_TEAR_LENGTH_UM)
-                artefact = Artefact(
-                    kind,
-                    place,
-                    rng.uniform(*_TEAR_WIDTH_UM) / 2,
-                    angle_deg=rng.uniform(0, 180),
-                    length_um=length,
-                    bend_um=rng.uniform(-0.2, 0.2) * length,
-                )
-            found.append(artefact)
+            found.append(draw_artefact(kind, (float(centre[0]), float(centre[1])), rng))
     return tuple(found)
+
+
+def draw_artefact(kind: str, place: tuple[float, float], rng: np.random.Generator) -> Artefact:
+    """Draw debris, a bubble or a tear with its centre at a block position."""
+    if kind == "debris":
+        return Artefact(
+            kind,
+            place,
+            rng.uniform(*_DEBRIS_RADIUS_UM),
+            amplitude=rng.uniform(*DEBRIS_AMPLITUDE),
+            transmission=rng.uniform(*DEBRIS_TRANSMISSION),
+        )
+    if kind == "bubble":
+        return Artefact(
+            kind,
+            place,
+            rng.uniform(*_BUBBLE_RADIUS_UM),
+            amplitude=BUBBLE_AMPLITUDE,
+            transmission=BUBBLE_TRANSMISSION,
+            height_share=rng.uniform(0.2, 0.9),
+        )
+    length = rng.uniform(*_TEAR_LENGTH_UM)
+    return Artefact(
+        kind,
+        place,
+        rng.uniform(*_TEAR_WIDTH_UM) / 2,
+        angle_deg=rng.uniform(0, 180),
+        length_um=length,
+        bend_um=rng.uniform(-0.2, 0.2) * length,
+    )
 
 
 def disturb(

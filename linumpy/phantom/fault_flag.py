@@ -12,6 +12,7 @@ from linumpy.core.errors import InputError
 from linumpy.phantom.params import PhantomParams
 
 if TYPE_CHECKING:
+    from linumpy.phantom.artefacts import Artefact
     from linumpy.phantom.cutting import SlicePlan, TilePlan
 
 TILE_KINDS = ("defocus", "dead_tile", "dark_tile", "tile_short", "missing_tile", "debris", "bubble")
@@ -19,15 +20,53 @@ SLICE_KINDS = (
     "galvo_drift", "stage_glitch", "missed_cut", "double_cut", "wedge", "border", "slow_scan"
 )  # fmt: skip
 KINDS = (*TILE_KINDS, *SLICE_KINDS)
+STRENGTHS = {
+    "defocus": 1.5,
+    "dead_tile": 0.0,
+    "dark_tile": 0.05,
+    "tile_short": 0.6,
+    "galvo_drift": 1.5,
+    "stage_glitch": 1.2,
+    "missed_cut": 0.0,
+    "double_cut": 2.0,
+    "wedge": 0.8,
+    "border": 0.5,
+    "slow_scan": 3.0,
+}
+"""How strong faults are where nothing else is said: Rayleigh lengths that the focus lies deeper;
+0 for zeros, 1 for the noise of the detector; amplitude over that of other tiles; share of the
+samples; fly-back widths from the first tile to the last; mm; intervals that the knife took (twice);
+fall across the mosaic over the gap; share of the mosaic that it lies beside its place; times as
+long."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault; `tile` (ix, iy) for those of a tile."""
+    """One fault.
+
+    Attributes
+    ----------
+    tile
+        (ix, iy) for those of a tile; None for all tiles of the slice.
+    strength
+        In the unit of `STRENGTHS`, which is taken where it is None.
+    angle_deg
+        Direction of a glitch, a wedge and a mosaic beside its place, from axis 1 towards axis 2.
+    artefact
+        Debris or bubble; None for a large one in the middle of the tile.
+    """
 
     kind: str
     slice_id: int
     tile: tuple[int, int] | None = None
+    strength: float | None = None
+    angle_deg: float = 0.0
+    artefact: Artefact | None = None
+
+    @property
+    def value(self) -> float:
+        """Strength, in the unit of `STRENGTHS`; 0 of kinds that have none."""
+        return STRENGTHS.get(self.kind, 0.0) if self.strength is None else self.strength
 
     def is_at(self, slice_plan: SlicePlan, tile: TilePlan) -> bool:
         """Whether a tile of a slice has it."""

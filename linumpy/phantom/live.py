@@ -6,24 +6,19 @@ import json
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from linumpy.core.errors import InputError
 from linumpy.phantom.anatomy import Template
 from linumpy.phantom.cutting import SlicePlan, TilePlan
-from linumpy.phantom.faults import (
-    SHORT_SHARE,
-    SLOW_FACTOR,
-    Fault,
-    params_with,
-    plans_with,
-    scene_of_tile,
-)
+from linumpy.phantom.fault_flag import TILE_KINDS, Fault
+from linumpy.phantom.faults import params_with, plans_with, scene_of_tile
 from linumpy.phantom.params import PhantomParams
 from linumpy.phantom.simulate import (
     info_text,
@@ -51,14 +46,27 @@ def write_live(
     params: PhantomParams,
     seed: int = 0,
     *,
+    sleep: Callable[[float], object] = time.sleep,
+    **options: Any,
+) -> Path:
+    """Write what `live_files` does, with its options, and wait between files; return the folder."""
+    for seconds, _ in live_files(Path(output), params, seed, **options):
+        sleep(seconds)
+    return Path(output)
+
+
+def live_files(
+    output: Path,
+    params: PhantomParams,
+    seed: int = 0,
+    *,
     speed: float,
     faults: Sequence[Fault] = (),
     headers_last: bool = False,
     overwrite: bool = False,
     threads: int = 2,
     template: Template | None = None,
-    sleep: Callable[[float], object] = time.sleep,
-) -> Path:
+) -> Iterator[tuple[float, Path | None]]:
     """Write OUTPUT/truth, then OUTPUT/raw tile by tile, each file growing while it is written.
 
     Parameters
@@ -71,17 +79,14 @@ def write_live(
         Whether info.txt is written after the samples; else before them.
     template
         The brain; the MNI152 template when absent.
-    sleep
-        Waits so many seconds.
 
-    Returns
-    -------
-    Path
-        The output folder.
+    Yields
+    ------
+    seconds, path
+        Time to wait before the next step, and the file that was just written; None after a cut.
     """
     if not 0 < speed < float("inf"):
         raise InputError(f"--live {speed:g}: expected a speed above 0, such as 1")
-    output = Path(output)
     for part in ("raw", "truth"):
         refuse_existing(output / part, overwrite)
     params = params_with(params, faults)
@@ -115,32 +120,32 @@ def write_live(
             ask(1)
             if plan.slice_id != last:
                 if last is not None:
-                    sleep(CUT_S / speed)
+                    yield CUT_S / speed, None
                 last = plan.slice_id
                 write_metadata(raw, params, plan, n_tiles=len(plan.tiles))
-            slow = any(f.kind == "slow_scan" and f.is_at(plan, tile) for f in faults)
-            factor = SLOW_FACTOR if slow else 1.0
+            slow = (f.value for f in faults if f.kind == "slow_scan" and f.is_at(plan, tile))
+            factor = next(slow, 1.0)
             folder = raw / slice_folder_name(last) / "tiles" / tile_folder_name(last, tile)
             folder.mkdir(parents=True)
             header, text = folder / "info.txt", info_text(params, tile)
             if not headers_last:
                 header.write_text(text, encoding="utf-8")
-            with (folder / "image_00000.bin").open("wb", buffering=0) as stream:
+            image = folder / "image_00000.bin"
+            with image.open("wb", buffering=0) as stream:
                 for piece in np.array_split(np.frombuffer(data, np.uint8), _PIECES):
                     stream.write(piece.tobytes())
-                    sleep(factor * tile_s / _PIECES)
+                    yield factor * tile_s / _PIECES, image
             if headers_last:
                 header.write_text(text, encoding="utf-8")
-            sleep(factor * MOVE_S / speed)
-    return output
+            yield factor * MOVE_S / speed, header
 
 
 def _samples(scene: Scene, plan: SlicePlan, tile: TilePlan, faults: Sequence[Fault]) -> bytes:
     """Return the bytes of a tile's samples as its faults leave them."""
-    kinds = {f.kind for f in faults if f.is_at(plan, tile)}
+    here = {f.kind: f.value for f in faults if f.kind in TILE_KINDS and f.is_at(plan, tile)}
     p = scene.params
-    if "dead_tile" in kinds:
+    if here.get("dead_tile") == 0:
         return bytes(4 * p.nz * (p.nx + p.n_extra) * p.ny)
     slabs = image_tile(scene_of_tile(scene, plan, tile, faults), plan, tile)
     data = b"".join(slab.astype("<f4", copy=False).tobytes() for slab in slabs)
-    return data[: int(SHORT_SHARE * len(data))] if "tile_short" in kinds else data
+    return data[: int(here.get("tile_short", 1.0) * len(data))]

@@ -76,7 +76,7 @@ class PhantomParams(EffectParams):
     vignetting_corner: float = quantity(
         0.7, "amplitude at the darkest corner over that at the brightest point", above=0, high=1
     )
-    focus_um: float = quantity(260.0, "optical depth of the focus, µm", low=0)
+    focus_um: float = quantity(260.0, "optical depth of the focus, µm")
     rayleigh_um: float = quantity(400.0, "Rayleigh length of the confocal response, µm", above=0)
     psf_lateral_um: float = quantity(
         16.0, "full width at half maximum of the lateral amplitude response, µm", above=0

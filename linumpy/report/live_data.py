@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.core.log import duration
-from linumpy.follow.state import VERDICTS_NAME, whole_lines
+from linumpy.follow.state import NOW_NAME, VERDICTS_NAME, whole_lines
 from linumpy.follow.tile_map import image_name, map_name
 from linumpy.follow.verdict import LEVELS, LOOK, PASS, STOP
 from linumpy.follow.watch import last_slice_id
@@ -58,8 +58,11 @@ class LiveRun:
                 self._context = self._read(read_lines(verdicts))
                 self._stamp = stamp
             ago = None if changed is None else max(0.0, time.time() - changed[0] / 1e9)
+            now = None if is_ended else read_now(self._results / NOW_NAME)
             return self._template.render(
                 **self._context,
+                now=now,
+                time_left=_time_left(self._context, now),
                 brain=brain,
                 raw=str(self._raw.absolute()),
                 ago=None if ago is None else _ago(ago),
@@ -109,8 +112,9 @@ class LiveRun:
             "words": WORDS,
             "last_id": last_id,
             "n_left": left,
+            "slice_s": slice_s,
+            "scan_s": time_of_scan(lines),
             "slice_time": None if slice_s is None else duration(slice_s),
-            "time_left": None if None in (left, slice_s) else duration(left * slice_s),  # type: ignore[operator]
             "counts": {level: sum(x["verdict"] == level for x in lines) for level in LEVELS},
             "told": told,
             "image_version": _changed(self._results / "slices" / image_name(last["slice"]))
@@ -157,6 +161,36 @@ def time_of_slice(lines: Sequence[Mapping[str, Any]]) -> float | None:
         return None
     places, times = np.transpose(known)
     return float(max(0.0, np.median(np.diff(times) / np.diff(places))))
+
+
+def time_of_scan(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the usual time from a slice's first file to its last, s; None without any."""
+    times = [(line.get("figures") or {}).get("duration_s") for line in lines[-_STEPS:]]
+    known = [seconds for seconds in times if seconds is not None]
+    return float(np.median(known)) if known else None
+
+
+def read_now(path: Path) -> dict[str, Any] | None:
+    """Return the slice under way as ``now.json`` tells; None without one."""
+    try:
+        now = json.loads(path.read_bytes())
+        return {name: now[name] for name in ("slice_id", "n_tiles", "n_expected", "is_judging")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _time_left(context: Mapping[str, Any], now: Mapping[str, Any] | None) -> str | None:
+    """Return the time of the slices to come, what is scanned of the one under way left out."""
+    left, slice_s, scan_s = context["n_left"], context["slice_s"], context["scan_s"]
+    if left is None or slice_s is None:
+        return None
+    seconds = left * slice_s
+    is_next = now is not None and now["slice_id"] > context["last"]["slice"]
+    if left and is_next and now and now["n_tiles"] and now["n_expected"] and scan_s is not None:
+        # Its first tile is there: the cut before it is over.
+        rest = max(0.0, 1 - now["n_tiles"] / now["n_expected"])
+        seconds = (context["last_id"] - now["slice_id"]) * slice_s + rest * scan_s
+    return duration(seconds)
 
 
 def _levels(line: Mapping[str, Any]) -> dict[str, str]:

@@ -2,13 +2,15 @@
 
 import json
 import os
+from dataclasses import asdict
 
 import pytest
 
 from linumpy.core.errors import InputError
-from linumpy.follow.state import Record
+from linumpy.follow.state import NOW_NAME, Record
 from linumpy.follow.verdict import ADVICE, Reason, Verdict
-from linumpy.follow.watch import Watcher
+from linumpy.follow.watch import Progress, Watcher
+from linumpy.report.live_data import read_now
 
 INFO = (
     "Scan info\nnx: 2\nny: 3\nn_extra: 1\nwidth: 20\nheight: 30\ntop_z: 0\nbottom_z: 4\n"
@@ -104,6 +106,24 @@ def test_slice_without_its_last_tile_is_over_when_the_next_begins_or_all_is_quie
     write(tmp_path, 1, 0)
     watcher.poll(39.5)
     assert watcher.finished(0, 39.5).n_missing == 1
+
+
+def test_progress_counts_complete_tiles_of_the_slice_under_way(tmp_path):
+    watcher = Watcher(tmp_path, tiles_per_slice=3)
+    assert watcher.progress(0.0) is None
+    write(tmp_path, 0, 0)
+    write(tmp_path, 0, 1, size=WHOLE - 4)
+    watcher.poll(0.0)
+    assert watcher.progress(1.0) == Progress(0, 0, 3)
+    assert watcher.progress(2.0) == Progress(0, 1, 3)
+    watcher.done(0)
+    assert watcher.progress(2.0) is None
+    with Record(tmp_path) as record:
+        for progress, is_judging in ((Progress(1, 2, 3), False), (Progress(1, 3, 3), True)):
+            record.tell_progress(progress, is_judging=is_judging)
+            assert read_now(tmp_path / NOW_NAME) == asdict(progress) | {"is_judging": is_judging}
+        record.tell_progress(None)
+        assert read_now(tmp_path / NOW_NAME) is None
 
 
 def test_record_cuts_off_a_half_line_and_judges_nothing_twice(tmp_path):

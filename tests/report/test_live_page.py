@@ -99,6 +99,26 @@ def test_page_says_verdicts_advice_and_time_left(run: tuple[Path, Path]) -> None
     assert LiveRun(run[0], run[1] / "none").page().count("Waiting for the first slice") == 1
 
 
+def test_page_counts_the_tiles_of_the_slice_under_way(run: tuple[Path, Path]) -> None:
+    def write(**now: object) -> None:
+        told = {"slice_id": 2, "n_tiles": 3, "n_expected": 6, "is_judging": False, **now}
+        (run[1] / "now.json").write_text(json.dumps(told))
+
+    page = LiveRun(*run)
+    write()
+    # Slices 3 and 4 of 120 s each, and half of a scan of 60 s: 4.5 minutes.
+    text = page.page()
+    assert "z02, 3 of 6 tiles" in text and "3 slices, 4 min (2 min each)" in text
+    write(n_tiles=6, n_expected=None)
+    assert "z02, 6 tiles" in page.page() and "3 slices, 6 min (2 min each)" in page.page()
+    write(n_tiles=6, is_judging=True)
+    assert "z02, 6 of 6 tiles: it is judged" in page.page()
+    assert "4 min (2 min each)" in page.page()
+    assert "Under way" not in page.page(is_ended=True)
+    (run[1] / "now.json").write_text("[1]")
+    assert "Under way" not in page.page()
+
+
 @pytest.mark.parametrize(
     ("ends", "expected"),
     [
