@@ -23,7 +23,6 @@ import os
 import random
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 import traceback
