@@ -1,7 +1,7 @@
 """Run a script on some cores, and print at its end which GPUs it leased.
 
 ``LINUM_CORES`` names the cores. ``LINUM_PRETENDED_GPUS`` names GPUs that are only pretended: this
-process then leases one of them for a script that knows nothing of it.
+process then leases one of them for a script without leases.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Run an acquisition of many small slices through the pipeline on this machine.
 
-One command simulates it (``--slices``, 200 unless said otherwise), launches Nextflow, watches
+One command simulates it (``--slices``, 200 by default), launches Nextflow, watches
 memory and open files of its head while it runs, and holds the brain against what went in: every
 slice must be in it. It prints metrics, and ends with status 1 where a slice is missing or something
 grows.

@@ -13,7 +13,7 @@ record; a run that was stopped goes on where it was.
     python benchmarks/physics.py template BRAIN.npz     for machines without nilearn: run --template
     python benchmarks/physics.py whole FOLDER --count 10        whole runs through the pipeline
 
-Seeds are drawn anew for each record, and stand in its first line.
+Seeds are drawn anew for each record, and are in its first line.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ MAIN = "MainThread"
 def lanes(rows: list[list[Any]]) -> list[tuple[str, list[tuple[str, float, float]]]]:
     """Return a lane for each thread: its name, and the steps it was at, with start and stop.
 
-    Threads of a pool stand together; pools are ordered by when they begin.
+    Threads of a pool are adjacent; pools are ordered by when they begin.
 
     Parameters
     ----------

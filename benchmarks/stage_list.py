@@ -227,7 +227,7 @@ CHAINED, FUSED = "normalize_intensities_per_slice", "reconstruct_slice (fused)"
 def chosen_stages(names: str) -> list[Stage]:
     """Return the stages that a list, such as ``aip,reconstruct_slice``, asks for; all of ``all``.
 
-    A name stands for every stage that runs its script.
+    A name selects every stage that runs its script.
 
     Raises
     ------

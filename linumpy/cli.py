@@ -35,7 +35,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     def _format_usage(
         self, usage: Any, actions: Iterable[argparse.Action], groups: Any, prefix: Any
     ) -> str:
-        """Name what must be given; many options would hide it, and stand below anyway."""
+        """Name required arguments; many options would hide them, and are listed below anyway."""
         actions = list(actions)
         given = [a for a in actions if not a.option_strings or a.required]
         if usage is not None or len(actions) - len(given) <= _MANY_OPTIONS:

@@ -3,13 +3,13 @@
 ``migration.json`` holds them all. Of a flag of a script, or a parameter of the workflow, it says:
 
 ``same``
-    It is taken here, with this meaning.
+    It is accepted here, with this meaning.
 ``--name`` or ``--name=value``
-    It has this name here, and is taken under the old one too. With ``join``, its values are one.
+    It has this name here, and is accepted under the old one too. With ``join``, its values are one.
 ``$NAME``
     Its number is an environment variable here; -1 leaves that as it is.
 nothing
-    It asks for what is done anyway, and is left out.
+    It requests the default, and is dropped.
 other text
     What is done instead, and what to type. The flag is an error that says so.
 

@@ -20,7 +20,7 @@ _INTRODUCTION = """\
 # Coming from another pipeline
 
 Commands, flags and parameters of the most used pipeline of serial-section OCT, and what to type
-here. Old flags whose meaning is the same are taken, also under their old names, which `--help` does
+here. Old flags of the same meaning are accepted, also under their old names, which `--help` does
 not show. Those that mean something else, or nothing, are an error that says the same as this page.
 
 Commands with hyphens (`linum-aip`) run the script of that name (`linum_aip.py`). Where there is no

@@ -11,8 +11,8 @@ from linumpy.stage_params.gaps import AutoExcludeParams
 
 DESCRIPTION = """Exclude slices that match no other slice.
 
-A slice goes when no pair with it matches while its neighbours match each other, or when it
-stands in a run of unmatched pairs. Its row of the table says why."""
+A slice is left out when no pair with it matches while its neighbours match each other, or when it
+is in a run of unmatched pairs. Its row of the table says why."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         device=resolve(args.use_gpu, args.gpu_memory),
     )
     if not found.accepted:
-        logger.warning("not to be believed: %s", found.reason)
+        logger.warning("rejected: %s", found.reason)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from linumpy.params import add_assume_unit
 DESCRIPTION = """Suggest pipeline parameters for an acquisition, each with its reason.
 
 Reads metadata alone. Prints a table; with --output also writes JSON for Nextflow's -params-file.
-Lines in brackets are facts, a question mark stands for what must be given."""
+Lines in brackets are facts, a question mark marks what must be given."""
 
 
 def build_parser() -> argparse.ArgumentParser:

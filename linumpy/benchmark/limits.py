@@ -43,7 +43,7 @@ def chunk_table(array: Any) -> tuple[ChunkLayout, ReadPlan]:
     Raises
     ------
     UnsupportedLayout
-        When its codecs are none that our readers know.
+        When its readers do not support its codecs.
     """
     layout = array_layout(array)
     _, items, _ = selection_items(array, None)

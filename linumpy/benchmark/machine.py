@@ -73,7 +73,7 @@ def gds_state() -> tuple[bool, str]:
 
     Returns
     -------
-    Whether it can, and what stands in the way; empty if nothing does.
+    Whether it can, and the reason where it cannot.
     """
     import kvikio.cufile_driver
     import kvikio.defaults

@@ -145,7 +145,7 @@ def format_table(groups: dict[str, list[dict[str, Any]]]) -> str:
     Parameters
     ----------
     groups
-        Rows as `Row.to_json` gives them, by the heading they stand under.
+        Rows as `Row.to_json` gives them, by heading.
     """
     cells = {heading: [_cells(row) for row in rows] for heading, rows in groups.items() if rows}
     everything = [COLUMNS, *(row for rows in cells.values() for row in rows)]

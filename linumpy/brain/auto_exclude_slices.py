@@ -131,7 +131,7 @@ class _Pairs:
         self._accepted = {
             (p["fixed_id"], p["moving_id"]) for p in pairs if p.get("accepted")
         } & set(self._correlation)
-        # What a person aligned is believed, however little it correlates.
+        # Slices aligned by hand are accepted at any correlation.
         self._by_hand = {
             (p["fixed_id"], p["moving_id"]) for p in pairs if p.get("source") == MANUAL
         }

@@ -1,6 +1,6 @@
 """Expected depths of slices from metadata: stage height, slice thickness, interval.
 
-None of them is taken on trust. The height may be constant, in another unit, missing, or start anew
+None of them is trusted alone. The height may be constant, in another unit, missing, or start anew
 with each session; a slice's thickness may be that of the cut before it or after it. So there are
 several accounts of the depths, and pairs decide between them.
 """

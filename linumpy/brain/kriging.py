@@ -112,7 +112,7 @@ def fit_displacement(
     window_px
         Measurements so far apart share no pixels.
     least_noise_px
-        Measurements are not believed more closely.
+        Lower bound of the measurements' error.
     turn
         Whether there may be a rotation.
     """

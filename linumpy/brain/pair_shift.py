@@ -60,7 +60,7 @@ class PairShift:
     plane_fixed, plane_moving
         Planes of both that show the same.
     reason
-        Why the pair is not to be believed; empty if it may be.
+        Why the pair is rejected; empty where it is accepted.
     sigma_um, sigma_deg
         What the deformation between both makes of shift, along one axis, and rotation: standard
         errors. 0 where no parts were measured.

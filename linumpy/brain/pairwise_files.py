@@ -77,7 +77,7 @@ def register_pairwise(
     values
         Parameters under their pipeline names.
     shifts
-        ``shifts_xy.csv``, for slices that know only nominal positions and for corrections.
+        ``shifts_xy.csv``, for slices with nominal positions only, and for corrections.
 
     Raises
     ------

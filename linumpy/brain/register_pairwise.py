@@ -51,7 +51,7 @@ def register_pair(
 
     Returns
     -------
-    The measurement; its `reason` says when there is nothing to believe.
+    The measurement; its `reason` is set when it is rejected.
     """
     step = moving.slice_id - fixed.slice_id
     if expected_um is None:

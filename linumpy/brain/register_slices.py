@@ -174,7 +174,7 @@ def solve_registration(
 def _trust(shifts: Sequence[PairShift], sigmas: Sequence[float], least: float) -> np.ndarray:
     """Return the relative weight of pairs whose deformation leaves a rigid part uncertain.
 
-    A pair of which no parts were measured is taken for one as good as the others.
+    A pair without measured parts counts as one as good as the others.
     """
     sigma = np.array(sigmas)
     sigma[sigma == 0] = np.median(sigma[sigma > 0]) if sigma.any() else 0.0

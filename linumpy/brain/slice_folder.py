@@ -27,7 +27,7 @@ _SLICE_NAME = re.compile(r"slice_z(\d+)(_interpolated)?\.ome\.zarr")
 def find_slices(folder: Path, config: Path | None = None) -> list[Path]:
     """List the slice volumes of a folder, without those that the slice configuration leaves out.
 
-    An interpolated slice stands for one that is missing, or left out by the configuration. Where
+    An interpolated slice replaces one that is missing, or left out by the configuration. Where
     no volume is named ``slice_zNN.ome.zarr``, the metadata of all Zarr say what they are.
 
     Raises

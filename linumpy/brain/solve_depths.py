@@ -128,7 +128,7 @@ def solve_depths(
         Depths that are expected, shape (n_slices,) each, as of `expected_depths`; the last one is
         by the interval.
     min_pair_sigma, min_face_sigma
-        Neither pairs nor the stage are believed more closely than this.
+        Lower bound of the errors of pairs and of the stage.
     """
     if not len(pairs):
         nothing = np.full(n_slices, np.inf)

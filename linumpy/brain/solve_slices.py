@@ -81,7 +81,7 @@ def solve_slices(
     trust
         Shape (n_pairs,): relative weight of each measurement.
     min_pair_sigma, min_prior_sigma
-        Neither pairs nor motors are believed more closely than this.
+        Lower bound of the errors of pairs and of motors.
     find_jumps
         Whether the motors' zero may change from some slice on.
     """

@@ -231,7 +231,7 @@ class _Brain:
         self._slices = {volume.slice_id: volume for volume in slices}
         self._canvas = canvas
         self._blend = params.blend
-        # Only what was corrected for attenuation knows how good its voxels are.
+        # Only slices corrected for attenuation have a quality map.
         self._by_quality = params.blend and any(s.quality is not None for s in slices)
         self._feather = max(1, round(FEATHER_UM / image.spec.voxel_um[0]))
         # On the CPU threads share small pieces, which stay in the cache; a GPU takes all at once.

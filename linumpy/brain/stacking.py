@@ -87,7 +87,7 @@ class StackedSlice:
         by_face
             Answer shape (planes, n_planes + 1): the weights of columns of which so many planes
             lie above the cut face. Their overlap begins so much later, and is so much shorter;
-            a weight below 0 stands for a plane that is not used.
+            a weight below 0 marks a plane that is not used.
         """
         table = _weight_table(
             self.first_plane_px, self.n_planes, self.overlap_px, blend, self.interpolated

@@ -10,7 +10,7 @@ _LONGEST = 4000
 class LinumpyError(Exception):
     """Base of all errors that linumpy raises on purpose.
 
-    Its text is one printable line, whatever names and values of files stand in it: no line break
+    Its text is one printable line, whatever names and values of files it holds: no line break
     and no control character of theirs reaches a terminal or a log.
     """
 

@@ -15,7 +15,7 @@ DISTRIBUTION = "linumpy-soct"
 
 
 def extra_advice(extra: str) -> str:
-    """Return how to add an extra to this installation, to stand last in an error.
+    """Return how to add an extra to this installation, for the end of an error.
 
     Parameters
     ----------

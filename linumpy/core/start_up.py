@@ -119,7 +119,7 @@ its group."""
 
 
 class Stopped(BaseException):
-    """A signal asked the process to end; no `Exception`, so that nobody takes it for one."""
+    """A signal asked the process to end; no `Exception`, so that no handler catches it."""
 
 
 class Stopping:

@@ -54,7 +54,7 @@ def stream(
     Raises
     ------
     StreamError
-        When a step fails with an error that is not ours: names the item and the step. Errors of
+        When a step fails with a third-party error: names the item and the step. Errors of
         linumpy pass through as they are. Either way nothing further is started, and running
         reads and writes are waited for.
     """
@@ -100,7 +100,7 @@ def stream(
 
 
 def named_step(key: object, step: str, function: Callable[..., R], *arguments: Any) -> R:
-    """Call a function; an error that is not ours then names the item and the step.
+    """Call a function; a third-party error then names the item and the step.
 
     Raises
     ------

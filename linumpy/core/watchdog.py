@@ -45,7 +45,7 @@ def watch(synchronize: Callable[[], bool], name: str, end: Callable[[int], objec
                 target=lambda: answers.append(synchronize()), name="ask-gpu", daemon=True
             )
             asker.start()
-            # Ticks, and not the time of a clock: a process that was suspended waits for nobody.
+            # Ticks, and not the time of a clock, which runs while a process is suspended.
             for _ in range(round(LONGEST_S / _TICK_S)):
                 asker.join(_TICK_S)
                 if not asker.is_alive():

@@ -1,7 +1,7 @@
 """Estimate the stage's linear error from the tile pairs of several slices together.
 
 Slices with little tissue say little about scale, rotation and squareness of the stage; all slices
-together do. Displacements of believed pairs are fitted by ``d = A·(q_b − q_a)`` with the reported
+together do. Displacements of accepted pairs are fitted by ``d = A·(q_b − q_a)`` with the reported
 positions q.
 """
 
@@ -68,7 +68,7 @@ def estimate_transform(
     Raises
     ------
     InputError
-        When tile sizes differ, no two tiles are neighbours, or no pair is believed.
+        When tile sizes differ, no two tiles are neighbours, or no pair is accepted.
     """
     if not slices:
         raise InputError("no slice to estimate the transform from")

@@ -1,7 +1,7 @@
 """Measure the depth step between two cut faces, and the stage's error, in a second or two.
 
 `brain.register_pairwise` measures pairs for a brain, with rotation, deformation and subpixels. An
-operator has to know now whether the knife cut once, twice or not at all: planes of a slice are
+operator needs to know now whether the knife cut once, twice or not at all: planes of a slice are
 compared with all planes of the one before at pixels of about `PIXEL_UM`.
 """
 

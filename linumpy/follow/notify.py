@@ -1,4 +1,4 @@
-"""Send verdicts to people: mail, chat and the rest, as apprise knows them.
+"""Send verdicts to people: mail, chat and the rest, through apprise.
 
 Addresses hold passwords: messages name a service by its number and kind alone.
 """

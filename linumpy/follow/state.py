@@ -78,7 +78,7 @@ class Record:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether somebody put a file ``STOP`` into the folder."""
+        """Whether the folder holds a file ``STOP``."""
         return (self.folder / STOP_NAME).exists()
 
     def tell_progress(self, progress: Progress | None, *, is_judging: bool = False) -> None:

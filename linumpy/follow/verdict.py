@@ -18,7 +18,7 @@ ADVICE = {
     "debris": "rinse the face, and scan these tiles again before the cut",
     "bubble": "remove the bubble, and scan these tiles again before the cut",
     "galvo_drift": "check the trigger of the galvo; the drift is corrected as far as it is seen",
-    "stage_glitch": "check the stage's zero; positions of this slice are not to be believed",
+    "stage_glitch": "check the stage's zero; positions of this slice are not reliable",
     "missed_cut": "the cut before this slice did not happen: check knife and stage before the next",
     "double_cut": "the cut before this slice took more than an interval: check the stage's z",
     "uneven_cut": "check the thickness of the cuts",

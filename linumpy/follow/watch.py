@@ -230,7 +230,7 @@ class Watcher:
         if seen:
             newest = max(s.order for s in seen.values())
             last = [key for key, s in seen.items() if s.order == newest]
-            # Of tiles that were found together nobody knows which came last.
+            # Of tiles that were found together the last one is unknown.
             grid = _Grid(frozenset(seen) | _holes(seen), last[0] if len(last) == 1 else None)
             # Memory stays constant: of slices that are done, only the last grid is kept.
             self._seen[slice_id] = {}

@@ -21,7 +21,7 @@ def check_canvas(
     Parameters
     ----------
     corners_px
-        Where the images lie along axis 1 and axis 2, by the name that users know them by.
+        Where the images lie along axis 1 and axis 2, by the name that users gave them.
     canvas_px
         Pixels of the canvas along axis 1 and axis 2; need not be whole numbers yet.
     covered_px

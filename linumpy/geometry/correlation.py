@@ -16,7 +16,7 @@ from linumpy.core.device import Array, is_device_array, namespace, to_host
 from linumpy.geometry.least_squares import least_squares
 
 ACCEPT_Z_SCORE = 5.0
-"""Peaks that stand this far above the rest of their surface are taken for real."""
+"""Peaks this far above the rest of their surface are accepted."""
 
 _NOISE_Z_SCORE = 3.0
 _PEAK_HALF_WIDTH = 1
@@ -56,7 +56,7 @@ class Peak:
     correlation
         Normalised cross-correlation at the peak.
     z_score
-        How far the peak stands above its surroundings, in robust standard deviations of the
+        Height of the peak above its surroundings, in robust standard deviations of the
         same excess elsewhere on the surface.
     """
 
@@ -266,7 +266,7 @@ def find_peak(
 
 
 def _significance(values: np.ndarray, i: int, j: int) -> tuple[float, float]:
-    """Return how far a peak stands out, and the level that it stands on.
+    """Return a peak's height above its surface, and the level of that surface.
 
     Coarse structure, such as the brain's border, makes a surface slope and bulge widely; a true
     match shows as a peak a few pixels wide. So every sample is compared with the mean of its

@@ -74,7 +74,7 @@ def solve_network(
     prior_sigma
         How far reported positions are off, as a standard deviation.
     min_pair_sigma
-        Pairs are not believed more closely than this.
+        Lower bound of the pairs' errors.
     terms
         Shape (n_items, m): what deviations may be linear in besides, such as the reported
         position itself; None for nothing.

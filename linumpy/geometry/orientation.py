@@ -50,7 +50,7 @@ def parse_orientation(code: str, name: str = "orientation") -> str:
     if len(set(axes)) != 3:
         twice = next(pair for pair in _BY_AXIS if sum(c in pair for c in letters) > 1)
         raise InputError(
-            f"{name} {code!r}: {twice[0]}/{twice[1]} stands for one direction and appears twice; "
+            f"{name} {code!r}: {twice[0]}/{twice[1]} means one direction and appears twice; "
             "expected one letter each of R/L, A/P and S/I"
         )
     return letters

@@ -65,7 +65,7 @@ def stitch_block(
     out, mask = cupy.empty(shape, cupy.float32), cupy.empty(shape, cupy.uint8)
     if not out.size:
         return out, mask
-    # The arrays are held here until the launch: the table knows only their addresses.
+    # The arrays are held here until the launch: the table has only their addresses.
     held = [(_floats(part.data), _bytes(part.valid)) for part in parts]
     table = np.zeros((max(len(parts), 1), 10), np.int64)
     for row, part, (data, valid) in zip(table, parts, held, strict=False):

@@ -89,7 +89,7 @@ class ArrowDeviceArrayStream(ctypes.Structure):
     _fields_ = [("device_type", ctypes.c_int32), *ArrowArrayStream._fields_]
 
 
-# The array stands first in a device array, so that one address serves both.
+# The array is the first member of a device array, so that one address serves both.
 assert ArrowDeviceArray.array.offset == 0
 
 _KINDS: dict[bytes, type[ctypes.Structure]] = {

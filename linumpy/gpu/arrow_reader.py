@@ -268,7 +268,7 @@ def _read_batch(field: _Field, array: abi.ArrowArray, place: Place) -> dict[str,
     names = [child.name for child in field.children]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InputError(f"Arrow: column {', '.join(repeated)} stands twice in the record batch")
+        raise InputError(f"Arrow: column {', '.join(repeated)} appears twice in the record batch")
     parts = abi.children_of(array, abi.ArrowArray, field.what)
     return {
         child.name: _read(child, part, place, array.offset, array.length)

@@ -40,7 +40,7 @@ def lend_stream(exporter: Any, chunk: Any, kind: type[Any]) -> Any:
         Makes the schema.
     chunk
         Lent `ArrowArray`, or `ArrowDeviceArray` for a stream of these. Made before, because its
-        event stands for what was queued when the stream was handed out.
+        event marks what was queued when the stream was handed out.
     kind
         `ArrowArrayStream` or `ArrowDeviceArrayStream`.
     """

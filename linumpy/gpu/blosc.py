@@ -37,7 +37,7 @@ class Blosc:
 
     @staticmethod
     def check(layout: ChunkLayout) -> None:
-        """Raise unless nvCOMP knows the codec inside.
+        """Raise unless nvCOMP supports the codec inside.
 
         Raises
         ------

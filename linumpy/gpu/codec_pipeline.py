@@ -51,7 +51,7 @@ class GpuCodecPipeline(BatchedCodecPipeline):
         out: NDBuffer,
         drop_axes: tuple[int, ...] = (),
     ) -> Any:
-        """Read all chunks of a request into `out`; return what Zarr asks of a pipeline."""
+        """Read all chunks of a request into `out`; return what Zarr expects of a pipeline."""
         items = list(batch_info)
         if not items or not _on_device(items[0][1]):
             return await super().read(items, out, drop_axes)

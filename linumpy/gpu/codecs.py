@@ -1,9 +1,9 @@
 """Zarr codecs on the device, with the configuration and the bytes of Zarr's own.
 
-Each stands in Zarr's registry beside the codec that it is named after, and is chosen by Zarr's
+Each is in Zarr's registry beside the codec that it is named after, and is chosen by Zarr's
 configuration (``codecs.zstd`` and so on), which `gpu_zarr_context` sets. On device buffers all
 chunks of a call are encoded together, with one wait, off the event loop. They are decoded so where
-the context's backend is ``nvcomp`` by name, since a codec does not know whether a checksum vouches
+the context's backend is ``nvcomp`` by name, since a codec cannot see whether a checksum vouches
 for the bytes that it is given. On host buffers, and for all else, they are Zarr's codecs.
 """
 
@@ -106,7 +106,7 @@ def _decode_batch(codec: Any, pairs: Sequence[Pair]) -> list[Any]:
 
     results: list[Any] = [None] * len(pairs)
     if current_session().backend != "nvcomp":
-        # A codec does not know whether a checksum vouches for the bytes that it is given.
+        # A codec cannot see whether a checksum vouches for the bytes that it is given.
         return results
     by_size: dict[int, list[int]] = {}
     for n, (_, spec) in enumerate(pairs):
@@ -222,7 +222,7 @@ CODECS: dict[str, type[BytesBytesCodec]] = {
     for codec in codecs.CODECS.values()
     if codec.zarr_class
 }
-"""The codecs by the names under which Zarr knows them."""
+"""The codecs by their names in Zarr's registry."""
 
 for _name, _codec in CODECS.items():
     register_codec(_name, _codec)

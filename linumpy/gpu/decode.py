@@ -106,7 +106,7 @@ def read_on_device(
     plan
         What to read.
     layout
-        How chunks are stored; its compression must be one that `device_format` knows.
+        How chunks are stored; its compression must be one that `device_format` supports.
     out
         The CuPy array that was planned for.
     record
@@ -369,7 +369,7 @@ class _Batch:
         self.read.record.n_on_host += len(numbers)
 
     def abandon(self) -> None:
-        """Wait for what nobody waited for, after an error elsewhere."""
+        """Wait for reads still in flight, after an error elsewhere."""
         if self._wait is not None:
             wait, self._wait = self._wait, None
             # The first error is already on its way.

@@ -307,7 +307,7 @@ class _Group:
             self.encoded_pointers = self.pointers
             return
         algorithm = nvcomp.ALGORITHMS[layout.compression]
-        # LZ4 blocks stand behind their decoded size; a zstd frame may get a checksum behind it.
+        # LZ4 blocks follow their decoded size; a zstd frame may get a checksum behind it.
         lead, trail = (16, 0) if layout.compression == "lz4" else (0, 4)
         bound = nvcomp.compress_bound(algorithm, layout.chunk_nbytes)
         bound = -(-(lead + bound + trail) // 16) * 16

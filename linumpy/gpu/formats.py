@@ -60,7 +60,7 @@ class Outcome:
     left
         Chunks that the CPU must decode, by the device's own choice.
     failed
-        Chunks that the device could not decode; the CPU will know what is wrong with them.
+        Chunks that the device could not decode; the CPU's decoder then names the defect.
     problems
         What is wrong with which chunk.
     """

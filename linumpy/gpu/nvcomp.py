@@ -77,7 +77,7 @@ class Algorithm:
     Attributes
     ----------
     name
-        As it stands in the library's function names.
+        As spelled in the library's function names.
     max_compress_nbytes
         Largest chunk that the library compresses, in bytes.
     compress_word

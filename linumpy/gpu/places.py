@@ -46,7 +46,7 @@ class Copy:
 
 
 class Place:
-    """What a lazy array asks of a place; the base class is host memory.
+    """Interface between a lazy array and a memory space; the base class is host memory.
 
     A place of another kind overrides the methods that differ. `fill` and `fetch` are complete
     when they return, and may raise MemoryError or OSError, or the errors of a driver.

@@ -93,7 +93,7 @@ class Pool:
         return found
 
     def find(self, array: Array) -> tuple[Place, Array]:
-        """Return the place where an array lives, and the array as that place knows it."""
+        """Return the place where an array lives, and the array as seen from that place."""
         for place in self._places.values():
             if place.device != CPU and place.owns(array):
                 return place, array

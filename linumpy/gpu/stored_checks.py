@@ -93,7 +93,7 @@ def check_for_zarr(wanted: Iterable[tuple[StoredObject, Any]], plan: ChunkPlan |
 
 
 def plan_of(layout: ChunkLayout) -> ChunkPlan:
-    """Return a layout as the guard of the host's decoder knows it."""
+    """Return a layout in the terms of the guard of the host's decoder."""
     return ChunkPlan(
         layout.chunk_nbytes,
         layout.compression,

@@ -75,7 +75,7 @@ def find_exponent(power: Array, usable: Array, optical_depth: Array, axial_mm: f
         return _PRIOR
     variance = (_GROUPS - 1) / _GROUPS * float(((without - without.mean()) ** 2).sum())
     trust = PRIOR_ERROR**2 / (PRIOR_ERROR**2 + variance)
-    # Not more is believed of the data than of the prior: anatomy, too, darkens the dark columns.
+    # Data get no more weight than the prior: anatomy, too, darkens the dark columns.
     trust = min(trust, 0.5)
     k = trust * found + (1 - trust) * PRIOR_EXPONENT
     return Exponent(float(np.clip(k, 0.3, 1.3)), float(PRIOR_ERROR * np.sqrt(1 - trust)), found)

@@ -51,7 +51,7 @@ def find_tissue(
     agarose_mu_per_mm
         What agarose attenuates.
     snr_threshold_db
-        Signal to noise down to which power is believed.
+        Lowest signal to noise at which power is used.
 
     Returns
     -------

@@ -249,7 +249,7 @@ def estimate_attenuation(
     region = 2 * round(_REGION_UM / (2 * bin_px * voxel_um[1])) + 1
     unlike = unlikeness(total, number, noise, power, usable, width)
     found = estimate_mu(power, usable, unlike, params, axial_mm, region, _SMITH_SIGMA_PX / bin_px)
-    # Where tissue drowns in noise it is taken for what lies above it.
+    # Where tissue drowns in noise it gets the value above it.
     deep = tissue & ~usable
     mu = xp.where(deep, found.mu_end[None], found.mu)
     mu = xp.where(imaged & ~tissue, np.float32(agarose_mu_per_mm), mu)

@@ -20,7 +20,7 @@ They differ in C, the light that comes back from below the last sample:
   from the slice (`attenuation_exponent`).
 
 One A-line's slope is as much anatomy as attenuation: where tissue grows brighter downwards there is
-none. So µ_E is averaged over neighbours, and believed to within a factor of two of the slice's
+none. So µ_E is averaged over neighbours, and limited to within a factor of two of the slice's
 median: a factor that parts grey from white matter (Wang et al., NeuroImage 165, 56, 2018).
 """
 

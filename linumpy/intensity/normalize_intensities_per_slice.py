@@ -94,7 +94,7 @@ def find_agarose(mean_map: np.ndarray, sigma_px: float) -> AgaroseMask:
     smooth = np.where(data, smooth / np.maximum(share, 1e-6), 0)
     if not data.any():
         return AgaroseMask(0.0, 0.0, data)
-    # On the logarithm agarose and tissue stand apart further than grey and white matter.
+    # On the logarithm agarose and tissue differ more than grey and white matter.
     threshold = float(np.exp(otsu_threshold(np.log(np.maximum(smooth[data], 1e-12)))))
     mask = data & (smooth < threshold)
     if not two_media(smooth[mask], smooth[data & ~mask]):

@@ -18,7 +18,7 @@ _LETTERS = {
 def stated_orientation(image: Image) -> str:
     """Return where the axes (z, axis 1, axis 2) of a volume point; empty where nothing states it.
 
-    It stands in ``attributes.linumpy.orientation``, or in NGFF's anatomical orientation of axes.
+    It is in ``attributes.linumpy.orientation``, or in NGFF's anatomical orientation of axes.
 
     Raises
     ------

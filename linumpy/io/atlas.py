@@ -181,7 +181,7 @@ def _unit_um(path: Path, found: str | None, given: str) -> float:
 
 def _needs_letters(path: Path, what: str) -> InputError:
     return InputError(
-        f"{path}: {what}, so that nobody knows where its axes point; say it with "
+        f"{path}: {what}, so that its orientation is unknown; give it with "
         "--atlas_orientation, such as PIR"
     )
 

@@ -29,7 +29,7 @@ ENDINGS = (".nii", ".nii.gz")
 SLAB_BYTES = 128 * 2**20
 _UNITS = {1: "meter", 2: "millimeter", 3: "micrometer"}
 _COPY_BYTES = 16 * 2**20
-# The most that a byte of gzip can stand for.
+# The most bytes that a byte of gzip can hold.
 _GZIP_RATIO = 1032
 
 

@@ -1,7 +1,7 @@
 """Convert OME-Zarr between versions 0.4 and 0.5, copy levels, adopt bare Zarr arrays.
 
 An image is copied box by box into arrays of the wanted Zarr format. Metadata is carried over as it
-is: what NGFF keeps under ``ome`` in version 0.5 stands beside all else in 0.4.
+is: what NGFF keeps under ``ome`` in version 0.5 is beside all else in 0.4.
 """
 
 from __future__ import annotations

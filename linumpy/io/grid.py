@@ -44,7 +44,7 @@ MOST_TILE_VOXELS = 1 << 31
 """Most voxels of a tile; a tile is what must fit into memory."""
 
 MOST_TILES = 1 << 18
-"""Most tiles that an array without our metadata may stand for: 512 by 512."""
+"""Most tiles of an array without linumpy's metadata: 512 by 512."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ class Grid:
 
 
 def open_grid(path: Path | str, *, assume_unit: str | None = None) -> Grid:
-    """Open a mosaic grid, ours or one whose chunk is the whole tile.
+    """Open a mosaic grid of linumpy, or a third-party one whose chunk is the whole tile.
 
     Raises
     ------

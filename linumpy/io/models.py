@@ -98,7 +98,7 @@ def load_model(folder: Path | str, stem: str, kind: type[M]) -> M:
         if not _finite(fields[name]):
             raise InputError(f"{path}: {name} of the {stem} model is not finite everywhere")
     for field in declared:
-        # JSON knows no tuples.
+        # JSON has no tuples.
         if str(field.type).startswith("tuple") and isinstance(fields.get(field.name), list):
             fields[field.name] = tuple(fields[field.name])
     try:

@@ -2,7 +2,7 @@
 
 Axes are z, y, x in micrometres; array axis 1 is labelled ``y`` and axis 2 ``x``. A translation is
 the world position of the centre of voxel 0. Beside the image a ``labels/valid`` mask (uint8, 1
-where there is data) may stand; outside the data the image itself is 0.
+where there is data) may be present; outside the data the image itself is 0.
 """
 
 from __future__ import annotations

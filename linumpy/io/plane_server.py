@@ -1,7 +1,7 @@
 """Browser viewer of a volume: three planes, rendered from its pyramid by a small server.
 
 It needs nothing but a browser, on this computer or at the other end of an ssh tunnel. The server
-answers this computer alone, and only to who knows the address, which holds a random word.
+answers this computer alone, and only at an address that holds a random word.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class PlaneSource:
     channels: Sequence[str] = field(default_factory=tuple)
 
     def info(self) -> dict[str, Any]:
-        """Return what the page needs to know."""
+        """Return the volume's shape, voxels and channels for the page."""
         image = self.images[0]
         extent = tuple(n * v for n, v in zip(image.array.shape, image.voxel_um, strict=True))
         return {

@@ -303,7 +303,7 @@ def _parse(text: bytes, path: Path) -> _Found:
     try:
         parser.Parse(text, True)
     except (expat.ExpatError, ValueError) as error:
-        # ValueError: an encoding that nobody knows, or of several bytes a letter.
+        # ValueError: an unknown encoding, or one of several bytes a letter.
         raise InputError(f"{path}: {HEADER} is not XML ({error})") from error
     return found
 

@@ -43,7 +43,7 @@ def interval_contradiction(
 ) -> tuple[str, bool] | None:
     """Return how an interval contradicts the stage, and whether that is beyond doubt.
 
-    Of one or two steps nobody knows whether they are even, so that any thickness that a cut can
+    Whether one or two steps are even is unknown, so that any thickness that a cut can
     have leaves a doubt. None where they agree within 5 %, or as far as uneven steps explain.
 
     Parameters

@@ -27,7 +27,7 @@ GARBLED, NOT_FINITE, SPIKES, ZEROS = "garbled", "nan", "spikes", "zeros"
 
 @dataclass(frozen=True)
 class SampleCheck:
-    """What is wrong with the samples of a tile.
+    """A defect of the samples of a tile.
 
     Attributes
     ----------

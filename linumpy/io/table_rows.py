@@ -94,7 +94,7 @@ def read_rows(
     repeated = sorted(name for name, times in Counter(header).items() if times > 1)
     if repeated:
         names = ", ".join(map(shown, repeated[:8]))
-        raise InputError(f"{path}: column {names} stands twice in the header")
+        raise InputError(f"{path}: column {names} appears twice in the header")
     return header, _rows(path, reader, header)
 
 

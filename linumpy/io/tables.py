@@ -33,7 +33,7 @@ class XYShift:
         The shift in pixels of the first slice's tiles.
     reliable
         Whether both slices have tile grids of one shape, so that equal borders are compared; in
-        a cleaned table, also whether the step is small enough to be believed.
+        a cleaned table, also whether the step is small enough to be plausible.
     x_correction_mm, y_correction_mm
         What cleaning has added to the step that the stage reported.
     """
@@ -174,7 +174,7 @@ class SliceConfig:
     Attributes
     ----------
     use
-        Whether the slice goes into the brain; not said means yes.
+        Whether the slice goes into the brain; an empty cell means yes.
     extra
         Columns of other programs, kept as text.
     """
@@ -215,7 +215,7 @@ def write_slice_config(
     Raises
     ------
     InputError
-        When a slice stands in two rows.
+        When a slice has two rows.
     """
     ordered = sorted(rows, key=lambda row: row.slice_id)
     for row, following in zip(ordered, ordered[1:], strict=False):
@@ -258,7 +258,7 @@ def read_slice_config(
     Raises
     ------
     InputError
-        When the table cannot be read, a cell is not what its column asks for, a slice stands in
+        When the table cannot be read, a cell is not what its column requires, a slice is in
         two rows, or one is wanted that the acquisition does not have. Names file and line.
     """
     path = Path(path)
@@ -298,7 +298,7 @@ def read_slice_config(
 def stamp(rows: Iterable[SliceConfig], slice_id: int, **values: Any) -> tuple[SliceConfig, ...]:
     """Return the rows with some values of one slice set.
 
-    A slice that has no row is appended, and not used: nobody has decided that it should be.
+    A slice that has no row is appended as not used.
     """
     table = {row.slice_id: row for row in rows}
     row = table.get(slice_id, SliceConfig(slice_id, use=False))

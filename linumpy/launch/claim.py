@@ -57,7 +57,7 @@ class Claim:
     Raises
     ------
     InputError
-        When somebody else writes there, a finished brain would be replaced unasked, or something
+        When another launch writes there, a finished brain would be replaced unasked, or something
         in the way would fail the launch when its work is done.
     """
 
@@ -226,7 +226,7 @@ def _refuse_earlier_clock(output: Output) -> None:
     for name in names:
         text = output.read(f"{INFO}/{name}")
         try:
-            # Before 3.11 Python knows no Z.
+            # Before 3.11 Python does not parse Z.
             started = json.loads(text or "")["started"].replace("Z", "+00:00")
             ahead_s = datetime.fromisoformat(started).timestamp() - time.time()
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -255,7 +255,7 @@ def _work_folder(text: str) -> Path:
 
 
 def _refuse_impossible_links(output: Output, mode: str, work: Path) -> None:
-    """Refuse a mode of publishing that the file systems do not know."""
+    """Refuse a mode of publishing that the file systems do not support."""
     if mode == "copy":
         return
     name = f".linumpy.{os.getpid()}.link"

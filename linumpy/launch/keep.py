@@ -75,7 +75,7 @@ class Keeper:
         tell(self._answers, {"warnings": [line], "more": True})
 
     def _pause(self) -> None:
-        """Wait a moment, as long as there is somebody who waits."""
+        """Wait a moment, as long as the parent lives."""
         time.sleep(_POLL_S)
         if self._is_stopped or os.getppid() != self._parent:
             raise LinumpyError("stopped while waiting for a task of a launch that was killed")

@@ -1,7 +1,7 @@
 """Write files in an output folder, never through links.
 
 The folder itself, and what lies above it, may be links. Within it every folder is opened by its
-descriptor and every file is made under a new name and renamed, so that nobody who may write there
+descriptor and every file is made under a new name and renamed, so that no one who may write there
 too can have another file of this user written to.
 """
 
@@ -100,7 +100,7 @@ class Output:
         *folders, name = place.split("/")
         with self.folder(*folders) as descriptor:
             for left in reversed(range(_TRIES)):
-                # What a killed launch left, or somebody put there.
+                # Left by a killed launch, or put there by a user.
                 _remove(f".{name}.new", descriptor)
                 try:
                     file = os.open(f".{name}.new", NEW, 0o666, dir_fd=descriptor)

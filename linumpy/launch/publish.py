@@ -3,7 +3,7 @@
 Nextflow lays a link to each result into a folder of links (``conf/publish.config``). What a link
 leads to is written beside its place under a hidden name and renamed, while the run goes on; at its
 end every place is compared with its source once more. What is there already and the same is left
-alone. Nothing is written through a link, and nobody else can enter what is being written.
+alone. Nothing is written through a link, and no other user can enter what is being written.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Publisher:
         Parameters
         ----------
         give_up
-            Leave the rest to a later launch: somebody wants to leave.
+            Leave the rest to a later launch: the user wants to leave.
         """
         self._end.set()
         self._watch.join()

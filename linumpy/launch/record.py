@@ -46,14 +46,14 @@ def run_command(*words: str) -> Done:
 
 
 class Record:
-    """What is known when a launch begins; it is all that is left of one that is killed.
+    """Data known when a launch begins; all that is left of one that is killed.
 
     Parameters
     ----------
     output
         Claimed folder.
     asked
-        ``record``, what Nextflow knows, with ``revision``; ``time``, for the file's name;
+        ``record``, Nextflow's data, with ``revision``; ``time``, for the file's name;
         ``project`` and ``work_dir``; ``engine`` of containers and ``images``, or None.
     """
 
@@ -76,7 +76,7 @@ class Record:
     def end(self, ended: Mapping[str, Any], problems: Sequence[str]) -> list[str]:
         """Write down how the launch ended, have the rest done, and return warnings.
 
-        Its result stands whatever becomes of that.
+        Its result is final whatever becomes of that.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class Record:
 
 
 def _revision(project: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sources' commit, and whether they were changed; else what Nextflow knows."""
+    """Return the sources' commit, and whether they were changed; else Nextflow's."""
     # The one who runs these sources trusts them, be they another user's.
     trusted = ("-c", f"safe.directory={project}")
     git = ("git", *trusted, "--no-optional-locks", "-C", project)

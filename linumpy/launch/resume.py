@@ -63,7 +63,7 @@ def _own_tasks(work: Path, session: str) -> list[Path]:
 
 
 def _unfinished(work: Path, session: str) -> list[Path]:
-    """Return folders without a status. Nextflow knows one that was set aside, and avoids it."""
+    """Return folders without a status. Nextflow remembers one that was set aside, and avoids it."""
     own = _own_tasks(work, session)
     return [f for f in own if _status(f) is None and not (f / _UNUSABLE).exists()]
 

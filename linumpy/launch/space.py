@@ -37,7 +37,7 @@ def needed(params: Mapping[str, Any], found: Mapping[str, Any]) -> Need:
 
 
 def goes_straight(params: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether raw tiles go straight to the slices, as nobody keeps or needs grids of them."""
+    """Whether raw tiles go straight to the slices, as grids of them are neither kept nor needed."""
     return found["kind"] == "raw" and params["fused"] and not params["keep_mosaic_grids"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from linumpy.core.errors import LinumpyError
 
 NAME = "linumpy"
-"""Stands for the installed workflow where ``nextflow run`` takes a project or script."""
+"""Word for the installed workflow where ``nextflow run`` takes a project or script."""
 
 # Options of Nextflow that take no value. All others with one dash take one, or can.
 _FLAGS = {

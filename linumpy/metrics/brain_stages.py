@@ -275,7 +275,7 @@ def correct_bias_field(model: Any, found: StageMetrics) -> None:
     )
     found.add("field_min", low, "", "least of the field in tissue")
     found.add("field_max", high, "", "largest of the field in tissue")
-    found.add("strength", model.strength, "", "share of it that was taken off")
+    found.add("strength", model.strength, "", "share of it that was corrected")
 
 
 @metrics_of("align_to_ras")

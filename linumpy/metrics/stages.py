@@ -155,7 +155,7 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
 
 
 _CLEAR = 0.5
-"""Confidence from which a pair's peak is believed (`geometry.correlation.confidence`)."""
+"""Confidence from which a pair's peak is accepted (`geometry.correlation.confidence`)."""
 
 _FEW = 4
 """Fewest pairs, or tiles, of which a share is reported."""
@@ -213,7 +213,7 @@ def compensate_attenuation(model: Any, found: StageMetrics) -> None:
         "tissue_coverage",
     )
     found.add("tissue_mu", model.tissue_mu_per_mm, "1/mm", "median attenuation of the tissue")
-    found.add("strength", model.strength, "", "share of it that was taken off")
+    found.add("strength", model.strength, "", "share of it that was corrected")
     found.add(
         "capped_share",
         model.capped_fraction,

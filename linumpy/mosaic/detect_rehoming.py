@@ -203,7 +203,7 @@ def make_report(
 def stamp_rehoming(
     rows: Sequence[SliceConfig], shifts: Sequence[XYShift], events: Sequence[RehomingEvent]
 ) -> tuple[SliceConfig, ...]:
-    """Stamp every slice that a step leads to: whether it was mended, and can be believed.
+    """Stamp every slice that a step leads to: whether it was mended, and is plausible.
 
     Slices that the table does not list stay out of it.
     """

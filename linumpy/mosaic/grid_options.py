@@ -18,11 +18,11 @@ class GridOptions:
     Attributes
     ----------
     axial_resolution_um, slicing_interval_um
-        Win over ``metadata.json``; None takes what stands there.
+        Override ``metadata.json``; None keeps its value.
     resolution_um
         Isotropic voxel of the grid; -1 keeps the voxels of the microscope.
     fix_galvo_shift, galvo_threshold
-        Whether to look for the fly-back band, and the confidence from which its place is believed.
+        Whether to look for the fly-back band, and the confidence from which its place is accepted.
     stage_to_array
         Signed stage axes that run along axis 1 (A-lines) and axis 2 (B-scans).
     """
@@ -39,7 +39,7 @@ def add_galvo_threshold(parser: argparse._ActionsContainer) -> None:
     """Add the flag of the confidence that the galvo's fix asks for."""
     parser.add_argument(
         "--galvo_threshold", type=float, default=0.6, metavar="C",
-        help="confidence (0 to 1) from which the place of the band is believed",
+        help="confidence (0 to 1) from which the place of the band is accepted",
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ STAGE_TO_ARRAY = "-y,+x"
 
 @dataclass(frozen=True)
 class PsoctOptions:
-    """Which of the data are taken.
+    """Selection of the data.
 
     Attributes
     ----------

@@ -251,7 +251,7 @@ def slice_interval_um(
     ------
     InputError
         When it is not known, is not positive, or the side files' value is more than 5 % off the
-        stage's, and more than uneven steps explain. Of one or two steps nobody knows whether they
+        stage's, and more than uneven steps explain. Of one or two steps it is unknown whether they
         are even: any thickness that a cut can have is warned about. So is a value given by hand.
     """
     written = _written_interval_um(raw, slices)

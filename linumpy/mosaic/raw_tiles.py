@@ -61,7 +61,7 @@ class RawTiles(SliceTiles):
 
     @cached_property
     def _number(self) -> dict[Key, int]:
-        """At which place of the slice's list each tile stands."""
+        """Index of each tile in the slice's list."""
         place = {tile: number for number, tile in enumerate(self.raw.tiles)}
         return {key: place[tile] for key, tile in self.tiles.items()}
 

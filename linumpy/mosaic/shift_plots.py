@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _EVENT_STYLE = {
-    "tile_step": (ORANGE, "s", "whole tiles, taken off"),
+    "tile_step": (ORANGE, "s", "whole tiles, subtracted"),
     "spike": (VERMILION, "o", "springs back, put between its neighbours"),
     "large_step": (MUTED, "x", "large and lasting, kept"),
 }

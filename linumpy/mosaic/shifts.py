@@ -152,7 +152,7 @@ def read_extents(
 
 
 def holds_grids(folder: Path | str) -> bool:
-    """Whether a folder holds mosaic grids (else it is taken for a raw acquisition)."""
+    """Whether a folder holds mosaic grids (else a raw acquisition)."""
     return bool(_grid_paths(folder))
 
 

@@ -48,7 +48,7 @@ def generate_slice_config(
     detect_galvo
         For raw tiles: look for the fly-back band of each slice too.
     galvo_threshold
-        Confidence from which the band's place is believed.
+        Confidence from which the band's place is accepted.
     assume_unit
         Unit of grids whose metadata has none.
     given
@@ -106,7 +106,7 @@ def _without(rows: list[SliceConfig], ids: set[int], reason: str) -> list[SliceC
 
 
 def with_reason(row: SliceConfig) -> SliceConfig:
-    """Return a row that says why its slice is left out, where nobody has said so."""
+    """Return a row with the reason why its slice is left out, where it has none."""
     if row.used or row.exclude_reason or row.interpolated:
         return row
     return replace(row, exclude_reason=BY_HAND)

@@ -62,9 +62,9 @@ class SlicePlan:
     gap_um
         Optical depth at which the mean face appears.
     offset_um
-        Shift of the slice that the stage does not know, (axis 1, axis 2).
+        Shift of the slice that the stage does not report, (axis 1, axis 2).
     rotation_deg
-        Rotation of the slice about the mosaic's centre that the stage does not know; positive from
+        Unreported rotation of the slice about the mosaic's centre; positive from
         axis 1 towards axis 2.
     tilt_um
         Fall of the face across the mosaic along (axis 1, axis 2).
@@ -268,7 +268,7 @@ def plan_slices(params: PhantomParams, seed: int) -> tuple[SlicePlan, ...]:
     """Draw the cuts and the scan of an acquisition.
 
     The jitter of a slice's tiles has mean zero, so that `offset_um` and `rotation_deg` are the
-    whole of what the stage does not know about a slice's place.
+    whole unreported part of a slice's place.
     """
     zero = np.zeros(2)
     slices = []
@@ -358,7 +358,7 @@ def _plan_tiles(
             nominal = index * params.tile_step_um[axis] + grid_shift[axis]
             letter, sign = axes[axis]
             centre_mm = sign * (nominal + params.tile_fov_um[axis] / 2) / 1000
-            # What is written is what the stage knows: a tenth of a micrometre.
+            # Written at the stage's resolution: a tenth of a micrometre.
             known_mm = round(origin_mm[letter] + centre_mm, 4)
             stage[letter] = round(known_mm + sign * plan.glitch_mm[axis], 4)
             known_um = sign * (known_mm - origin_mm[letter]) * 1000

@@ -87,7 +87,7 @@ def _tile_with(fault: Fault, plan: SlicePlan, tile: TilePlan, p: PhantomParams) 
     if fault.kind == "stage_glitch":
         return _with_stage(tile, 1e3 * fault.value * _direction(fault), p)
     if fault.kind == "border":
-        # The mosaic was laid out beside the tissue, and the stage knows it.
+        # The mosaic was laid out beside the tissue, and the stage reports it.
         move_um = fault.value * np.multiply(p.mosaic_um, _direction(fault))
         corner = np.add(tile.true_corner_um, move_um)
         moved = replace(tile, true_corner_um=(float(corner[0]), float(corner[1])))

@@ -71,7 +71,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is said before a run.
+    """Everything reported before a run.
 
     Attributes
     ----------

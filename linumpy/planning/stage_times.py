@@ -41,7 +41,7 @@ class StageTime:
     source
         The record, or what an estimate rests on.
     estimated
-        Whether nobody has measured it.
+        Whether it was never measured.
     """
 
     start_s: float

@@ -90,7 +90,7 @@ def make_metric(
 def not_measured(
     reason: str, unit: str, *, target: float | None = None, comparison: str = AT_MOST
 ) -> AccuracyMetric:
-    """Return the metric that stands for one that could not be measured."""
+    """Return the placeholder of a metric that could not be measured."""
     return AccuracyMetric(None, unit, target, 0, comparison, {"reason": reason})
 
 

@@ -251,7 +251,7 @@ def rate(ids: Sequence[int], pairs: Sequence[PairSimilarity]) -> list[dict[str, 
     What a pair lacks of the brain's good pairs is the product of what both its slices lack. Each
     slice is charged with all of it, hence the square; but only the best pair counts on either
     side of it, above and below, so that it does not suffer from one bad neighbour. The score is
-    the weighted geometric mean of the parts: none can stand in for another.
+    the weighted geometric mean of the parts: none can compensate another.
 
     Parameters
     ----------

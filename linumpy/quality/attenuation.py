@@ -33,7 +33,7 @@ def attenuation_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     volume = truth.mu_path if truth.mu_path.exists() else None
     tissue = None if volume else tissue_of(truth)
     if volume is None and tissue is None:
-        return _none("the truth does not know the classes' attenuation")
+        return _none("the truth lacks the classes' attenuation")
     found: dict[int, list[np.ndarray]] = {label: [] for label in CLASS_NAMES}
     stated: dict[int, list[np.ndarray]] = {label: [] for label in CLASS_NAMES}
     medians: dict[int, dict[int, float]] = {label: {} for label in CLASS_NAMES}
@@ -64,7 +64,7 @@ def attenuation_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
                 middle = np.median(pair, axis=1)
                 medians[number][slice_id] = float(100 * (middle[0] / middle[1] - 1))
     if not any(found.values()):
-        return _none(f"no models/zNN/{_STEM} of a slice that the truth knows")
+        return _none(f"no models/zNN/{_STEM} of a slice in the truth")
     return {
         f"attenuation_{name}_percent": _metric(
             np.concatenate(found[n], axis=1), medians[n], np.concatenate([*stated[n], []])

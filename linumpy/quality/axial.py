@@ -41,7 +41,7 @@ def axial_flatness(run: Run, truth: Truth) -> AccuracyMetric:
     }
     if not sums:
         return not_measured(
-            f"no slice with models/zNN/{_STEM} that the truth knows", "%", target=TARGET_PERCENT
+            f"no slice with models/zNN/{_STEM} in the truth", "%", target=TARGET_PERCENT
         )
     steps = max(part.shape[1] for part in sums.values())
     # Slices are scaled each by itself: what they show of one class is brought together first.

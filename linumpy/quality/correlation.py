@@ -3,7 +3,7 @@
 Speckle and attenuation keep even a perfect reconstruction from equalling the clean volume, so
 the run's correlation is divided by that of an ideal run: true positions, surfaces and fields on
 the same raw data with the same resampling and blending. Blurring alone raises a correlation, so
-the agreement of overlapping slices and the sharpness stand beside it.
+the agreement of overlapping slices and the sharpness are reported beside it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def truth_slabs(truth: Truth) -> tuple[list[TruthSlab], Any]:
 
 
 def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, AccuracyMetric]:
-    """Return ``correlation`` and what stands beside it.
+    """Return ``correlation`` and the metrics reported beside it.
 
     `correlation` is the median over slices of the run's Pearson correlation with the truth over
     the ideal run's, as are ``sharpness`` and ``overlap_ncc``. ``correlation_absolute`` is the

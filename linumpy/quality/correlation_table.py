@@ -79,7 +79,7 @@ class CorrelationTable:
                 by_class=by_class,
             ),
             "correlation_of_bound": not_measured(
-                "the truth does not know its attenuation and noise",
+                "the truth lacks its attenuation and noise",
                 "of bound",
                 target=BOUND_TARGET,
                 comparison=AT_LEAST,

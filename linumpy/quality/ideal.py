@@ -157,7 +157,7 @@ def write_ideal_models(run: Run, truth: Truth, models: Path) -> tuple[int, ...]:
 
     Returns
     -------
-    Ids of the slices that both the run and the truth know; bad ones show nothing worth having.
+    Ids of the slices of both run and truth; bad ones are useless for it.
     """
     _write_field(run, truth, models, "detect_focal_curvature", "surface_um", truth.focal_um)
     _write_field(run, truth, models, "fix_illumination_3d", "flat_field", truth.flat_field)

@@ -30,9 +30,7 @@ def slice_interface(run: Run, truth: Truth) -> AccuracyMetric:
         expected = truth.interface_um(slice_id, mean_unevenness_um(truth, slice_id))
         errors[slice_id] = (crop["interface_um"] - expected) / axial_um
     if not errors:
-        return not_measured(
-            "no crop model of a slice that the truth knows", "voxel", target=TARGET_VOXEL
-        )
+        return not_measured("no crop model of a slice in the truth", "voxel", target=TARGET_VOXEL)
     values = np.abs(list(errors.values()))
     return make_metric(
         float(np.median(values)),
@@ -61,7 +59,7 @@ def surface_interface(run: Run, truth: Truth) -> AccuracyMetric:
                 beside[slice_id] = _rms(error[~tissue])
     if not errors:
         return not_measured(
-            "no surface in a crop model of a slice that the truth knows", "voxel",
+            "no surface in a crop model of a slice in the truth", "voxel",
             target=TARGET_VOXEL,
         )  # fmt: skip
     values = np.concatenate(list(errors.values()))
@@ -78,7 +76,7 @@ def surface_interface(run: Run, truth: Truth) -> AccuracyMetric:
 
 
 def _rated_slices(run: Run, truth: Truth) -> list[int]:
-    """Return the slices with a cut that the truth knows as good ones."""
+    """Return the slices with a cut that are good in the truth."""
     return [
         i
         for i in run.crops
@@ -175,9 +173,7 @@ def aline_interface(run: Run, truth: Truth, grids: Mapping[int, Path]) -> Accura
         if index not in truth.slices[slice_id].dark
     ]
     if not wanted:
-        return not_measured(
-            "no mosaic grid of a slice that the truth knows", "voxel", target=TARGET_VOXEL
-        )
+        return not_measured("no mosaic grid of a slice in the truth", "voxel", target=TARGET_VOXEL)
     chosen = np.unique(np.linspace(0, len(wanted) - 1, min(MAX_TILES, len(wanted))).astype(int))
     errors = np.concatenate(
         [_tile_errors(grids[i], t, truth, i, voxel_um, surface_px) for i, t in

@@ -57,7 +57,7 @@ class TileErrors:
 
 
 def tile_errors(registration: TileRegistration, truth: TruthSlice) -> TileErrors:
-    """Compare the tiles of a slice that both the run and the truth know."""
+    """Compare the tiles that a slice has in both the run and the truth."""
     known = [tile for tile in registration.tiles if tile.index in truth.corner_um]
     estimated = np.array([tile.corner_um for tile in known], dtype=float).reshape(-1, 2)
     true = np.array([truth.frame_corner_um(t.index) for t in known], dtype=float).reshape(-1, 2)
@@ -105,7 +105,7 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
         alone.append((errors.error_um[~mask] - errors.mean_um()) / voxel)
         per_slice[slice_id] = _rms_an_axis(residual)
     if not per_slice:
-        reason = "no register_tiles.json of a slice that the truth knows"
+        reason = "no register_tiles.json of a slice in the truth"
         return {
             "tile_positions_px": not_measured(reason, "px", target=TILE_TARGET_PX),
             "prior_only_tiles_px": not_measured(reason, "px"),

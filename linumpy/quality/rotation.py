@@ -79,7 +79,7 @@ class SliceTiles:
 
 
 def slice_tiles(run: Run, truth: Truth, slice_id: int) -> SliceTiles | None:
-    """Return the tiles of a slice that both the run and the truth know; None without any.
+    """Return the tiles that a slice has in both the run and the truth; None without any.
 
     Tiles held by the prior alone carry the stage's error, which registration of slices neither
     sees nor could mend; they count only when there are no others.

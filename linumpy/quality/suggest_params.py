@@ -208,7 +208,7 @@ def _steps(a: Acquisition, shifts: Sequence[XYShift], resolution_um: float) -> l
         Suggestion(
             "registration_max_translation", int(reach), "pixel",
             f"twice the largest usual step, but {_LEAST_REACH_MM:g} mm at least: a stage that lost "
-            "its zero does not know by how much",
+            "its zero, but not by how much",
         )
     )  # fmt: skip
     return found

@@ -99,7 +99,7 @@ class Artefact:
 
 @dataclass(frozen=True)
 class TruthSlice:
-    """What is known of a slice.
+    """True geometry and defects of a slice.
 
     Attributes
     ----------
@@ -357,7 +357,7 @@ def _floats(values: Any) -> tuple[float, ...]:
 
 
 def _pair(value: Any) -> tuple[float, float]:
-    """Read two numbers, or one that stands for both axes."""
+    """Read two numbers, or one for both axes."""
     if isinstance(value, int | float):
         return (float(value), float(value))
     first, second = value

@@ -19,7 +19,7 @@ NOTE = ".linumpy.json"
 """Name of the note in a task's folder."""
 
 PACKAGES = ("scipy", "SimpleITK", "nibabel", "tifffile")
-"""Noted beside those that `linumpy.gpu.info` knows."""
+"""Noted beside those of `linumpy.gpu.info`."""
 
 _SCRIPT = "/.command.sh"
 

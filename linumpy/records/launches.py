@@ -1,6 +1,6 @@
 """Records of all launches into one output folder, ``pipeline_info/run_<time>.json``.
 
-The workflow writes what it knows when a launch begins, and again when it ends; here the rest is
+The workflow writes its part when a launch begins, and again when it ends; here the rest is
 added: the tasks from Nextflow's trace, and what they computed with.
 """
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# A path from the root, from a home or from above, where nothing stands before it.
+# A path from the root, from a home or from above, with nothing before it.
 _PLACE = re.compile(r"(?<![\w.:/~*-])(?:file:/*|~\w*|\.\.)?(?:/[^\s/'\",;:=()\[\]]+)+/?")
 _WHOLE = re.compile(r"(-[^=/]*=)?((?:file:|~|\.\.)?/.*)", re.DOTALL)
 
@@ -17,7 +17,7 @@ def without_secrets(value: Any) -> Any:
     """Return text, or what holds it, without what addresses may carry of secrets.
 
     Names and passwords before the host go, and all from a question mark on: the key of a signed
-    address stands there.
+    address is there.
     """
     if isinstance(value, str):
         value = re.sub(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]*@", r"\1", value)

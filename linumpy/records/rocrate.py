@@ -51,7 +51,7 @@ _PARTS = {
     "*_ras.ome.zarr": ("The brain in the frame of an atlas, OME-Zarr 0.5", None),
     "*_ras_transform.tfm": ("From points of the atlas to those of the brain, ITK", "text/plain"),
     "*.nii.gz": ("The brain, NIfTI", "application/gzip"),
-    "report.html": ("What is worth a look, for people", "text/html"),
+    "report.html": ("Results and problems of the run, to read", "text/html"),
     "accuracy.json": ("Metrics against the known truth", "application/json"),
     "slice_config.csv": ("What was decided about each slice, and why", "text/csv"),
     "shifts_xy.csv": ("Steps of the stage between slices, as reported", "text/csv"),
@@ -389,7 +389,7 @@ def _agent(text: str | None) -> Entity | None:
 
 
 def _links(places: Sequence[str] | Mapping[str, Any]) -> Any:
-    """Return references; a single one stands alone, as compact JSON-LD has it."""
+    """Return references; a single one without a list, as in compact JSON-LD."""
     found = [{"@id": place} for place in places]
     return found[0] if len(found) == 1 else found
 

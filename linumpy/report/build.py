@@ -59,7 +59,7 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
     run_path
         Output folder of the pipeline; any part of it may be absent.
     info
-        What only the workflow knows: see `collect.read_info`.
+        Data of the workflow alone: see `collect.read_info`.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def _asset(name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """Return what the page's policy knows its one script by."""
+    """Return the hash that the page's policy allows its one script by."""
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     return "sha256-" + base64.b64encode(digest).decode("ascii")
 

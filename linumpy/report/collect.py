@@ -92,7 +92,7 @@ class SliceRecord:
 
     @property
     def left_out(self) -> str:
-        """Why somebody kept the slice out of the brain; empty where nobody did."""
+        """Why a user kept the slice out of the brain; empty where none did."""
         reason = self.exclude_reason or self.notes
         if self.used or (self.gap_is_told and not self.present):
             return ""
@@ -106,7 +106,7 @@ class SliceRecord:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What only the workflow knows of a run."""
+    """Data of a run that only the workflow has."""
 
     subject: str
     params: Mapping[str, Any] = field(default_factory=dict)

@@ -45,7 +45,7 @@ def finish_run(
     page, record = output / REPORT, page_record(output)
     if record is not None and page.is_file():
         text = page.read_text(encoding="utf-8")
-        # An older report, or somebody's own, stays as it is.
+        # An older report, or a user's own, stays as it is.
         if has_parts(text):
             write_text(page, fill_run_parts(text, record))
             written.append(page)
@@ -67,7 +67,7 @@ def _said(path: Path) -> dict[str, str]:
     try:
         entities = {e["@id"]: e for e in json.loads(path.read_text(encoding="utf-8"))["@graph"]}
         return _license_of(entities) | _agent_of(entities)
-    # It is somebody else's, or was edited: what cannot be read there is not kept.
+    # It is third-party, or was edited: what cannot be read there is not kept.
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -276,7 +276,7 @@ METRICS = {
     ),
     "depth_scale": (
         "All steps in depth are longer or shorter than expected",
-        "The axial voxel or the slicing interval is not what it was said to be.",
+        "The axial voxel or the slicing interval differs from the stated one.",
         "Check axial_resolution (refractive index) and slicing_interval_mm.",
     ),
     "uneven_cut": (

@@ -1,4 +1,4 @@
-"""Serve the operator's page: Flask for what is asked, waitress for HTTP.
+"""Serve the operator's page: Flask for requests, waitress for HTTP.
 
 Run as a process of its own by `linumpy.report.live_process`: judging shares no interpreter with
 browsers. Nothing is read but the results of the follower and ``state.json``.
@@ -35,7 +35,7 @@ _FILES = {
     "report.css": "text/css; charset=utf-8",
 }
 OPEN_S = 30.0
-"""A page that was asked for within this time is taken as open when following ends."""
+"""A page requested within this time counts as open when following ends."""
 LINGER_S = 8.0
 """Time that an open page has to learn that following has ended."""
 _OTHERS_S = 2.5
@@ -45,7 +45,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Asked:
-    """When a page was asked for last, whether following has ended, and whether one knows."""
+    """When a page was requested last, whether following has ended, and whether a page knows."""
 
     def __init__(self) -> None:
         self.is_ended = False

@@ -1,6 +1,6 @@
 """Section of the report on the run itself, complete only once it has ended.
 
-The report is made by the run's last task. So its page marks where this section stands, and
+The report is made by the run's last task. So its page marks the place of this section, and
 `linumpy.report.finish` replaces it once the run has ended.
 """
 

@@ -163,7 +163,7 @@ def _streams(index: int) -> dict[str, Any]:
     """Return the streams of a GPU by step.
 
     All passes have the same: memory that CuPy's pool keeps is found again only by the stream that
-    it was taken for, and taking it from the driver waits for other processes.
+    it was allocated for, and allocating from the driver waits for other processes.
     """
     import cupy
 

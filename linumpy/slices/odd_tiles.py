@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from linumpy.tiles.positions import TileRegistration
 
 CLEAR = 0.5
-"""Confidence from which a match is believed (`linumpy.geometry.correlation.confidence`)."""
+"""Confidence from which a match is accepted (`linumpy.geometry.correlation.confidence`)."""
 
 LEAST_NEIGHBOURS = 3
 """Neighbours that must contradict a tile. Below that one wrong neighbour and one dim overlap would

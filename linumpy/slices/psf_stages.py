@@ -113,7 +113,7 @@ class CompensatePsf(Stage):
         return fit_response(list(self._cells.values()), self._voxel_um, self._params, slices)
 
     def layout(self, layout: Any) -> Any:
-        """Let a slice say what is left of noise and agarose."""
+        """Write the residual noise and agarose to a slice's attributes."""
         response: AxialResponse = self.model
         if not isinstance(layout, SliceLayout) or response.method == "none":
             return layout

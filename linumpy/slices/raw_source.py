@@ -240,7 +240,7 @@ def finished_layout(source: Source, layout: GridInfo) -> GridInfo:
 
 
 def slice_input(args: argparse.Namespace) -> SliceInput:
-    """Return the grid that was named, or the raw slice that stands for it."""
+    """Return the grid that was named, or the raw slice in place of it."""
     if args.input is not None:
         grid: Path = args.input
         return grid

@@ -45,7 +45,7 @@ class AlignParams:
     metric: str = param(
         "MI",
         "allen_metric",
-        "likeness that is made large: mutual information, mean squares, correlation, or "
+        "similarity that is maximised: mutual information, mean squares, correlation, or "
         "correlation of neighbourhoods",
         choices=("MI", "MSE", "CC", "AntsCC"),
     )

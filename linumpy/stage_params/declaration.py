@@ -58,7 +58,7 @@ class Declaration:
     after
         Stages whose results it reads, directly or in the end; those not in a run do not count.
     when
-        What a run's parameters must be for it to be part of the run. True and False stand for
+        What a run's parameters must be for it to be part of the run. True and False mean
         any value that counts as such. Facts of the input count as parameters:
         ``raw`` (tiles as the microscope wrote them), ``straight`` (these without mosaic grids),
         ``shifts_found`` and ``config_found`` (tables that are there).

@@ -29,7 +29,7 @@ class RehomingParams:
     max_shift_mm: float = param(
         0.5,
         "rehoming_max_shift_mm",
-        "largest step between two slices that is taken for what a stage does, mm",
+        "largest step between two slices that is plausible for a stage, mm",
         minimum=0,
     )
     return_fraction: float = param(
@@ -56,12 +56,12 @@ class RehomingParams:
 
 @dataclass(frozen=True)
 class ShiftAnalysisParams:
-    """Parameters of the look at steps that stand out."""
+    """Parameters of the search for outlying steps."""
 
     iqr_multiplier: float = param(
         1.5,
         "outlier_iqr_multiplier",
-        "interquartile ranges beyond the quartiles from which a step stands out",
+        "interquartile ranges beyond the quartiles from which a step is an outlier",
         minimum=0,
     )
 
@@ -132,7 +132,7 @@ class InterpolateParams(FaceParams):
     min_improvement: float = param(
         0.05,
         "interpolation_min_fisher_z_gain",
-        "least gain in correlation (Fisher's z) for which a deformation is believed",
+        "least gain in correlation (Fisher's z) for which a deformation is accepted",
         minimum=0,
         maximum=1,
     )
@@ -157,7 +157,7 @@ class ExportManualParams(FaceParams):
     level: int = param(
         1,
         "manual_align_level",
-        "how often pixels are halved in the exported pictures",
+        "how often pixels are halved in the exported images",
         minimum=0,
         maximum=6,
     )

@@ -61,7 +61,7 @@ class AttenuationParams:
     tail_px: int = param(
         3,
         "compensate_attenuation_zshift",
-        "voxels at the lower end of the tissue that stand for what lies below (smith)",
+        "voxels at the lower end of the tissue that represent what lies below (smith)",
         minimum=1,
     )
     min_bias: float = param(

@@ -27,7 +27,7 @@ _FSYNC_THREADS = 16
 _UNFINISHED = re.compile(r".+\.[0-9a-f]{32}\.partial")
 _AT_FDCWD = -100
 _NOREPLACE, _EXCHANGE = 1, 2
-# What file systems say that know no such rename, and sandboxes that forbid the call.
+# Errors of file systems without such a rename, and of sandboxes that forbid the call.
 _UNKNOWN = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM)
 
 

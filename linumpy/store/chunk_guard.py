@@ -65,7 +65,7 @@ def plan_chunks(metadata: Any) -> ChunkPlan | None:
 
     Returns
     -------
-    None when the guard does not know the chain of codecs;
+    None when the guard does not support the chain of codecs;
     `linumpy.store.untrusted_zarr.check_array` lets no such array through.
     """
     document = metadata.to_dict()
@@ -250,7 +250,7 @@ def _check_bytes(
         if length != expected:
             raise InputError(f"{where}: {length} bytes stored, the chunk has {expected}")
     elif plan.kind == "blosc":
-        # its decoder keeps to what the header says; only the header has to be believed
+        # its decoder keeps to the header; only the header has to be trusted
         header = os.pread(file, _BLOSC_HEADER_NBYTES, start)
         if min(length, len(header)) < _BLOSC_HEADER_NBYTES:
             raise InputError(f"{where}: malformed blosc data: truncated, {length} bytes")

@@ -1,4 +1,4 @@
-"""Registry of chunk codecs: what readers, writers and checks know of each format."""
+"""Registry of chunk codecs for readers, writers and checks."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def kind_of(name: str) -> str | None:
 def device_table() -> str:
     """Return the table of docs/gpu.md: where chunks of each codec are decoded and encoded."""
     rows = [
-        "| format | with crc32c (ours) | without, but listed in a manifest | without either "
+        "| format | with crc32c (linumpy's) | without, but listed in a manifest | without either "
         "| encoded on the device |",
         "| --- | --- | --- | --- | --- |",
         "| raw | device | device | device | yes |",

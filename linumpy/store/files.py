@@ -15,7 +15,7 @@ from linumpy.store.shards import ShardIndex
 from linumpy.store.untrusted import JSON_NBYTES, bound_json, read_bounded
 
 ROOT_DOCUMENTS = ("zarr.json", ".zattrs")
-"""Where attributes of a store stand in Zarr v3 and v2."""
+"""Files of attributes of a store in Zarr v3 and v2."""
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _IGNORED = re.compile(r"\.DS_Store|\._.*|Thumbs\.db|desktop\.ini|\.nfs[0-9a-f]+")
@@ -33,7 +33,7 @@ def is_store(path: Path | str) -> bool:
 
 
 def root_document(root: Path | str) -> Path:
-    """Return the file that the manifest of a store stands in; Zarr v2 may have none as yet.
+    """Return the file that holds the manifest of a store; Zarr v2 may have none as yet.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def walk(root: Path | str) -> Iterator[tuple[str, int]]:
     """Yield path below the root, and size, of each file of a store; -1 for a link to nowhere.
 
     Links to files are followed. One to a folder is yielded like a file, so that nothing outside is
-    taken for a part of the store.
+    counted as a part of the store.
 
     Raises
     ------

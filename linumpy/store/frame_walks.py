@@ -31,7 +31,7 @@ _ZSTD_SIZE_NBYTES = (0, 2, 4, 8)
 ZSTD_HEADER_LIMIT = 18
 """Bytes of the longest Zstandard frame header."""
 
-# The most that one compressed byte can stand for.
+# The most bytes that one compressed byte can hold.
 _LZ4_RATIO = 255
 _DEFLATE_RATIO = 1032
 

@@ -79,8 +79,8 @@ def first_overlap(
 ) -> tuple[int, int] | None:
     """Return the first part of a file that shares bytes with another, or leaves its range.
 
-    A writer gives every inner chunk of a shard bytes of its own; a few that stand for many were
-    made to do harm.
+    A writer gives every inner chunk of a shard bytes of its own; a few shared by many are
+    malicious.
 
     Parameters
     ----------

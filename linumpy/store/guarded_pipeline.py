@@ -33,7 +33,7 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
 
     Where the store has a manifest, the file of each chunk is compared with it first.
 
-    Where zarrs or the guard do not know a codec, zarr's own codecs do the work; so do they for
+    Where zarrs or the guard do not support a codec, zarr's own codecs do the work; so do they for
     other stores, but for object stores, which have a pipeline of their own.
     Zarrs does not compare the crc32c of a chunk that is wanted in part, nor of any in a shard that
     is: the guard does. Arrays in Fortran order or of foreign byte order, which zarrs refuses, are
@@ -65,7 +65,7 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
 
     @cached_property
     def plan(self) -> ChunkPlan | None:
-        """How the chunks of this array are stored; None for codecs that the guard does not know."""
+        """How the chunks of this array are stored; None for codecs unknown to the guard."""
         return plan_chunks(self.metadata)
 
     @property
@@ -80,7 +80,7 @@ class GuardedZarrsCodecPipeline(ZarrsCodecPipeline):
 
         Returns
         -------
-        What Zarr asks of a pipeline: which chunks were missing.
+        The result that Zarr expects of a pipeline: which chunks were missing.
 
         Raises
         ------

@@ -88,7 +88,7 @@ def encoder(layout: ChunkLayout) -> Any:
     settings = dict(description.get("configuration") or {})
     if layout.compression == "blosc" and isinstance(settings.get("shuffle"), str):
         settings["shuffle"] = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}[settings["shuffle"]]
-        # A codec that has not yet seen an array does not know its items.
+        # A codec that has not yet seen an array has no item size.
         settings["typesize"] = settings.get("typesize") or layout.dtype.itemsize
     return get_codec({"id": layout.compression, **settings})
 

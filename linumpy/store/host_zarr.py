@@ -44,7 +44,7 @@ def uses_all_cores(array: Any) -> bool:
     """Whether a zarr array was opened so that all cores decode it.
 
     False for arrays opened outside `zarr_context`, those in other stores than local folders and
-    object stores, and codecs that zarrs does not know.
+    object stores, and codecs that zarrs does not support.
     """
     from linumpy.store.zarr_adapter import codec_pipeline
 

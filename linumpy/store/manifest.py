@@ -8,7 +8,7 @@ codecs pass altered bytes on. So every store that linumpy writes says in
 
 `files` names every file but the root document itself, which `digest` covers: the crc32c of its
 JSON with sorted keys and no spaces, without this one field. The root document is ``zarr.json``, or
-``.zattrs`` in Zarr v2. What the checksum of a file is made of stands in `linumpy.store.digests`.
+``.zattrs`` in Zarr v2. `linumpy.store.digests` defines the checksum of a file.
 
 Sizes of all files are compared when a store is opened, checksums when a file is first read.
 """
@@ -196,7 +196,7 @@ def write_manifest(folder: Path | str) -> None:
     """List the files of a store as they lie, in its root document.
 
     The last thing to do to a store that is being made: whatever is changed after is found to be
-    altered. The document is written in its place, for nobody reads it yet; `adopt` is for stores
+    altered. The document is written in place, as no reader has opened it yet; `adopt` is for stores
     that others may read.
 
     Parameters

@@ -58,7 +58,7 @@ def parse_manifest(document: Any, text: bytes, path: Path) -> tuple[dict[str, En
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: altered: its manifest lacks or misstates {error}") from None
     if bad:
-        raise InputError(f"{path}: altered: its manifest says nonsense of {bad[0]!r}")
+        raise InputError(f"{path}: altered: its manifest has an invalid entry for {bad[0]!r}")
     if digest != _root_digest(document, manifest):
         raise InputError(
             f"{path}: altered: its checksum is not the one in its manifest; if that was meant, "
@@ -82,7 +82,7 @@ def with_manifest(document: Any, files: Mapping[str, Entry], path: Path) -> str:
     Raises
     ------
     InputError
-        When it is no such document, or lists so many files that nobody could read it.
+        When it is no such document, or lists too many files to read.
     """
     attributes = _attributes(document, path)
     kept = attributes.get("linumpy")
@@ -95,7 +95,7 @@ def with_manifest(document: Any, files: Mapping[str, Entry], path: Path) -> str:
 
 
 def without_manifest(attributes: Any) -> dict[str, Any]:
-    """Return what stands under ``attributes.linumpy`` for others to take over."""
+    """Return ``attributes.linumpy`` without the manifest, for copies."""
     if not isinstance(attributes, Mapping):
         return {}
     return {key: value for key, value in attributes.items() if key != "manifest"}

@@ -18,7 +18,7 @@ def take_manifest(store: RemoteStore) -> None:
     """Read a store's manifest, to verify whatever is fetched from then on.
 
     Sizes of all files, checksums of metadata and of chunk files that are fetched whole; of others
-    the inner chunks' own. What nobody asks for is not looked at, as many servers cannot list.
+    the inner chunks' own. Other files are not checked, as many servers cannot list.
 
     Raises
     ------

@@ -42,7 +42,7 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
     @classmethod
     def from_array_metadata_and_store(cls, array_metadata: Any, store: Store) -> Any:
         """Build the pipeline of one array."""
-        # The files in memory that chunks go to stand there under their numbers.
+        # Files in memory that hold chunks, by their numbers.
         return super().from_array_metadata_and_store(
             array_metadata, LocalStore(_FILES, read_only=True)
         )
@@ -143,7 +143,7 @@ class RemoteCodecPipeline(GuardedZarrsCodecPipeline):
         os.ftruncate(file, size)
         _put(file, index, size - len(index) if shard.at_end else 0)
         if len(index) < nbytes:
-            # The guard says what is wrong with it; so it does of entries that lie outside.
+            # The guard names the defect, also of entries that lie outside.
             return True
         table = np.frombuffer(index[: 16 * shard.n_chunks], "<u8")
         table = table.reshape(*shard.shape, 2)

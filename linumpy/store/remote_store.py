@@ -2,7 +2,7 @@
 
 Zarr's own store for obstore hands its errors on as they are, many lines long, never notices that
 an answer broke off in the middle could be asked for again, and takes any chunk that is not there
-for one of fill value. This one names the object, asks again, and knows chunks that must be there.
+for one of fill value. This one names the object, retries, and checks chunks that must be there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CAUSES = {
     "TimedOut": "nothing came for too long",
     "kind: Timeout": "nothing came for too long",
 }
-"""What stands deep in the errors of obstore, and what it means."""
+"""Texts deep in the errors of obstore, and their meanings."""
 
 Part = tuple[int, int] | dict[str, int] | None
 """Bytes of an object: from and to, ``{"offset": from}``, ``{"suffix": how many}``, or all."""
@@ -352,7 +352,7 @@ def _reason(error: Exception, attempts: int = 1) -> str:
         return "a web server does not list folders; name the volume itself"
     if repeated := re.search(r"after (\d+) retries", text):
         attempts += int(repeated[1])
-    # What the server said stands after the first dash, and perhaps a page that came with it.
+    # The server's message follows the first dash, perhaps with a page.
     said = text.split(" - ", 1)[-1].split(": <", 1)[0].strip(" :")
     said = re.sub(r"^(Generic \w+ error: |Server returned non-2xx status code: )", "", said)
     said = next((told for words, told in _CAUSES.items() if words in str(error)), said)

@@ -32,7 +32,7 @@ JSON_NBYTES = 64 << 20
 """Most bytes of a JSON document."""
 
 MOST_EXPANSION = 100
-"""Measured data hardly compress; what unpacks to more times its size was made to do harm."""
+"""Measured data hardly compress; what unpacks to more times its size was malicious."""
 
 _JSON_MEMORY = 224 << 20
 _LISTING_NBYTES = 1 << 20
@@ -76,7 +76,7 @@ def read_bounded(path: Path, most: int) -> bytes:
             raise InputError(f"{path}: not a plain file")
         if status.st_size > most:
             raise InputError(f"{path}: {status.st_size} bytes, expected at most {most}")
-        # It may grow, or belong to a file system that knows no sizes.
+        # It may grow, or lie on a file system without sizes.
         data = file.read(most + 1)
     if len(data) > most:
         raise InputError(f"{path}: more than the {most} bytes that are expected at most")
@@ -108,7 +108,7 @@ def bound_json(data: bytes, where: Path | str) -> None:
 def parse_json(data: bytes, where: Path | str) -> Any:
     """Parse a JSON document.
 
-    NaN and infinities, which JSON does not know, and numbers beyond 64 bits are refused.
+    NaN and infinities, which JSON does not have, and numbers beyond 64 bits are rejected.
 
     Raises
     ------
@@ -166,7 +166,7 @@ class _Listing:
 def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a ZIP archive whose listing makes sense: members that fit into the file.
 
-    Members that share bytes, as those of archives made to do harm, add up to more than the file.
+    Members that share bytes, as those of malicious archives, add up to more than the file.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Validate third-party Zarr stores: keys and links that lead outside, absurd metadata.
 
 Zarr follows ``..``, absolute names and links, takes whatever codec a document names, even one that
-runs code, and believes any size. What is refused here is refused before zarr looks at it, or when
+runs code, and trusts any size. What is rejected here is rejected before zarr reads it, or when
 zarr builds an array, and so wherever linumpy opens one.
 """
 

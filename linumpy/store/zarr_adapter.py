@@ -1,7 +1,7 @@
 """Adapter of Zarr's and zarrs' private names, for Zarr 3.1.6 to 3.4.
 
 No other module imports from ``zarr.core`` or from a module of Zarr with an underscore in its name;
-`tests/store/test_zarr_adapter.py` checks it. Where versions differ, one function knows both forms.
+`tests/store/test_zarr_adapter.py` checks it. Where versions differ, one function has both forms.
 This module imports zarr: import it late where start-up time counts.
 """
 
@@ -59,7 +59,7 @@ def reopened(array: Any) -> Any:
 
 
 def codecs_of(array: Any) -> tuple[Any, ...]:
-    """Return an array's codecs; of a v2 array, the one that stands for its compressor."""
+    """Return an array's codecs; of a v2 array, the one equivalent to its compressor."""
     metadata = array.metadata
     if metadata.zarr_format == 2:
         return (V2Codec(filters=metadata.filters, compressor=metadata.compressor),)
@@ -161,7 +161,7 @@ async def read_results(items: Sequence[Any]) -> tuple[dict[str, str], ...]:
 
 
 def has_zarrs_decoder(pipeline: Any) -> bool:
-    """Whether zarrs knows the codecs of a ``zarrs.ZarrsCodecPipeline``."""
+    """Whether zarrs supports the codecs of a ``zarrs.ZarrsCodecPipeline``."""
     return pipeline.impl is not None
 
 

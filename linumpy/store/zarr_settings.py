@@ -18,7 +18,7 @@ def zarr_settings(settings: Mapping[str, Any]) -> Iterator[None]:
 
     The configuration belongs to the process. Of blocks that are open at the same time, in this
     thread or in others, the one entered last rules; whichever ends first, what the remaining ones
-    want stands, and what was before them all comes back with the end of the last. (Zarr's own
+    want is in force, and the earlier value returns with the end of the last. (Zarr's own
     ``config.set`` leaves settings behind when blocks of several threads overlap.)
 
     Parameters

@@ -9,7 +9,7 @@ import numpy as np
 from linumpy.geometry.network import connected_components, solve_network
 
 _BRIGHTNESS_PRIOR, _BRIGHTNESS_SIGMA = 3.0, 0.05
-"""Of logarithms: how far tiles may be apart, and how closely a pair is believed."""
+"""Of logarithms: how far tiles may be apart, and the least error of a pair."""
 
 
 def overlap_means(

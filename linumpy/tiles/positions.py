@@ -76,7 +76,7 @@ class MeasuredPair:
     displacement_um
         As measured, without what scan distortion adds; None without a peak.
     confidence
-        0 to 1, by how far the peak stands out; accepted from 0.5 on, or below where the peak lies
+        0 to 1, by the peak's height; accepted from 0.5 on, or below where the peak lies
         where the other pairs expect it.
     expected_um
         As the stage reported it.
@@ -149,7 +149,7 @@ class TileRegistration:
     scan_error_um: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Take tiles and pairs as they stand in JSON, too; reject positions that are none."""
+        """Accept tiles and pairs as JSON has them, too; reject invalid positions."""
         object.__setattr__(self, "tiles", [PlacedTile.of(tile) for tile in self.tiles])
         object.__setattr__(self, "pairs", [MeasuredPair.of(pair) for pair in self.pairs])
 

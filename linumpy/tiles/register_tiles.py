@@ -108,7 +108,7 @@ def _solve_all(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
             continue
         expected = solution.position_px[result.pair.b] - solution.position_px[result.pair.a]
         joined = solution.component[[result.pair.a, result.pair.b]]
-        # Tiles that other pairs hold are known better than the stage knows them.
+        # Tiles held by other pairs are known better than from the stage.
         reach = 1.5 if joined[0] == joined[1] >= 0 else 3 * solution.stage_sigma_px
         peak = result.find_peak_near(expected, reach)
         if peak is not None and peak.z_score >= SECOND_LOOK_Z_SCORE:

@@ -23,7 +23,7 @@ def standard_error(
     function: np.ndarray,
     value: float,
 ) -> float:
-    """Return the standard error of a value taken for ``function @ c``.
+    """Return the standard error of an estimate of ``function @ c``.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def standard_error(
     function
         Shape (k,).
     value
-        What is taken for the function's value, be it the most likely one or not.
+        Estimate of the function's value, the most likely one or another.
     """
     log_evidence, square = [], []
     for scale in np.geomspace(*scales, _N_SCALES):

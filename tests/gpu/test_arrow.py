@@ -464,7 +464,7 @@ def test_a_struct_array_with_an_offset_reads_as_a_batch():
     assert back["b"].tolist() == [1.0, 1.5, 2.0]
     with pytest.raises(InputError, match="missing as a whole"):
         from_arrow(pa.array([{"a": 1}, None]))
-    with pytest.raises(InputError, match="column a stands twice"):
+    with pytest.raises(InputError, match="column a appears twice"):
         from_arrow(pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]))
 
 

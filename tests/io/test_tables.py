@@ -141,7 +141,7 @@ def test_a_bad_row_is_named(rows: list[str], message: str, tmp_path: Path) -> No
     [
         ("", "lacks the column fixed_id, moving_id"),
         ("fixed_id;moving_id\n", "expected a comma-separated header fixed_id,moving_id,x_shift"),
-        (f"{SHIFT_HEADER},x_shift\n", "column x_shift stands twice in the header"),
+        (f"{SHIFT_HEADER},x_shift\n", "column x_shift appears twice in the header"),
         (f'{SHIFT_HEADER}\n"0,1\n', "not a CSV table"),
     ],
 )

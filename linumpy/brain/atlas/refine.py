@@ -97,7 +97,7 @@ def refine(brain: Volume, atlas: Volume, start: np.ndarray, settings: RefineSett
         method.Execute(fixed, moving)
         better = method.GetMetricValue() < value
     except RuntimeError:
-        # A line search that leaves the atlas ends in an error: the approach stands.
+        # A line search that leaves the atlas ends in an error: the last approach is kept.
         better = False
     moved = inner @ (_matrix(change) if better else near)
     return np.asarray(moving_frame @ moved @ np.linalg.inv(fixed_frame))

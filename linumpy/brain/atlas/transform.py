@@ -59,7 +59,7 @@ def ngff_affine(matrix: np.ndarray, source: str, target: str) -> dict[str, Any]:
     """Return a matrix as an NGFF coordinate transformation of type ``affine``.
 
     Its form is that of NGFF's coordinate systems (RFC 5): rows of three axes, four numbers each.
-    NGFF 0.5 knows only scale and translation in ``multiscales``; hence it stands in
+    NGFF 0.5 has only scale and translation in ``multiscales``; hence it is in
     ``attributes.linumpy``.
 
     Parameters

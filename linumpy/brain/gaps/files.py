@@ -209,7 +209,7 @@ def stamp_interpolations(
 ) -> tuple[SliceConfig, ...]:
     """Write the outcome of the gaps into the table.
 
-    A slice that was never imaged gets a row that is not in use: what stands in its place is its
+    A slice that was never imaged gets a row that is not in use: its replacement is its
     neighbours' tissue, not its own.
 
     Raises

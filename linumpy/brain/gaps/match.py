@@ -116,7 +116,7 @@ def match_slices(upper: PlaneStack, lower: PlaneStack, params: InterpolateParams
 
     Returns
     -------
-    The map, or the gate that failed. A map that gains too little is not believed; planes that
+    The map, or the gate that failed. A map that gains too little is rejected; planes that
     match where they lie are then taken to have no deformation between them, others fail.
     """
     threshold = tissue_threshold(np.concatenate([s.data[s.valid].ravel() for s in (upper, lower)]))

@@ -1,7 +1,7 @@
 """Solve slice positions again with manual transforms held fixed.
 
 What a person says of two neighbours holds exactly. All other slices keep to the pairs that
-registration believed, as far as these do not contradict it: a slice that only it had no match for
+registration accepted, as far as these do not contradict it: a slice that only it had no match for
 moves alone, one that others were aligned with takes them along.
 """
 

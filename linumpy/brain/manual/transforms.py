@@ -113,7 +113,7 @@ def find_transforms(folder: Path, ids: Sequence[int]) -> dict[int, Path]:
     ------
     InputError
         When the folder holds none, one is of a slice that is not there, of the first slice (which
-        has none before it), or stands twice.
+        has none before it), or is given twice.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of manual transforms")

@@ -173,7 +173,7 @@ class Book:
                 continue
             try:
                 if _try_lock(descriptor):
-                    # In a folder of many users some files are not ours to remove.
+                    # In a folder of many users some files may not be removed.
                     with suppress(OSError):
                         os.unlink(name, dir_fd=self._folder)
                 else:

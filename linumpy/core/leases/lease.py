@@ -197,7 +197,7 @@ def _who(gpus: Sequence[Gpu], number: int, others: Sequence[Entry]) -> str:
     for gpu in gpus:
         holders = [f"{other} ({other.holds[gpu.uuid] / PARTS:.0%})" for other in others
                    if gpu.uuid in other.holds]  # fmt: skip
-        lines.append(f"{gpu.uuid[:12]} is held by {', '.join(holders) or 'nobody'}")
+        lines.append(f"{gpu.uuid[:12]} is held by {', '.join(holders) or 'no process'}")
     waiting = sum(not other.holds and other.number < number for other in others)
     return "; ".join(lines) + (f"; {waiting} wait before this one" if waiting else "")
 

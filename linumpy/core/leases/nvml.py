@@ -33,7 +33,7 @@ class Gpu:
     model
         What it is.
     total_nbytes, free_nbytes
-        Its memory, and what of it nobody uses; 0 where the driver does not say.
+        Its memory, and the free part; 0 where the driver does not report it.
     """
 
     uuid: str
