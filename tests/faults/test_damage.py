@@ -262,7 +262,10 @@ def test_no_flipped_bit_of_the_root_document_passes(copy, setup):
         (lambda m: m.pop("digest"), "lacks or misstates 'digest'"),
         (lambda m: m.update(files=[]), "lacks or misstates"),
         (lambda m: m["files"].update({"0/zarr.json": [5]}), "lacks or misstates"),
-        (lambda m: m["files"].update({"../../x": [5, "00000000"]}), "has an invalid entry for '../../x'"),
+        (
+            lambda m: m["files"].update({"../../x": [5, "00000000"]}),
+            "has an invalid entry for '../../x'",
+        ),
         (lambda m: m["files"].update({"/etc/passwd": [5, "00000000"]}), "has an invalid entry for"),
         (lambda m: m["files"].update({"0/c/0/0/1": [-1, "00000000"]}), "has an invalid entry for"),
         (lambda m: m["files"].update({"0/c/0/0/1": [1024, "xyz"]}), "has an invalid entry for"),
