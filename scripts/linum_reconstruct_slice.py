@@ -19,13 +19,17 @@ def build_parser() -> argparse.ArgumentParser:
             "Reconstruct one slice: from its tiles to a normalised volume.\n\n"
             "Resamples, flattens, evens out, registers, stitches, crops and normalises;\n"
             "the single scripts chained give the same bits. Tiles come from a mosaic grid, or,\n"
-            "with --from_root_directory and -z, as the microscope wrote them."
+            "with --from_root_directory and -z, as the microscope wrote them.\n\n"
+            "With --grids, or --slices and --from_root_directory, several slices overlap in one\n"
+            "process and go to a folder. The results are the same."
         ),
         gpu=True,
         gpus=True,
     )
     parser.add_argument("input", type=as_path, nargs="?", help="mosaic grid (*.ome.zarr)")
-    parser.add_argument("output", type=Path, help="slice volume to write (*.ome.zarr)")
+    parser.add_argument(
+        "output", type=Path, help="slice volume to write (*.ome.zarr); of several slices the folder"
+    )
     parser.add_argument(
         "--models", type=Path, required=True, help="folder of linum_learn_models.py"
     )
@@ -37,15 +41,44 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep_intermediates", type=Path, help="folder for the corrected grid and stitched slice"
     )
+    _add_group_arguments(parser)
     add_raw_arguments(parser)
     add_arguments(parser, *SliceParams.kinds())
     return parser
 
 
+def _add_group_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("several slices")
+    group.add_argument(
+        # Each is checked when its turn comes, so that it fails alone.
+        "--grids", type=lambda text: as_path(text), nargs="+", metavar="GRID",
+        help="mosaic grids, with slice ids in their names (zNN)",
+    )  # fmt: skip
+    group.add_argument(
+        "--slices", type=int, nargs="+", metavar="ID",
+        help="ids of raw slices, with --from_root_directory",
+    )  # fmt: skip
+    group.add_argument(
+        "--overlap", type=int, metavar="N",
+        help="slices at a time, which share the memory of one; by default 3 on a GPU, on cores 2",
+    )  # fmt: skip
+    group.add_argument(
+        "--take_over", action="store_true",
+        help="go on with what an earlier call left: keep slices that its records say are done",
+    )  # fmt: skip
+    group.add_argument(
+        "--keep_going", action="store_true",
+        help="end well though slices failed; their records say why",
+    )  # fmt: skip
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Reconstruct the slice."""
+    """Reconstruct the slice, or the slices."""
     parser = build_parser()
     args = parse(parser, argv)
+    if args.grids or args.slices:
+        _several(parser, args)
+        return
     check_raw_arguments(parser, args, args.input is not None)
 
     from linumpy.core.device import resolve
@@ -64,6 +97,41 @@ def main(argv: Sequence[str] | None = None) -> None:
         overwrite=args.overwrite,
         device=resolve(args.use_gpu, args.gpu_memory),
     )
+
+
+def _several(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    single = ("input", "output_models", "aip", "preview", "keep_intermediates", "slice")
+    if any(getattr(args, name) is not None for name in single):
+        parser.error("--grids and --slices: one folder gets all outputs; expected no other")
+    if (args.from_root_directory is None) != (args.slices is None):
+        parser.error("--slices and --from_root_directory: expected both, or --grids")
+    check_raw_arguments(parser, args, bool(args.grids), several=True)
+    if args.overlap is not None and args.overlap < 1:
+        parser.error(f"--overlap {args.overlap}: expected 1 or more")
+
+    from linumpy.core.device import resolve
+    from linumpy.core.errors import LinumpyError
+    from linumpy.mosaic.grid_options import grid_options
+    from linumpy.slices.slice_group import failure, grids_by_id, raw_by_id, reconstruct_group
+
+    inputs = (
+        grids_by_id(args.grids)
+        if args.grids
+        else raw_by_id(args.from_root_directory, args.slices, grid_options(args))
+    )
+    records = reconstruct_group(
+        inputs,
+        args.output,
+        read_params(args),
+        models=args.models,
+        device=resolve(args.use_gpu, args.gpu_memory),
+        lanes=args.overlap,
+        overwrite=args.overwrite,
+        take_over=args.take_over,
+    )
+    wrong = failure(records)
+    if wrong is not None and not args.keep_going:
+        raise LinumpyError(wrong)
 
 
 if __name__ == "__main__":

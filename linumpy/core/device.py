@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 
+from linumpy.core import overlap
 from linumpy.core.arrays import Array as Array
 from linumpy.core.arrays import DeviceArray
 from linumpy.core.errors import DeviceError
@@ -107,7 +108,8 @@ def resolve(use_gpu: bool, gpu_memory_bytes: int | None = None) -> Device:
 def free_gpu_bytes() -> int:
     """Return the memory that can still be taken on the current GPU, that in CuPy's pool included.
 
-    Not more than what the process was allowed to take (`resolve`).
+    Not more than what the process was allowed to take (`resolve`), and only the share of a slice
+    where several overlap (`linumpy.core.overlap`).
 
     Raises
     ------
@@ -120,7 +122,8 @@ def free_gpu_bytes() -> int:
     pool = cupy.get_default_memory_pool()
     free = int(cupy.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes())
     limit = int(pool.get_limit())
-    return min(free, max(0, limit - int(pool.used_bytes()))) if limit else free
+    free = min(free, max(0, limit - int(pool.used_bytes()))) if limit else free
+    return free // overlap.count()
 
 
 def gpu_failure() -> Exception | None:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _TASK = re.compile(r"Error executing process > '(?:\w+:)*(.*)'")
@@ -102,6 +102,18 @@ def unstaged(message: str, folder: Path) -> str:
                 links[str(path.relative_to(folder))] = os.path.realpath(path)
         # A task's own volumes may have many files, and no links.
         folders[:] = [name for name in folders if not name.endswith(".zarr")]
+    words = rf"(?<![\w./-])(?:{re.escape(str(folder))}/)?"
+    return with_targets(message, links, words)
+
+
+def with_targets(message: str, links: Mapping[str, str], before: str = r"(?<![\w./-])") -> str:
+    """Return a message with what links lead to, by their names, in place of the links.
+
+    Parameters
+    ----------
+    before
+        Pattern of what precedes a name, and goes with it.
+    """
     if not links:
         return message
     # A name such as `raw` may be a word of the message too; then a space and another word follow.
@@ -109,5 +121,4 @@ def unstaged(message: str, folder: Path) -> str:
         re.escape(name) + (r"(?![\w-]|\.\w)" if set(name) & {"/", "."} else r"(?=[/:;,)'\"]|$)")
         for name in sorted(links, key=len, reverse=True)
     )
-    words = rf"(?<![\w./-])(?:{re.escape(str(folder))}/)?({names})"
-    return re.sub(words, lambda match: links[match[1]], message)
+    return re.sub(f"{before}({names})", lambda match: links[match[1]], message)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Semaphore
 from typing import Any, TypeVar
 
 from linumpy.core.errors import LinumpyError
@@ -33,6 +35,7 @@ def stream(
     behind: int | None = None,
     readers: int = 2,
     writers: int = 1,
+    slots: Semaphore | None = None,
 ) -> Generator[tuple[K, R], None, None]:
     """Read, compute and write items, overlapped, and yield ``(key, result)`` in order.
 
@@ -50,6 +53,8 @@ def stream(
     depth, behind, readers, writers
         Bounds; `behind` is `depth` when None. Memory in flight is at most ``depth + behind + 1``
         items.
+    slots
+        A semaphore that bounds the items in flight of several streams together.
 
     Raises
     ------
@@ -61,22 +66,53 @@ def stream(
     pending: deque[tuple[K, Future[V]]] = deque()
     writing: deque[tuple[K, Future[Any]]] = deque()
     remaining = iter(keys)
-    with (
-        ThreadPoolExecutor(readers, "linumpy-read") as read_pool,
-        ThreadPoolExecutor(writers, "linumpy-write") as write_pool,
-    ):
+    held = 0
 
-        def prefetch() -> None:
-            while len(pending) < depth:
+    def take(wait: bool) -> bool:
+        nonlocal held
+        taken = slots is None or slots.acquire(blocking=wait)
+        held += taken
+        return taken
+
+    def free() -> None:
+        nonlocal held
+        held -= 1
+        if slots is not None:
+            slots.release()
+
+    def free_all() -> None:
+        while held:
+            free()
+
+    with ExitStack() as ending:
+        # Only once all threads have ended is nothing in flight.
+        ending.callback(free_all)
+        read_pool = ending.enter_context(ThreadPoolExecutor(readers, "linumpy-read"))
+        write_pool = ending.enter_context(ThreadPoolExecutor(writers, "linumpy-write"))
+
+        def prefetch(wait: bool = False) -> None:
+            while len(pending) < depth and take(wait and not pending):
                 try:
                     key = next(remaining)
                 except StopIteration:
+                    free()
                     return
                 pending.append((key, read_pool.submit(read, key)))
 
+        def drain(left: int) -> None:
+            while len(writing) > left:
+                done, written = writing.popleft()
+                named_step(done, "write", written.result)
+                free()
+
         try:
-            prefetch()
-            while pending:
+            while True:
+                if not pending:
+                    # Who waits for a slot holds none, or streams would wait for each other.
+                    drain(0)
+                    prefetch(wait=True)
+                    if not pending:
+                        return
                 key, future = pending.popleft()
                 value = named_step(key, "read", future.result)
                 prefetch()
@@ -84,14 +120,11 @@ def stream(
                 del value, future
                 if write is not None:
                     writing.append((key, write_pool.submit(write, key, result)))
-                    if len(writing) > (depth if behind is None else behind):
-                        done, written = writing.popleft()
-                        named_step(done, "write", written.result)
+                    drain(depth if behind is None else behind)
                 yield key, result
                 del result
-            while writing:
-                done, written = writing.popleft()
-                named_step(done, "write", written.result)
+                if write is None:
+                    free()
         finally:
             for _, future_read in pending:
                 future_read.cancel()

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from typing import Any, ClassVar
 
+from linumpy.core import overlap
 from linumpy.core.device import (
     CPU,
     Device,
@@ -265,7 +266,7 @@ def resting_bytes(device: Device, budget_bytes: int | None = None) -> int:
     if budget_bytes is not None:
         return budget_bytes
     if not device.is_gpu:
-        return DEFAULT_BUDGET_BYTES
+        return DEFAULT_BUDGET_BYTES // overlap.count()
     return int(batch_share() * STORE_SHARE * free_gpu_bytes())
 
 
@@ -285,7 +286,7 @@ def make_store(
         return TileStore(on_device, fetch=fetch)
     on_host = budget_bytes
     if on_host is None:
-        on_host = free_host_bytes() // 4
+        on_host = free_host_bytes() // (4 * overlap.count())
     return TileStore(on_host, gpu_budget_bytes=on_device, fetch=fetch)
 
 
@@ -382,6 +383,7 @@ def _sweep_on_host(
         depth=workers,
         behind=1,
         readers=workers,
+        slots=overlap.slots(),
     )
     # Tiles that are read from files follow each other in the same memory.
     memory = nullcontext() if isinstance(source, StoreSource) else host_pool.reusing()

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from linumpy.core import overlap
 from linumpy.core.device import Device, batch_share, free_gpu_bytes, locate, with_arrays_on
 from linumpy.core.stream import stream
 from linumpy.core.timeline import span
@@ -91,7 +92,7 @@ def _on_one(
     import cupy
 
     keys = list(source.keys())
-    streams = _streams(cupy.cuda.Device().id)
+    streams = _streams(cupy.cuda.Device().id, overlap.lane())
     groups = _groups(source, keys, _group_size(source), process, emit, device, streams)
     with closing(groups):
         for results in groups:
@@ -120,7 +121,7 @@ def _on_several(
     for single in devices:
         with cupy.cuda.Device(single.index):
             sizes.append(_group_size(source))
-            streams.append(_streams(single.index))
+            streams.append(_streams(single.index, overlap.lane()))
     homes = [source.home(key) for key in keys]
     owner = divide(
         keys, [None if home is None else home.index for home in homes], min(sizes), len(devices)
@@ -159,11 +160,11 @@ def _group_size(source: Source) -> int:
 
 
 @functools.cache
-def _streams(index: int) -> dict[str, Any]:
-    """Return the streams of a GPU by step.
+def _streams(index: int, lane: int) -> dict[str, Any]:
+    """Return the streams of a GPU and a lane of slices, by step.
 
-    All passes have the same: memory that CuPy's pool keeps is found again only by the stream that
-    it was allocated for, and allocating from the driver waits for other processes.
+    All passes of a lane have the same: memory that CuPy's pool keeps is found again only by the
+    stream that it was allocated for, and allocating from the driver waits for other processes.
     """
     import cupy
 

@@ -170,7 +170,7 @@ def reconstruct_to_files(
     output: Path,
     values: Mapping[str, Any],
     *,
-    models: Path,
+    models: Path | AcquisitionModels,
     output_models: Path | None = None,
     aip: Path | None = None,
     preview: Path | None = None,
@@ -185,10 +185,12 @@ def reconstruct_to_files(
         if path is not None:
             refuse_existing(path, overwrite)
     params = SliceParams.from_values(values)
+    if not isinstance(models, AcquisitionModels):
+        models = AcquisitionModels.load(models, params)
     pictures = reconstruct_slice(
         slice_input,
         output,
-        AcquisitionModels.load(models, params),
+        models,
         params,
         output_models=output_models,
         intermediates=intermediates,
