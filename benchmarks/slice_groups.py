@@ -1,0 +1,240 @@
+#!/usr/bin/env python
+"""Reconstruct slices in groups, overlapped, against a process a slice.
+
+One command makes a mosaic grid, learns the models, and reconstructs so many slices of it on each
+GPU: a process a slice; then a process a GPU with all of its slices, so many of them at a time. It
+says how many slices a minute that makes, how long any thread was at each step, and whether all
+slices have the same bits. Files lie in memory unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+# Run from a checkout, linumpy need not be installed.
+sys.path[:0] = [str(ROOT)]
+
+import measure  # noqa: E402
+from measure import STEPS, Measured, workplace  # noqa: E402
+from several_gpus import describe  # noqa: E402
+from stages import apart, count_tiles, make_grid, remove  # noqa: E402
+from utilisation import Utilisation  # noqa: E402
+
+SCRIPTS = ROOT / "scripts"
+MEMORY = Path("/dev/shm")
+
+
+def by_step(runs: list[Measured]) -> dict[str, float]:
+    """Return the seconds in which any thread of a process was at a step, summed over processes."""
+    found: dict[str, float] = {}
+    for run in runs:
+        for step in {span["step"] for span in run.spans}:
+            own = [(s["start_s"], s["stop_s"]) for s in run.spans if s["step"] == step]
+            found[step] = found.get(step, 0.0) + measure.covered_s(own)
+    return dict(sorted(found.items(), key=lambda item: STEPS.index(item[0])))
+
+
+def digest(folder: Path) -> str:
+    """Return a digest of the chunks of a volume, by name; metadata hold its own."""
+    found = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "zarr.json"):
+        found.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+class Benchmark:
+    """One run of everything that was asked for, in an empty folder."""
+
+    def __init__(self, args: argparse.Namespace, work: Path) -> None:
+        self.args, self.work, self.models = args, work, work / "models"
+        self.flags = ["--use_gpu"] if args.device == "gpu" else []
+        self.names = self._find_gpus() if self.flags else []
+        self.record: dict[str, Any] = {"runs": {}}
+
+    def _find_gpus(self) -> list[str]:
+        from linumpy.core.leases.nvml import list_gpus, visible_gpus
+
+        found = [gpu.uuid for gpu in visible_gpus(list_gpus())]
+        if len(found) < self.args.gpus:
+            sys.exit(f"--gpus {self.args.gpus}: {len(found)} GPUs are visible")
+        return found[: self.args.gpus]
+
+    def run(self) -> None:
+        """Measure everything; what is known so far is written after each step."""
+        args, began_s = self.args, time.perf_counter()
+        self.record["date"] = datetime.now(UTC).isoformat(timespec="seconds")
+        n_tiles = apart(count_tiles, args.size)
+        first = self.work / "mosaic_grid_3d_z00.ome.zarr"
+        shape = apart(make_grid, first, args.size, n_tiles, False)
+        ids = range(args.slices * args.gpus)
+        self.grids = [first] + [self.work / f"mosaic_grid_3d_z{i:02d}.ome.zarr" for i in ids[1:]]
+        for link in self.grids[1:]:
+            link.symlink_to(first)
+        self.record |= apart(describe, self.work, bool(self.flags))
+        self.record["work"] = {
+            "n_tiles": n_tiles,
+            "tile_shape": list(shape),
+            "decoded_nbytes": measure.decoded_nbytes(first),
+            "stored_nbytes": measure.stored_nbytes(first),
+            "slices": len(ids),
+            "gpus": args.gpus,
+            "made_in_s": time.perf_counter() - began_s,
+        }
+        self._start("learn_models", first, "--output", self.models)
+        self._measure("one by one", self._singly)
+        for lanes in args.overlaps:
+            self._measure(f"groups, {lanes} at a time", partial(self._in_groups, lanes))
+        self.record["took_s"] = time.perf_counter() - began_s
+        self._write()
+
+    def _start(self, script: str, *arguments: object) -> Measured:
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "LINUMPY_LEASE_DIR": str(self.work / "lease"),
+        }
+        environment.pop("LINUMPY_LEASED_GPUS", None)
+        if self.names:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.names)
+        command = [sys.executable, SCRIPTS / f"linum_{script}.py", *arguments, *self.flags]
+        return measure.run(command, environment, on_gpu=bool(self.names))
+
+    def _singly(self, folder: Path) -> list[Measured]:
+        def make(number: int) -> Measured:
+            name = f"z{number:02d}"
+            return self._start(
+                *("reconstruct_slice", self.grids[number]),
+                *(folder / "slices" / f"slice_{name}.ome.zarr", "--models", self.models),
+                *("--output_models", folder / "models" / name),
+                *("--aip", folder / "aips" / f"aip_{name}.png"),
+                *("--preview", folder / "previews" / f"slice_{name}.png"),
+            )
+
+        with ThreadPoolExecutor(self.args.gpus) as pool:
+            return list(pool.map(make, range(len(self.grids))))
+
+    def _in_groups(self, lanes: int, folder: Path) -> list[Measured]:
+        def make(first: int) -> Measured:
+            grids = self.grids[first :: self.args.gpus]
+            more = ("--models", self.models, "--overlap", lanes)
+            return self._start("reconstruct_slice", folder, "--grids", *grids, *more)
+
+        with ThreadPoolExecutor(self.args.gpus) as pool:
+            return list(pool.map(make, range(self.args.gpus)))
+
+    def _measure(self, name: str, make: Callable[[Path], list[Measured]]) -> None:
+        print(f"... {name}", file=sys.stderr, flush=True)
+        tries = []
+        for _ in range(self.args.repeats):
+            folder = self.work / "out"
+            with Utilisation(self.names) if self.names else nullcontext() as busy:
+                began_s = time.perf_counter()
+                runs = make(folder)
+                seconds = time.perf_counter() - began_s
+            digests = {digest(path) for path in (folder / "slices").iterdir()}
+            made = len(list((folder / "slices").iterdir()))
+            remove(folder)
+            tries.append((seconds, runs, busy, digests, made))
+        seconds, runs, busy, digests, made = min(tries, key=lambda one: one[0])
+        if made != len(self.grids):
+            sys.exit(f"{name}: {made} slices were made of {len(self.grids)}")
+        self.record.setdefault("digest", min(digests))
+        self.record["runs"][name] = {
+            "seconds": seconds,
+            "all_seconds": [one[0] for one in tries],
+            "slices_a_minute": 60 * made / seconds,
+            "same_bits": digests == {self.record["digest"]},
+            "covered_s": by_step(runs),
+            "start_s": sum(measure.phases(run).get("start", 0.0) for run in runs),
+            "cpu_s": sum(run.cpu_seconds for run in runs),
+            "host_peak_nbytes": max(run.peak_nbytes for run in runs),
+            "device_peak_nbytes": max(run.device_nbytes or 0 for run in runs),
+            "utilisation_percent": [busy.percent(n) for n in self.names] if busy else [],
+        }
+        self._write()
+
+    def _write(self) -> None:
+        if self.args.output:
+            self.args.output.write_text(json.dumps(self.record, indent=1) + "\n")
+
+
+def format_record(record: dict[str, Any]) -> str:
+    """Return a record as text."""
+    work, runs = record["work"], record["runs"]
+    lines = [
+        f"{work['slices']} slices of {work['decoded_nbytes'] / 1e9:.2f} GB "
+        f"({work['stored_nbytes'] / 1e9:.2f} stored, {work['n_tiles']} tiles), {work['gpus']} GPUs",
+        f"{'':24}{'s':>8}{'a minute':>10}{'ratio':>7}{'GPU %':>7}{'host':>7}{'device':>8}  bits",
+    ]
+    one = next(iter(runs.values()))
+    for name, found in runs.items():
+        busy = [n for n in found["utilisation_percent"] if n is not None]
+        share = f"{sum(busy) / len(busy):.0f}" if busy else "-"
+        lines.append(
+            f"{name:24}{found['seconds']:8.2f}{found['slices_a_minute']:10.1f}"
+            f"{one['seconds'] / found['seconds']:7.2f}{share:>7}"
+            f"{found['host_peak_nbytes'] / 1e9:6.1f}G{found['device_peak_nbytes'] / 1e9:7.1f}G"
+            f"  {'same' if found['same_bits'] else 'DIFFERENT'}"
+        )
+        steps = ", ".join(f"{step} {s:.2f}" for step, s in found["covered_s"].items())
+        lines.append(f"    any thread at: {steps} s; until a tile {found['start_s']:.2f} s")
+    return "\n".join(lines)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs, a process each at a time")
+    parser.add_argument("--slices", type=int, default=8, help="slices to make on each GPU")
+    parser.add_argument("--size", type=float, default=4.0, help="GiB of a slice, as float32")
+    parser.add_argument(
+        "--overlaps",
+        type=lambda text: [int(word) for word in text.split(",")],
+        default="1,2,3,4",
+        help="how many slices of a group at a time, one by one",
+    )
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each; the best counts")
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=MEMORY if MEMORY.is_dir() else None,
+        help="where files are made for the time of the run",
+    )
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    return parser
+
+
+def main() -> None:
+    """Run the benchmark."""
+    args = build_parser().parse_args()
+    with workplace("groups", args.folder) as work:
+        benchmark = Benchmark(args, work)
+        try:
+            benchmark.run()
+        finally:
+            if benchmark.record["runs"]:
+                print(format_record(benchmark.record))
+    if not all(found["same_bits"] for found in benchmark.record["runs"].values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
