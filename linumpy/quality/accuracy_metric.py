@@ -109,7 +109,7 @@ def plain(value: Any) -> Any:
 
 def format_table(metrics: Mapping[str, AccuracyMetric]) -> str:
     """Lay metrics out as a table for the terminal, one a line."""
-    rows = [("figure", "value", "target", "n", "")]
+    rows = [("metric", "value", "target", "n", "")]
     for name, metric in metrics.items():
         value = "–" if metric.value is None else f"{metric.value:.3g} {metric.unit}".strip()
         sign = "≤" if metric.comparison == AT_MOST else "≥"
