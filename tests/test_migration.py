@@ -64,7 +64,7 @@ def texts():
             yield f"params {name}", None, meaning
 
 
-def test_every_script_of_the_table_is_here_or_says_what_to_type():
+def test_every_script_of_the_table_exists_or_names_a_replacement():
     for name, entry in TABLE["scripts"].items():
         assert ("instead" in entry) != (entry.get("runs", name) in OURS), name
         assert name not in OURS or "runs" not in entry, name
@@ -178,7 +178,7 @@ def failed(parser, argv, capsys):
 
 
 @pytest.mark.parametrize(("script", "key", "meaning"), [r for r in rows() if r not in ALIASES])
-def test_what_is_done_otherwise_is_said(script, key, meaning, capsys):
+def test_changed_behaviour_is_reported(script, key, meaning, capsys):
     """Seen to fail without the problems of `translate`."""
     if meaning in (SAME, "") or meaning.startswith("$"):
         return
@@ -245,7 +245,7 @@ def run_command(name, monkeypatch, *arguments):
     return end.value.code
 
 
-def test_old_commands_run_scripts_or_say_what_to_type(monkeypatch, capsys):
+def test_old_commands_run_scripts_or_name_a_replacement(monkeypatch, capsys):
     assert run_command("linum-fix-illumination-basic", monkeypatch, "--help") == 0
     assert "usage: linum_fix_illumination_3d.py" in capsys.readouterr().out
     assert run_command("linum-stack-slices-3d", monkeypatch, "a", "b") == 2

@@ -114,7 +114,7 @@ def test_bad_arguments_are_named(tmp_path):
         benchmark.benchmark_kvikio_zarr(tmp_path / "empty")
 
 
-def test_a_wrong_result_is_no_figure(tmp_path, monkeypatch):
+def test_wrong_result_has_no_rate(tmp_path, monkeypatch):
     def off_by_a_bit(path):
         def read(selection):
             values = zarr.open_array(path)[selection]
@@ -128,7 +128,7 @@ def test_a_wrong_result_is_no_figure(tmp_path, monkeypatch):
         benchmark.benchmark_kvikio_zarr(None, size_gib=0.001, folder=tmp_path, repeats=1)
 
 
-def test_what_cannot_be_measured_is_said(tmp_path, monkeypatch):
+def test_unmeasurable_rows_carry_a_reason(tmp_path, monkeypatch):
     def broken(path):
         def read(selection):
             raise MemoryError("out of it")
@@ -262,7 +262,7 @@ def test_bits_are_compared(dtype):
     assert not same_bits(other, native)
 
 
-def test_nans_and_zeros_are_told_apart():
+def test_nans_and_zeros_differ():
     assert same_bits(np.array([np.nan]), np.array([np.nan]))
     assert not same_bits(np.array([-0.0]), np.array([0.0]))
 
@@ -288,7 +288,7 @@ def test_file_systems_are_named():
 
 
 @pytest.mark.parametrize("available", [True, False])
-def test_it_is_said_why_reads_are_not_native(monkeypatch, available):
+def test_reason_of_emulated_reads_is_reported(monkeypatch, available):
     package = types.ModuleType("kvikio")
     driver, defaults = types.ModuleType("kvikio.cufile_driver"), types.ModuleType("kvikio.defaults")
     driver.libcufile_version = lambda: (1, 15) if available else (0, 0)

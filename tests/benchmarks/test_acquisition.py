@@ -36,7 +36,7 @@ def test_neighbours_show_the_same_texture_where_they_truly_are(content):
     assert 0.4 < error.max() <= 2.5
 
 
-def test_the_face_is_as_deep_as_the_truth_says(content):
+def test_face_lies_at_the_true_depth(content):
     depths = [find_tissue_interface(content.tile(n), s_xy=7, axis=0) for n in (0, 1)]
     depth = np.mean(depths, axis=0)
     expected = content.truth.curvature_px

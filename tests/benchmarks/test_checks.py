@@ -9,7 +9,7 @@ from linumpy.io.grid import GridInfo, GridTile, create_grid
 from .conftest import BENCHMARKS
 
 
-def test_runs_are_held_against_their_neighbours(module):
+def test_runs_are_compared_with_their_neighbours(module):
     found = module("checks").summary({"on": [2.0, 3.3, 1.1], "off": [1.0, 3.0, 1.0]})
     assert found["ratio"] == pytest.approx(1.1)
     assert found["ratio_of_least"] == pytest.approx(1.1)

@@ -32,7 +32,7 @@ def test_time_line_adds_up(module):
     assert where["end"]["covered_s"] == pytest.approx(1.0)
 
 
-def test_longest_step_has_all_that_lies_in_it(module):
+def test_longest_step_includes_nested_steps(module):
     measure = module("measure")
     assert measure.longest_step_s(measure.Measured(7.0, 0.0, 0, spans=SPANS)) == 4.0
 
@@ -66,7 +66,7 @@ def test_process_is_measured_from_outside(module):
     assert run.spans == []
 
 
-def test_failed_process_says_why(module):
+def test_failed_process_reports_its_error(module):
     measure = module("measure")
     with pytest.raises(measure.Failed, match="exit status 1: .*ValueError: no"):
         measure.run([sys.executable, "-c", "raise ValueError('no')"], {}, on_gpu=False)

@@ -34,7 +34,7 @@ def physics(module, monkeypatch):
     return found
 
 
-def test_stopped_run_goes_on_where_it_was(physics, tmp_path, capsys):
+def test_stopped_run_resumes(physics, tmp_path, capsys):
     record = tmp_path / "record.jsonl"
     physics.main(["run", str(record), "--seeds", "5", "6", "7"])
     lines = record.read_bytes().splitlines(keepends=True)
@@ -127,7 +127,7 @@ def test_comparison_takes_what_both_records_measured(module):
     assert text.endswith("failed: 0 → 1")
 
 
-def test_step_that_is_off_and_says_nothing_is_counted(module):
+def test_wrong_step_without_a_flag_is_counted(module):
     table = module("physics_table")
     off = result(1, 0.5)
     off["figures"]["flat_field_percent"] = figure(9.0)

@@ -33,7 +33,7 @@ def test_equal_tasks_on_equal_machines_take_rounds(n, k):
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 8, 40])
-def test_a_serial_part_limits_speed_up_as_amdahl_says(k):
+def test_serial_part_limits_speed_up_by_amdahls_law(k):
     before = Task("before", "learn", gpu=1.0, compute_s=6.0)
     tasks = [before, *alike(40, gpu=1.0, compute_s=1.0, needs=("before",))]
     after = Task("after", "stack", tuple(t.name for t in tasks), gpu=1.0, compute_s=4.0)
@@ -68,7 +68,7 @@ def test_bandwidth_is_shared_evenly_as_tasks_come_and_go():
     assert found["b"].end_s == pytest.approx(5 + 10 / 10)
 
 
-def test_reading_goes_on_while_a_task_computes_but_not_while_it_starts():
+def test_reading_overlaps_computing_but_not_start_up():
     machine = Machine(cores=1, bandwidth=10.0)
     slow = Task("t", "p", start_s=2.0, compute_s=3.0, moved_bytes=20.0)
     assert simulate([slow], machine).seconds == pytest.approx(5.0) == machine.alone_s(slow)
@@ -118,7 +118,7 @@ def test_forks_memory_and_shares_of_a_gpu_bound_what_runs_together():
     assert simulate(alike(24, compute_s=1.0, gpu=1 / 6), shares).seconds == pytest.approx(2)
 
 
-def test_a_small_task_goes_past_one_that_has_no_room():
+def test_small_task_overtakes_one_without_room():
     tasks = [
         Task("a", "p", cores=1, compute_s=4.0),
         Task("wide", "p", cores=2, compute_s=1.0),

@@ -40,7 +40,7 @@ def test_a_limit_that_is_gone_costs_nothing(scale):
 
 
 @pytest.mark.slow
-def test_the_command_writes_tables_a_record_and_a_picture(scale, tmp_path, capsys):
+def test_command_writes_tables_record_and_image(scale, tmp_path, capsys):
     out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
     options = ["--slices", "6", "--size", "1", "--gpus", "1", "8"]
     scale.main([*options, "--output", str(out), "--picture", str(picture)])

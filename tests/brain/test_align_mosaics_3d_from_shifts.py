@@ -68,7 +68,7 @@ def test_masked_pixels_do_not_reach_their_neighbours(xp):
     assert int(mask.sum()) == 25 - 4
 
 
-def test_turns_like_scipy_and_any_window_is_a_part_of_the_whole(xp, rng):
+def test_rotation_equals_scipys_and_windows_equal_the_whole(xp, rng):
     data = rng.random((3, 20, 24), dtype=np.float32)
     canvas = common_canvas(
         {0: (0, 0), 1: (30, -12)}, {0: (30, 30), 1: (20, 24)}, {0: (0, 0), 1: (3, 8)},
@@ -101,7 +101,7 @@ def test_turns_like_scipy_and_any_window_is_a_part_of_the_whole(xp, rng):
     assert align_mosaics_3d_from_shifts(*given, far, canvas.turns[1]) is None
 
 
-def test_a_turned_canvas_holds_the_corners_of_all_slices():
+def test_rotated_canvas_holds_the_corners_of_all_slices():
     canvas = common_canvas(
         {0: (0, 0), 1: (0, 0)}, {0: (10, 40), 1: (10, 40)}, {0: (0, 0), 1: (0, 0)},
         (1.0, 1.0), 0, {0: 0.0, 1: 90.0}, (5.0, 20.0),
@@ -113,7 +113,7 @@ def test_a_turned_canvas_holds_the_corners_of_all_slices():
 
 
 @pytest.mark.parametrize("away_um", [2.5e4, 1e9, 1e300])
-def test_a_slice_that_lies_far_from_the_others_is_refused_by_name(away_um):
+def test_slice_far_from_the_others_is_rejected_by_name(away_um):
     """Seen to fail without the check in `common_canvas`: 1e9 um wants 10⁸ pixels."""
     given = {0: (30, 20), 4: (30, 20), 7: (30, 20)}, {0: (0, 0), 4: (0, 30), 7: (0, 0)}, (10, 10)
     corners = {0: (0, 0), 4: (0, away_um), 7: (10, 10)}

@@ -236,7 +236,7 @@ def test_source_boxes_hold_what_is_needed(rng):
     assert source_box(far, window, (30, 30, 30)) is None
 
 
-def test_rotation_hint_turns_as_a_right_handed_screw():
+def test_rotation_hint_is_right_handed():
     # 90 degrees about the axis to superior: right goes to anterior.
     turn = parse_rotation("0 0 90")
     np.testing.assert_allclose(turn @ (0, 0, 1), (0, 1, 0), atol=1e-12)

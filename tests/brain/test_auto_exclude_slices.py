@@ -90,7 +90,7 @@ def test_slices_that_registration_cannot_match_are_left_out(rng, tissue, damage,
     assert excluded(model.pairs) == expected
 
 
-def test_pairs_that_were_not_compared_say_nothing():
+def test_pairs_without_comparison_are_ignored():
     """Imaging that does not reach the next slice is no fault of the slices."""
     pairs = [
         {**p, "accepted": False, "correlation": 0.0, "reason": NO_SHARED_PLANES}
@@ -116,7 +116,7 @@ def test_a_break_between_two_good_halves_is_no_bad_slice():
     assert excluded(pairs) == {}
 
 
-def test_a_run_goes_without_pairs_across_it():
+def test_run_of_unmatched_slices_is_left_out_without_pairs_across_it():
     """Shallow imaging: neighbours alone were compared."""
     assert excluded(pairs_of(bad=(3, 4), two_apart=False)) == {3: UNMATCHED_RUN, 4: UNMATCHED_RUN}
     longer = AutoExcludeParams(consecutive=4)

@@ -149,7 +149,7 @@ def test_aligned_first_or_while_stacking_gives_the_same_bits(
 
 
 @pytest.mark.slow
-def test_turned_slices_under_tilted_cuts_align_first_with_the_same_bits(
+def test_rotated_slices_under_tilted_cuts_align_first_with_the_same_bits(
     scene, slices, registration, device, tmp_path
 ):
     folder = tmp_path / "tilted"
@@ -233,7 +233,7 @@ def test_nominal_slices_are_placed_by_the_table_of_shifts(scene, tmp_path):
     np.testing.assert_allclose(step, (4, -7), atol=1e-6)
 
 
-def test_an_interpolated_slice_stands_for_one_that_is_not_used(tmp_path):
+def test_interpolated_slice_replaces_an_unused_one(tmp_path):
     for name in ("slice_z00", "slice_z01_interpolated", "slice_z02", "slice_z03"):
         (tmp_path / f"{name}.ome.zarr").mkdir()
     (tmp_path / "slice_z02_interpolated.ome.zarr").mkdir()

@@ -317,7 +317,7 @@ def test_equal_sections_take_every_plane_once():
         equal_sections(11, 10)
 
 
-def test_tissue_is_told_from_agarose_not_white_from_grey(rng):
+def test_tissue_is_separated_from_agarose_not_white_from_grey(rng):
     truth = np.zeros((3, 40, 40), bool)
     truth[:, 8:32, 8:32] = True
     brightness = np.where(truth, 0.3, 0.01)

@@ -24,7 +24,7 @@ def depths(ids, heights):
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_stage_tells_uneven_cuts_whichever_way_it_counts(sign):
+def test_stage_of_either_sign_measures_uneven_cuts(sign):
     found = depths(range(6), [7300 + sign * z for z in FACES])
     assert found == [FACES.tolist(), (100 * np.arange(6.0)).tolist()]
 
@@ -41,7 +41,7 @@ def test_the_stage_tells_uneven_cuts_whichever_way_it_counts(sign):
     ],
     ids=["none", "constant", "millimetres", "another unit", "one", "nominal"],
 )
-def test_a_stage_that_tells_nothing_leaves_the_interval(heights):
+def test_stage_without_information_leaves_the_interval(heights):
     """Seen to fail where any step is a cut's."""
     np.testing.assert_allclose(depths(range(6), heights), [100 * np.arange(6)])
 

@@ -179,7 +179,7 @@ def structural(data, truth):
 
 @needs_itk
 @pytest.mark.slow
-def test_tissue_that_turns_and_grows_is_met_half_way(pair, base, device, tmp_path):
+def test_rotating_growing_tissue_is_interpolated_half_way(pair, base, device, tmp_path):
     _, paths, registration = pair
     found = {}
     for method in ("zmorph", "weighted", "average"):
@@ -223,7 +223,7 @@ def test_the_gap_is_filled_where_the_slices_end(pair, base, tmp_path):
 
 @needs_itk
 @pytest.mark.slow
-def test_turned_slices_are_turned_back(base, tmp_path):
+def test_rotated_slices_are_rotated_back(base, tmp_path):
     """A slice that lies turned about the pivot of the registration."""
     folder = tmp_path / "turned"
     paths = [write_slice(folder, base, 0), write_slice(folder, base, 2, turned_deg=-7.0)]
@@ -290,7 +290,7 @@ def ends(base):
 
 
 @needs_itk
-def test_every_gate_says_its_name(ends, monkeypatch):
+def test_failed_gate_is_named(ends, monkeypatch):
     """Seen to fail without the gate of correlation."""
     from linumpy.brain.gaps import match as module
 
@@ -364,7 +364,7 @@ def test_manifests_end_in_the_table(tmp_path, script):
 
 
 @pytest.mark.slow
-def test_the_script_fills_a_gap_and_says_what_it_lacks(pair, tmp_path, script):
+def test_script_fills_a_gap_and_names_missing_inputs(pair, tmp_path, script):
     _, paths, registration = pair
     write_shifts(tmp_path / "shifts.csv", [XYShift(0, 1, 0, 0, 0, 0), XYShift(1, 2, 0, 0, 0, 0)])
     output = tmp_path / "slice_z01_interpolated.ome.zarr"

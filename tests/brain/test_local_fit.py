@@ -132,7 +132,7 @@ def field_measured(rng, noise_px, shift, turn_rad, cover=1.0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cover", [1.0, 0.7])
-def test_the_rigid_part_is_told_from_a_field_with_its_error(rng, cover):
+def test_rigid_part_is_separated_from_a_field_within_its_error(rng, cover):
     """Its standard errors hold over draws: the errors are about as large as they say."""
     scores = []
     for _ in range(8):

@@ -116,7 +116,7 @@ def test_other_rigid_transforms_are_read_too(tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_what_is_no_turn_and_shift_is_refused(tmp_path):
+def test_transforms_beyond_rotation_and_shift_are_rejected(tmp_path):
     """Seen to fail without the error of `manual_transforms.read_transform`."""
     path = tmp_path / "a.tfm"
     tilted = sitk.Euler3DTransform()
@@ -371,7 +371,7 @@ def folder(tissue, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_package_goes_out_and_comes_back(folder, script):
+def test_package_round_trip(folder, script):
     script(
         "export_manual_align", folder / "slices", folder / "shifts.csv",
         folder / "register_slices.json", folder / "package", "--params", "-",

@@ -37,7 +37,7 @@ def pair(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_pair_becomes_an_itk_transform(pair, tmp_path):
+def test_pair_is_written_as_itk_transform(pair, tmp_path):
     sitk = pytest.importorskip("SimpleITK")
     run_script(
         "register_pairwise", *pair, tmp_path / "out", "--registration_allowed_drifting_mm", 0.05

@@ -65,7 +65,7 @@ def cut(rng, tissue, slice_id, hidden_px=(0, 0), deeper=0, share=0.7):
 
 
 @pytest.mark.parametrize("hidden", [(0.0, 0.0), (2.25, -3.5), (-5.75, 4.0)])
-def test_a_pair_tells_the_hidden_shift_to_a_tenth_of_a_pixel(xp, rng, tissue, hidden):
+def test_pair_measures_the_hidden_shift_to_a_tenth_of_a_pixel(xp, rng, tissue, hidden):
     fixed = volume(xp, 0, cut(rng, tissue, 0))
     moving = volume(xp, 1, cut(rng, tissue, 1, hidden))
     found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
@@ -106,7 +106,7 @@ def test_the_stage_leads_to_a_match_far_from_the_interval(xp, rng, tissue):
 
 
 @pytest.mark.parametrize("drift_mm", [0.03, 0.05, 0.07])
-def test_a_double_cut_is_found_whatever_the_stage_says(xp, rng, tissue, drift_mm):
+def test_double_cut_is_found_against_the_stage(xp, rng, tissue, drift_mm):
     """Beyond the drift that is sought, with a stage that tells nothing or a wrong thick cut."""
     params = replace(PARAMS, drift_mm=drift_mm)
     fixed = volume(xp, 1, cut(rng, tissue, 1))
@@ -120,7 +120,7 @@ def test_a_double_cut_is_found_whatever_the_stage_says(xp, rng, tissue, drift_mm
 
 
 @pytest.mark.parametrize("stage", [None, 1.0, -1.0])
-def test_uneven_cuts_are_solved_and_told(xp, rng, tissue, stage):
+def test_uneven_cuts_are_solved_and_reported(xp, rng, tissue, stage):
     """Before slice 2 the cut is 5 planes too thick; the stage may tell it, of either sign."""
     depth = np.array([0, 80, 210, 290.0])
     slices = [volume(xp, k, cut(rng, tissue, k, (0, 0), 5 * (k >= 2))) for k in range(4)]
@@ -396,7 +396,7 @@ def test_an_uneven_cut_is_passed_over(xp, rng, tissue):
     assert flat.plane_moving == PARAMS.first_plane
 
 
-def test_speckle_tells_depth_on_whatever_anatomy_adds():
+def test_speckle_measures_depth_on_any_anatomy():
     """A slow curve has a maximum too; only a sharp one upon it is a match."""
     plane = np.arange(21)
     rng = np.random.default_rng(3)
@@ -458,7 +458,7 @@ def test_expected_planes_are_rounded_once(step, interval, axial, plane):
     )
 
 
-def test_the_speckle_helper_moves_by_what_it_says(rng, tissue):
+def test_speckle_helper_moves_by_its_argument(rng, tissue):
     """The truth of these tests: without fresh speckle, a whole-pixel move is a crop."""
     one = image(rng, tissue[:2], (20, 16), (30, 30), 1.0)
     other = image(rng, tissue[:2], (23, 14), (30, 30), 1.0)

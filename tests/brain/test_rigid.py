@@ -71,7 +71,7 @@ def volume(xp, slice_id, data):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("rotation", [0.15, -0.9, 3.6])
-def test_a_pair_tells_turn_and_shift(xp, seed, rotation):
+def test_pair_measures_rotation_and_shift(xp, seed, rotation):
     rng = np.random.default_rng(seed)
     field = block(seed, PLANES + STEP)
     offset = rng.uniform(-4, 4, 2)
@@ -87,7 +87,7 @@ def test_a_pair_tells_turn_and_shift(xp, seed, rotation):
 
 
 @pytest.mark.slow
-def test_slices_that_may_only_shift_are_not_turned(xp):
+def test_slices_limited_to_shifts_are_not_rotated(xp):
     rng = np.random.default_rng(4)
     field = block(4, PLANES + STEP)
     pair = [
@@ -107,7 +107,7 @@ def test_slices_that_may_only_shift_are_not_turned(xp):
     assert limited.reason == "rotated as far as is allowed"
 
 
-def test_turned_slices_are_solved_together(xp):
+def test_rotated_slices_are_solved_together(xp):
     """Common positions: what every slice shows at one block position meets at one place."""
     rng = np.random.default_rng(5)
     field = block(5, PLANES + 2 * STEP)
@@ -149,7 +149,7 @@ def test_a_few_pixels_are_fitted_as_one_block_or_not_at_all(xp):
 
 
 @pytest.mark.parametrize("angle", [7.0, -33.0, 0.2])
-def test_planes_turn_as_scipy_turns_them(xp, rng, angle):
+def test_rotation_of_planes_equals_scipys(xp, rng, angle):
     planes = rng.random((2, 31, 36), dtype=np.float32) + 0.1
     turned = to_host(turn_planes(xp.asarray(planes), angle, middle_px(planes.shape)))
     expected = scipy_rotate(planes, angle, axes=(1, 2), reshape=False, order=1)

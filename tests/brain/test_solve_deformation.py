@@ -126,7 +126,7 @@ def turned_stack(rng):
     return slices, found, fields
 
 
-def test_the_model_undoes_deformation_of_turned_slices_when_asked_to(rng):
+def test_model_corrects_deformation_of_rotated_slices_when_enabled(rng):
     slices, pairs, fields = turned_stack(rng)
     given = (slices, pairs, (10.0, 10.0, 10.0), 100.0)
     plain = solve_registration(*given, RegisterParams())
@@ -160,7 +160,7 @@ def canvas_of(turn_deg):
 
 
 @pytest.mark.parametrize("turn_deg", [0.0, 6.0])
-def test_a_deformed_slice_is_sampled_where_its_field_says(xp, rng, turn_deg):
+def test_deformed_slice_is_sampled_at_its_field(xp, rng, turn_deg):
     """As SciPy samples it; whatever the window, with the same bits; laid as interpolated."""
     canvas, shape, field = canvas_of(turn_deg)
     data = rng.random((3, *shape), dtype=np.float32)

@@ -63,7 +63,7 @@ def test_a_small_lasting_step_is_found(rng):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_uneven_cuts_that_the_stage_does_not_tell(seed):
+def test_uneven_cuts_without_stage_heights_are_measured(seed):
     """Cuts of 100, 100, 150, 100 and 200 um at an interval of 100.
 
     Seen to fail where pairs do not count.
@@ -119,7 +119,7 @@ def test_the_account_that_pairs_bear_out_counts(rng):
     np.testing.assert_allclose(np.diff(found.depth_um[5:]), np.diff(face[5:]), atol=2.5)
 
 
-def test_axial_voxels_that_are_off_are_told_from_cuts(rng):
+def test_wrong_axial_voxel_is_separated_from_cuts(rng):
     """Seen to fail where slices keep the distances that pairs measure."""
     face = faces(np.full(19, INTERVAL_UM)) + rng.normal(0, 1, 20)
     found = solve(20, *measure(rng, face, scale=0.03))
@@ -139,7 +139,7 @@ def test_a_large_common_factor_is_the_pairs_to_decide(rng):
     assert np.abs(found.depth_um - face).max() < 5
 
 
-def test_wrong_pairs_are_told_by_the_others(rng):
+def test_wrong_pairs_are_detected_by_the_others(rng):
     face = faces(rng.normal(INTERVAL_UM, 8, 39))
     pairs, clean = measure(rng, face, noise=0.3)
     distances = clean.copy()

@@ -117,7 +117,7 @@ def turned_registration(offsets_um, turns_deg, reference_id, pivot_um):
     return replace(model, slices=slices, pivot_um=pivot_um)
 
 
-def test_turned_slices_come_back_at_their_common_positions(tmp_path, device):
+def test_rotated_slices_come_back_at_their_common_positions(tmp_path, device):
     """Each slice sees the scene along its own axes; the brain shows it along the reference's."""
     offsets = {0: (0.0, 9.0, -14.0), 1: (0.0, 0.0, 0.0), 2: (10.0, -20.5, 6.2)}
     turns = {0: 1.3, 1: 0.0, 2: -4.0}
@@ -267,7 +267,7 @@ def test_the_size_of_the_blocks_changes_no_bit(holed, tmp_path, device, monkeypa
     np.testing.assert_array_equal(whole.valid[...], bits.valid[...])
 
 
-def test_a_gap_in_depth_is_left_empty_and_said(tmp_path, device, caplog):
+def test_gap_in_depth_is_left_empty_with_a_warning(tmp_path, device, caplog):
     paths = [
         write_slice(tmp_path / "s", k, np.full((12, 6, 6), k + 1, np.float32)) for k in (0, 1, 5)
     ]

@@ -40,7 +40,7 @@ def test_slices_follow_their_interval_and_missing_ones_leave_room():
     assert [p.overlap_px for p in places] == [0, 33, 13, 33]
 
 
-def test_a_slice_that_lies_far_below_the_others_is_refused_by_name():
+def test_slice_far_below_the_others_is_rejected_by_name():
     """Seen to fail without the check of `place_slices`."""
     # One slice in use of 1000 is far from the next, as it should be.
     assert place([3, 1003])[1].z_start_px == 20_000
@@ -163,7 +163,7 @@ def test_each_way_of_laying_gives_the_bits_of_the_rule(xp, rng, origin, old, new
     np.testing.assert_array_equal(to_host(result_mask), filled)
 
 
-def test_turned_slices_with_late_columns_are_laid_pixel_by_pixel(xp, rng):
+def test_rotated_slices_with_late_columns_are_laid_pixel_by_pixel(xp, rng):
     """Straight from the rule, in single precision: four samples, all valid; the column's weight."""
     shape, window = (13, 15), (slice(1, 14), slice(0, 17))
     canvas = common_canvas(

@@ -36,7 +36,7 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-def test_hadolint_has_nothing_to_say(tmp_path: Path) -> None:
+def test_hadolint_passes(tmp_path: Path) -> None:
     done = run(TOOLS / "hadolint", CONTAINERS / "Dockerfile")
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
     wrong = tmp_path / "Dockerfile"
@@ -44,7 +44,7 @@ def test_hadolint_has_nothing_to_say(tmp_path: Path) -> None:
     assert "DL3008" in run(TOOLS / "hadolint", wrong).stdout
 
 
-def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
+def test_shellcheck_passes(tmp_path: Path) -> None:
     assert len(SCRIPTS) >= 4
     assert all(os.access(script, os.X_OK) for script in SCRIPTS)
     done = run(TOOLS / "shellcheck", *SCRIPTS)
@@ -205,7 +205,7 @@ def is_sent(path: str) -> bool:
         "shared/notes.md",
     ],
 )  # fmt: skip
-def test_what_lies_about_stays_out_of_the_image(path: str) -> None:
+def test_untracked_files_stay_out_of_the_image(path: str) -> None:
     assert not is_sent(path)
 
 
@@ -304,7 +304,7 @@ def test_the_build_gets_them_as_secrets_and_the_image_its_labels(
     assert "word@extra" not in done.stdout
 
 
-def test_wrong_calls_say_what_is_expected() -> None:
+def test_wrong_calls_print_the_usage() -> None:
     done = run("bash", CONTAINERS / "steps.sh", "nonsense")
     assert done.returncode == 2 and "expected system, tools or install" in done.stderr
     done = run("bash", CONTAINERS / "build.sh", "gpu")

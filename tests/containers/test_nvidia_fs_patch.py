@@ -194,9 +194,7 @@ def test_a_module_that_cannot_be_unpacked_stops_the_build(source, tmp_path):
         ("nvfs-dma.c", "#ifndef QUIET", "#else", ["line 9"]),
     ],
 )
-def test_a_tree_that_it_does_not_know_is_refused_and_left_alone(
-    source, capsys, file, old, new, words
-):
+def test_unknown_tree_is_rejected_unchanged(source, capsys, file, old, new, words):
     path = source / file
     text = path.read_text()
     assert old in text
@@ -255,7 +253,7 @@ def test_all_is_taken_back_if_the_script_can_no_longer_be_read(source, capsys):
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 @pytest.mark.parametrize("kind", ["req_iterator", "blk_map_iter"])
-def test_the_c_code_compiles_whatever_the_iterators_type(source, kind):
+def test_c_code_compiles_with_either_iterator_type(source, kind):
     (source / "made-up.h").write_text(
         "struct request { int n; };\nstruct req_iterator { int size; };\n"
         "struct blk_map_iter { int size; };\n"

@@ -98,7 +98,7 @@ def test_a_server_that_is_set_up_reads_natively(server):
     assert "nvme0n1" in server.finding("/data")["what"]
 
 
-def test_what_is_not_there_is_said_with_what_to_do(server):
+def test_missing_parts_are_named_with_a_remedy(server):
     server.write("/proc/modules", "nvidia 1 0 - Live 0x0\n")
     for name in ("version", "modules"):
         server.remove(f"/proc/driver/nvidia-fs/{name}")

@@ -74,7 +74,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "status"), ERRORS, ids=lambda value: repr(value)[:40])
-def test_memory_is_told_from_what_would_fail_again(error, status):
+def test_memory_errors_have_their_own_status(error, status):
     assert exit_status(error) == status
 
 

@@ -157,7 +157,7 @@ def test_of_a_killed_process_nothing_stays_taken(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_whole_device_is_not_kept_from_its_turn_by_small_tasks(tmp_path):
+def test_small_tasks_do_not_starve_a_whole_device(tmp_path):
     log = tmp_path / "log"
     small = {"tasks": 4}
     first = [start(tmp_path, log, 1.0 + 0.5 * n, small, TWO[:1]) for n in range(3)]
@@ -204,7 +204,7 @@ def test_several_devices_are_taken_together(tmp_path):
 
 
 @pytest.mark.slow
-def test_waiting_is_told(tmp_path, caplog):
+def test_waiting_is_logged(tmp_path, caplog):
     log = tmp_path / "log"
     holder = start(tmp_path, log, 2.0, gpus=TWO[:1])
     wait_for(log, "begin", 1)
@@ -297,7 +297,7 @@ def test_a_folder_for_many_users_has_files_that_all_can_lock(tmp_path):
         assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_lock_file_that_was_cleared_away_keeps_nobody_in(tmp_path):
+def test_removed_lock_file_does_not_lock(tmp_path):
     inside, before = [], Book(tmp_path)
     late = threading.Event()
 

@@ -44,7 +44,7 @@ def refuse():
         ("0,0", [0]),
     ],
 )
-def test_what_is_visible_is_what_cuda_says_is(value, expected):
+def test_visible_gpus_are_those_of_cuda(value, expected):
     assert seen(SAME, value) == expected
 
 
@@ -205,6 +205,6 @@ def test_a_share_of_a_gpu_leaves_room_for_cuda(holds):
     assert mine[2] == 1 << 28
 
 
-def test_nothing_visible_is_left_for_cuda_to_tell(holds):
+def test_empty_visibility_is_left_to_cuda(holds):
     assert holds({}, CUDA_VISIBLE_DEVICES="9") == [[[], "9", None]]
     assert holds({"count": 2}, CUDA_VISIBLE_DEVICES="1") == ["--gpu_count 2: 1 GPUs are visible"]

@@ -22,7 +22,7 @@ def test_results_come_in_order_and_are_all_written():
     assert written == [(k, k * k) for k in range(40)]
 
 
-def test_no_more_items_in_flight_than_the_bounds_say():
+def test_items_in_flight_stay_within_bounds():
     lock = threading.Lock()
     flying, most = 0, 0
 

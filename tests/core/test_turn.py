@@ -51,7 +51,7 @@ def test_turns_follow_each_other(tmp_path):
     assert all(before[1] <= after[0] for before, after in zip(taken, taken[1:], strict=False))
 
 
-def test_a_killed_holder_keeps_nobody(tmp_path):
+def test_killed_holder_releases_the_lock(tmp_path):
     holder = start(tmp_path, 600)
     assert holder.stdout is not None
     holder.stdout.readline()

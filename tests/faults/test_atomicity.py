@@ -70,7 +70,7 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new(scenario, quick):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.slow
-def test_a_signal_at_any_call_leaves_nothing_aside(scenario, quick):
+def test_signal_at_any_call_leaves_no_staging_directory(scenario, quick):
     """Seen to fail without `discard` in `atomic_path`."""
     for one in faults_at_every_call("stop", scenario, quick):
         assert (one["status"], one["left"]) == (1, []), one
@@ -115,7 +115,7 @@ def hidden(folder):
     return sorted(p for p in folder.iterdir() if p.name.startswith("."))
 
 
-def test_what_another_run_is_writing_stays_and_what_a_killed_one_left_goes(tmp_path, caplog):
+def test_staging_of_a_live_run_stays_and_of_a_killed_one_is_removed(tmp_path, caplog):
     """Seen to fail without the lock: then the living writer's folder is removed."""
     path, other = tmp_path / "out", tmp_path / "out2"
     child, neighbour = begin_writer(path), begin_writer(other)
@@ -135,7 +135,7 @@ def test_what_another_run_is_writing_stays_and_what_a_killed_one_left_goes(tmp_p
     assert hidden(tmp_path) == [its] and path.read_text() == "2"
 
 
-def test_what_is_not_surely_its_own_is_left_and_the_log_says_so(tmp_path, caplog):
+def test_staging_of_unknown_owner_is_kept_and_logged(tmp_path, caplog):
     """Seen to fail where a folder without a lock is taken for a leftover."""
     path = tmp_path / "out"
     target = tmp_path / "elsewhere"

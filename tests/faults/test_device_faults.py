@@ -116,7 +116,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("kind", ENDS)
-def test_a_lost_device_ends_the_process_whatever_its_threads_wait_for(tmp_path, kind):
+def test_lost_device_ends_the_process_with_waiting_threads(tmp_path, kind):
     """Seen to hang without `leave` in `linumpy.cli.run`."""
     error, status = ENDS[kind]
     assert status in (DEVICE_LOST, DEVICE_MEMORY)
@@ -178,7 +178,7 @@ class Kvikio:
     ],
     ids=["lost", "memory", "short"],
 )
-def test_a_failed_device_is_not_taken_for_a_bad_file(tmp_path, end, kind, text):
+def test_failed_device_is_not_reported_as_a_bad_file(tmp_path, end, kind, text):
     """Seen to fail (an `InputError`) without the look at `exit_status` in `fetch._finished`."""
     from linumpy.gpu.fetch import Run, _finished
     from linumpy.gpu.objects import LocalObject

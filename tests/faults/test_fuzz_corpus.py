@@ -13,7 +13,7 @@ INPUTS = sorted(path for path in CORPUS.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_nothing_but_an_input_error_comes_out(path):
+def test_only_input_errors_are_raised(path):
     """Each ``crash-*`` is made after a find of the fuzzers, and named for what was wrong.
 
     Seen to fail without the limits to the length of numbers in `info._cast`.

@@ -147,7 +147,7 @@ def test_an_error_in_the_block_is_the_one_that_is_raised(tmp_path):
     assert not [t for t in threading.enumerate() if t.name.startswith("linumpy-check")]
 
 
-def test_what_is_no_file_is_vouched_for_by_nobody(tmp_path):
+def test_memory_stores_are_not_vouched_for(tmp_path):
     store(tmp_path / "a", [])
     write_manifest(tmp_path / "a")
     elsewhere = KeyObject(zarr.storage.MemoryStore(), "c/0")

@@ -105,7 +105,7 @@ def test_every_slice_is_in_the_brain_or_in_the_table_with_its_reason(slices, tmp
     assert [place["slice_id"] for place in model.slices] == used
 
 
-def test_slices_that_were_not_chosen_say_so(slices, tmp_path):
+def test_unselected_slices_carry_that_reason(slices, tmp_path):
     """`--slices 3-5` makes a brain of three slices; the table must not call the others used."""
     rows = chain(slices, tmp_path, only=[3, 5])
     assert {k for k, row in rows.items() if row.exclude_reason == "not_chosen"} == {
@@ -174,7 +174,7 @@ def test_a_slice_that_was_registered_and_has_no_volume_stops_the_brain(slices, l
     assert not list(lacking.glob("*b.ome.zarr*"))
 
 
-def test_a_picture_that_is_wanted_and_is_not_there_is_named(tmp_path):
+def test_missing_preview_is_named(tmp_path):
     for k in (0, 2):
         (tmp_path / f"slice_2d_z{k:02d}.ome.zarr").mkdir()
     config = tmp_path / "c.csv"
@@ -202,7 +202,7 @@ def test_an_empty_slice_does_not_vanish_in_the_brain(slices, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["slices"]
 
 
-def test_an_interpolated_slice_that_is_not_there_is_told_of(slices, lacking, caplog):
+def test_missing_interpolated_slice_is_reported(slices, lacking, caplog):
     rows = [SliceConfig(k, use=k != 3) for k in range(N) if k != MISSING]
     rows[3] = SliceConfig(3, use=False, exclude_reason="low_quality", interpolated=True)
     write_slice_config(lacking / "slice_config.csv", rows, overwrite=True)

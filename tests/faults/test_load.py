@@ -70,7 +70,7 @@ def test_four_times_the_tiles_are_four_times_the_comparisons(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_grid_of_many_tiles_takes_no_more_memory_and_files_as_it_goes_on(tmp_path):
+def test_memory_and_files_stay_bounded_over_many_tiles(tmp_path):
     """400 tiles, written and read in a process of its own: files and threads are bounded."""
     path = tmp_path / "mosaic_grid_3d_z00.ome.zarr"
     wrote = load.in_child("write", path, 400)

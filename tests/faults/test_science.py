@@ -72,7 +72,7 @@ def test_what_cannot_be_used_is_masked_and_all_else_stays(volume, data):
 
 @given(VOLUMES)
 @settings(deadline=None, max_examples=100)
-def test_usable_is_what_it_says(volume):
+def test_usable_voxels_are_finite_and_bounded(volume):
     expected = np.isfinite(volume).all() and np.abs(volume.astype(float)).max() <= 1.0001 * LARGEST
     assert all_usable(volume) == expected
 
@@ -356,7 +356,7 @@ def test_a_grid_whose_tiles_lie_nowhere_is_refused(tmp_path, value):
 # Units
 
 
-def test_a_unit_that_was_assumed_is_told_of_once(tmp_path, caplog):
+def test_assumed_unit_is_logged_once(tmp_path, caplog):
     """Seen to fail without `_tell_assumed`."""
     path = small.write_slice(tmp_path, 1, np.ones((4, 8, 8), np.float32))
     document = json.loads((path / "zarr.json").read_text())

@@ -94,7 +94,7 @@ def places(
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
-def test_every_parameter_takes_only_what_is_safe_where_it_goes(name: str) -> None:
+def test_parameters_accept_safe_characters_only(name: str) -> None:
     """Seen to fail without `_CONTROL` in `_is_valid`."""
     in_commands = names_in_commands()
     property = PROPERTIES[name]

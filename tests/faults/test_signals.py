@@ -103,7 +103,7 @@ def test_a_signal_ends_a_script_and_leaves_nothing(name, said, times, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_threads_write_after_a_signal_goes_too(tmp_path):
+def test_files_written_after_a_signal_are_removed(tmp_path):
     """Seen to fail without `remove_rest` at exit."""
     file = tmp_path / "linum_test.py"
     file.write_text(

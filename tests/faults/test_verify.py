@@ -64,7 +64,7 @@ def test_the_script_names_every_problem(output):
     assert "2 of 2 OME-Zarr" in done.stderr
 
 
-def test_stores_without_a_manifest_are_said_and_adopted(output):
+def test_stores_without_a_manifest_are_reported_and_adopted(output):
     """What nobody listed is not called whole; `--adopt` lists it."""
     import zarr
 

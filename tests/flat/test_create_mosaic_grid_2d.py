@@ -102,7 +102,7 @@ def test_projection_and_lateral_resampling_commute(rng, device):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_picture_stays_as_it_is(rng, device):
+def test_image_of_depth_1_is_unchanged(rng, device):
     picture = rng.random((1, 12, 10), np.float32)
     stage = CreateMosaicGrid2d(ProjectParams(), ResampleParams(-1.0))
     stage.start(layout(picture.shape, (100.0, 8.0, 8.0)))

@@ -74,7 +74,7 @@ def test_the_map_is_found_in_spite_of_wrong_pairs(seed):
     assert found.overlap[1] == pytest.approx(1 - 480 * 0.991 / 600, abs=0.01)
 
 
-def test_pairs_that_are_not_believed_do_not_count(rng):
+def test_rejected_pairs_do_not_count(rng):
     one = positions(rng, n_wrong=0)
     spoilt = [replace(p, displacement_um=(0.0, 0.0), accepted=False) for p in one.pairs[:6]]
     found = estimate_transform([replace(one, pairs=[*spoilt, *one.pairs[6:]])])
@@ -83,7 +83,7 @@ def test_pairs_that_are_not_believed_do_not_count(rng):
     assert max(found.residual_um) < 0.8
 
 
-def test_a_single_row_says_nothing_of_the_other_axis(rng):
+def test_single_row_leaves_the_other_axis_unknown(rng):
     found = estimate_transform([positions(rng, shape=(1, 6), noise_um=0, n_wrong=0)])
     np.testing.assert_allclose(np.asarray(found.affine)[:, 1], AFFINE[:, 1], atol=1e-3)
     np.testing.assert_allclose(np.asarray(found.affine)[:, 0], [1, 0], atol=0.02)

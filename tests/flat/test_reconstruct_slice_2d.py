@@ -136,7 +136,7 @@ def test_tiles_lie_where_they_were_imaged(tiny, pictures, slice_id):
 
 
 @pytest.mark.parametrize("slice_id", [0, 1, 2])
-def test_the_picture_looks_like_the_clean_volume(tiny, pictures, slice_id):
+def test_image_correlates_with_the_clean_volume(tiny, pictures, slice_id):
     from scipy.ndimage import map_coordinates, uniform_filter
 
     truth = load_truth(tiny / "truth")
@@ -178,7 +178,7 @@ def test_the_picture_looks_like_the_clean_volume(tiny, pictures, slice_id):
     assert np.corrcoef(found[there], expected[there])[0, 1] > 0.93
 
 
-def test_what_a_picture_says_of_itself(pictures):
+def test_attributes_of_an_image(pictures):
     image = open_image(pictures / "slice_2d_z01.ome.zarr")
     assert image.array.shape[0] == 1
     assert image.voxel_um == (600, 8, 8)

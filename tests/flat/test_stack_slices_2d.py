@@ -57,7 +57,7 @@ def view(field, corner_px, side):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_shifts_that_the_stage_does_not_tell_are_found(tmp_path, seed):
+def test_shifts_beyond_the_stage_are_found(tmp_path, seed):
     rng = np.random.default_rng(seed)
     field = tissue(rng, 260)
     # True corners, and where the stage says that they are.
@@ -79,7 +79,7 @@ def test_shifts_that_the_stage_does_not_tell_are_found(tmp_path, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_turned_slices_are_turned_back(tmp_path, seed):
+def test_rotated_slices_are_rotated_back(tmp_path, seed):
     from scipy.ndimage import map_coordinates
 
     rng = np.random.default_rng(seed)

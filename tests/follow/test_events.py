@@ -35,7 +35,7 @@ def test_nothing_is_waited_for_before_the_first_event(tmp_path, slept):
         assert slept == [0.5] * 6
 
 
-def test_file_wakes_a_waiter_that_knows_events(tmp_path, monkeypatch, slept):
+def test_file_wakes_a_waiter_with_events(tmp_path, monkeypatch, slept):
     # Longer than the test may take.
     monkeypatch.setattr(events, "SLOW_S", 600.0)
     monkeypatch.setattr(events, "SETTLE_S", 0.0)
@@ -71,7 +71,7 @@ def test_files_settle_by_the_clock_after_an_event(tmp_path, slept):
         assert slept == [0.5] * 3
 
 
-def test_reading_wakes_nobody(tmp_path, slept):
+def test_reading_wakes_no_waiter(tmp_path, slept):
     path = tmp_path / "image"
     with Waiter(tmp_path) as waiter:
         waiter(0.0)

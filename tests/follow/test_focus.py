@@ -61,7 +61,7 @@ def test_shift_of_one_tile_is_found_and_no_other(shift):
     assert max(map(abs, found.values())) < 0.3
 
 
-def test_without_a_learned_response_nothing_is_told():
+def test_without_a_learned_response_no_focus_is_reported():
     tiles = {(0, 0): tile(np.random.default_rng(1), 1.5, 1.0)}
     assert focus_shifts(tiles, None, STEP_UM) == {}
     assert focus_shifts(tiles, Axial(focus_um=None), STEP_UM) == {}
@@ -76,7 +76,7 @@ def test_shift_of_all_tiles_is_found(shift):
     assert max(map(abs, focus_shifts(tiles, Axial(), STEP_UM).values())) < 0.3
 
 
-def test_without_agarose_the_focus_of_all_tiles_is_not_told():
+def test_without_agarose_no_focus_of_all_tiles_is_reported():
     tiles = {(0, 0): tile(np.random.default_rng(1), 1.5, 1.0)}
     assert common_focus_shift(tiles, Axial(medium="tissue"), STEP_UM) is None
     assert common_focus_shift(tiles, None, STEP_UM) is None

@@ -68,7 +68,7 @@ def test_each_slice_has_one_verdict_across_a_kill(followed):
 
 
 @pytest.mark.slow
-def test_verdicts_tell_the_faults_and_nothing_else(followed):
+def test_verdicts_name_the_faults_alone(followed):
     lines = followed[1]
     found = [
         (line["verdict"], [(r["kind"], r["tiles"]) for r in line["reasons"]]) for line in lines

@@ -149,7 +149,7 @@ def files(path):
     return sorted(p for p in path.rglob("*") if p.is_file())
 
 
-def test_slice_that_cannot_be_read_is_left_out_and_told(brain, sliced, lines, tmp_path, caplog):
+def test_unreadable_slice_is_left_out_and_reported(brain, sliced, lines, tmp_path, caplog):
     broken = tmp_path / "broken"
     broken.mkdir()
     volumes = {0: volume_of(sliced, 0), 1: broken}

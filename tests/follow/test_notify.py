@@ -64,7 +64,7 @@ def test_addresses_are_read_from_a_file(service, tmp_path):
     assert sorted(path.rpartition("/")[2] for path, _ in service.came) == ["a", "b"]
 
 
-def test_service_that_hangs_holds_nobody_up(service, caplog):
+def test_hanging_service_delays_no_verdict(service, caplog):
     service.answers.clear()
     hanging = f"{service.url}/hangs"
     notifier = Notifier([hanging])
@@ -103,7 +103,7 @@ def test_address_that_is_none_is_refused_without_its_words(url):
     assert SECRET not in str(error.value)
 
 
-def test_missing_file_and_missing_apprise_say_what_to_do(tmp_path, monkeypatch):
+def test_missing_file_and_missing_apprise_name_a_remedy(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="people: cannot be read"):
         Notifier([f"@{tmp_path / 'people'}"])
     monkeypatch.setitem(sys.modules, "apprise", None)

@@ -42,7 +42,7 @@ def volume(tmp_path):
 NAMES = {(n, 0): f"x{n:02d}_y00" for n in range(3)}
 
 
-def test_map_holds_places_and_figures(volume):
+def test_map_holds_places_and_metrics(volume):
     mean = np.arange(1200, dtype="f4").reshape(30, 40)
     write_tile_map(volume, 3, NAMES, positions(), {(0, 0): -1.23456, (2, 0): np.nan}, mean)
     told = json.loads((volume.parent / "tiles_z03.json").read_text())

@@ -58,7 +58,7 @@ def test_duration_is_that_of_the_files_and_not_of_the_looks(tmp_path):
     assert watcher.finished(0, 2.0).duration_s == 19.5
 
 
-def test_metadata_tell_the_number_of_tiles(tmp_path):
+def test_metadata_state_the_number_of_tiles(tmp_path):
     (tmp_path / "slice_z00").mkdir()
     (tmp_path / "slice_z00" / "metadata.json").write_text('{"n_tiles": 3}')
     watcher = Watcher(tmp_path, tiles_per_slice=1)

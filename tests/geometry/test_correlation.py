@@ -99,7 +99,7 @@ def test_masked_pixels_do_not_count(xp, rng):
     np.testing.assert_allclose(find_peak(surface).displacement_px, (3, -2), atol=0.05)
 
 
-def test_a_peak_at_the_border_of_the_search_is_not_believed(xp, rng):
+def test_peak_at_the_border_of_the_search_is_rejected(xp, rng):
     field = fixed_field(rng, 6, (70, 90))
     first = image(rng, field, (4, 4), (50, 70), 1.0)
     second = image(rng, field, (12, 4), (50, 70), 1.0)

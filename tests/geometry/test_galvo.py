@@ -213,7 +213,7 @@ def test_a_strong_drift_is_no_doubt() -> None:
     assert alone.confidence < 0.6
 
 
-def test_neighbours_of_dark_tiles_tell_of_a_drift() -> None:
+def test_neighbours_of_dark_tiles_show_a_drift() -> None:
     aips = _aips([round(0.5 * i) for i in range(25)])
     for dark in (0, 5, 12, 19, 24):
         aips[dark] = aips[dark] * 0.1

@@ -39,7 +39,7 @@ def test_agrees_with_dense_least_squares(rng):
     np.testing.assert_allclose(ours.deviation, dense, atol=1e-6)
 
 
-def test_outliers_and_stage_errors_are_told_apart(rng):
+def test_outliers_and_stage_errors_are_separated(rng):
     pairs = grid_pairs(6)
     true = rng.normal(0, 3, (36, 2))
     errors = np.array([true[b] - true[a] for a, b in pairs]) + rng.normal(0, 0.05, (60, 2))

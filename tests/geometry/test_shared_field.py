@@ -34,7 +34,7 @@ def acquisition(rng, noise, outliers=0):
     return maps
 
 
-def test_field_is_told_from_tissue_through_the_overlaps(rng):
+def test_field_is_separated_from_tissue_by_overlaps(rng):
     field = fit_shared_field(acquisition(rng, 0.05), TILE, cell=CELL)
     error = (field.values - truth()).std()
     assert error < 0.03 * truth().std() + 0.005

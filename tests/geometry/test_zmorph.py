@@ -81,7 +81,7 @@ def test_maps_without_a_real_power_are_refused(way, message):
         affine_power(way, 0.5)
 
 
-def test_positive_rotation_turns_axis_1_towards_axis_2():
+def test_positive_rotation_is_from_axis_1_to_axis_2():
     turned = turn_about(90, (1.0, 1.0)) @ (2.0, 1.0, 1.0)
     np.testing.assert_allclose(turned, (1.0, 2.0, 1.0), atol=1e-12)
 
@@ -142,7 +142,7 @@ def blob(place, shape=(64, 64)):
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
-def test_a_structure_goes_its_share_of_the_way(xp, share):
+def test_structure_moves_by_its_share(xp, share):
     way = turn_about(30.0, (32, 32)) @ planar(np.eye(2), (2.0, -3.0))
     here = np.array([20.0, 36.0, 1.0])
     there = way @ here

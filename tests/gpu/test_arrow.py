@@ -115,7 +115,7 @@ def test_a_part_of_an_array_is_lent_from_where_it_starts():
     assert pa.array(ArrowColumn(values[3:8])).to_pylist() == [3, 4, 5, 6, 7]
 
 
-def test_nanoarrow_reads_ours_and_we_read_theirs():
+def test_round_trips_with_nanoarrow():
     nanoarrow = pytest.importorskip("nanoarrow")
     device = pytest.importorskip("nanoarrow.device")
     values = some("float32")
@@ -146,7 +146,7 @@ def test_the_array_lives_until_the_consumer_releases_it():
     assert alive() is None
 
 
-def test_a_capsule_that_nobody_consumed_gives_the_array_back():
+def test_unconsumed_capsule_releases_the_array():
     values = some("int32")
     alive = weakref.ref(values)
     capsules = ArrowColumn(values).__arrow_c_device_array__()
@@ -326,7 +326,7 @@ def test_arrays_still_lent_at_the_end_of_the_process():
 # --- tables, text, missing values, tiles
 
 
-def test_a_batch_becomes_a_record_batch():
+def test_batch_is_exported_as_record_batch():
     columns = {
         "n": some("uint16", 4),
         "flag": np.array([True, False, True, True]),
@@ -408,7 +408,7 @@ def test_missing_tiles_are_read_as_nan():
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.bool_()])
-def test_missing_values_that_cannot_be_said_are_an_error(kind):
+def test_unsupported_missing_values_are_an_error(kind):
     theirs = pa.record_batch({"n_pairs": pa.array([1, None, None, 0]).cast(kind)})
     with pytest.raises(InputError, match="column 'n_pairs': 2 values are missing"):
         from_arrow(theirs)

@@ -47,7 +47,7 @@ def test_a_stream_is_read_once_and_outlives_its_table(method):
         from_arrow(capsule)
 
 
-def test_a_stream_that_nobody_reads_is_released():
+def test_unread_stream_is_released():
     ArrowBatch(COLUMNS).__arrow_c_stream__()
     ArrowColumn(COLUMNS["ix"]).__arrow_c_device_stream__()
 
@@ -71,7 +71,7 @@ def test_a_stream_without_chunks_has_the_shape_of_its_type():
     ]
 
 
-def test_what_a_producer_says_of_its_failure_is_passed_on():
+def test_producers_error_message_is_passed_on():
     def batches():
         yield pa.record_batch({"a": [1]})
         raise OSError("the disk is gone")
@@ -98,7 +98,7 @@ def test_a_stream_without_callbacks_is_refused():
     assert len(from_arrow(capsule)["ix"]) == 5
 
 
-def test_an_error_of_the_schema_is_told(monkeypatch):
+def test_error_of_the_schema_is_raised(monkeypatch):
     def fail(*_):
         raise InputError("no such type")
 

@@ -130,7 +130,7 @@ def test_device_buffers_are_flat_bytes_without_a_copy():
 @needs_gpu
 @pytest.mark.parametrize("shards", [None, (64, 64, 64)])
 @pytest.mark.parametrize("codec", [[], [{"name": "zstd", "configuration": {"level": 1}}]])
-def test_nothing_passes_through_the_host_unsaid(tmp_path, monkeypatch, shards, codec, rng):
+def test_copies_through_the_host_are_reported(tmp_path, monkeypatch, shards, codec, rng):
     import cupy
 
     def refuse(*_):
@@ -316,7 +316,7 @@ assert zarr.open_array(path, mode="r")[0] == 1
 
 
 @needs_gpu
-def test_with_no_visible_device_the_error_says_so(tmp_path):
+def test_error_names_the_missing_device(tmp_path):
     code = """
 from linumpy.core.errors import DeviceError
 from linumpy.gpu.zarr_io import gpu_zarr_context, read_zarr_to_gpu

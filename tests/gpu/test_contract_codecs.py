@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_refused_as_by_zarrs_own(name, configuration, error
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_codec_keeps_its_kind_and_its_size_is_not_foretold(name):
+def test_codec_keeps_its_kind_and_predicts_no_size(name):
     for dtype in ("u1", "f8"):
         spec = spec_for(np.zeros(3, dtype))
         mine, theirs = (

@@ -93,7 +93,7 @@ def test_gpus_are_named_with_their_memory(tmp_path: Path) -> None:
     assert not any("problem" in line or "no GPU" in line for line in lines)
 
 
-def test_json_says_the_same(tmp_path: Path) -> None:
+def test_json_has_the_same_content(tmp_path: Path) -> None:
     done = gpu_info(tmp_path, TWO, "--json", "--use_gpu")
     assert done.returncode == 0, done.stderr
     info = json.loads(done.stdout)

@@ -411,7 +411,7 @@ def test_a_reader_keeps_what_it_holds(pool):
     assert (held == 1).all() and (lazy.get_array() == 2).all()
 
 
-def test_a_device_that_is_full_makes_room_once_then_says_what_did_not_fit(pool):
+def test_full_device_evicts_once_then_names_what_did_not_fit(pool):
     watch = Watch(pool)
     others = [LazyArray(pool.place(FAKE).put(tile(n)), pool=pool) for n in range(3)]
     lazy = LazyArray(tile(7), name="tile 3,4", pool=pool)
@@ -445,7 +445,7 @@ def test_memory_of_forgotten_arrays_counts_no_more(pool):
     assert not list(pool.disk.folder.iterdir())
 
 
-def test_scratch_goes_with_the_pool(tmp_path):
+def test_scratch_is_removed_with_the_pool(tmp_path):
     for close in (True, False):
         pool = Pool(scratch=tmp_path)
         lazy = LazyArray(tile(), pool=pool)

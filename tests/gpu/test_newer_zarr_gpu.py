@@ -84,7 +84,7 @@ def test_scaled_values_are_decoded_by_the_host(tmp_path, rng):
         assert np.array_equal(zarr.open_array(tmp_path / "a", mode="r")[...], data)
 
 
-def test_missing_chunks_are_told_to_zarr(tmp_path):
+def test_missing_chunks_are_reported_to_zarr(tmp_path):
     if "read_missing_chunks" not in zarr.config.get("array"):
         pytest.skip("Zarr before 3.2 always reads missing chunks as fill value")
     array = zarr.create_array(tmp_path / "a", shape=(8,), chunks=(4,), dtype="f4")

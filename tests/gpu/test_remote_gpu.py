@@ -15,7 +15,7 @@ pytest.importorskip("obstore")
 pytestmark = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
 
 
-def test_auto_reads_on_the_host_and_says_why(tmp_path, rng):
+def test_auto_reads_on_the_host_with_a_reason(tmp_path, rng):
     import cupy
 
     from linumpy.gpu.zarr_io import last_read

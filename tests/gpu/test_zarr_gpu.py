@@ -113,7 +113,7 @@ def test_what_the_device_writes_is_read_by_everyone(tmp_path, rng, dtype, compre
 
 
 @pytest.mark.parametrize("backend", ["nvcomp", "host", "zarr", "auto"])
-def test_every_backend_gives_the_same_bits_and_says_so(tmp_path, rng, backend, monkeypatch):
+def test_every_backend_gives_the_same_bits_and_its_name(tmp_path, rng, backend, monkeypatch):
     monkeypatch.setattr("linumpy.gpu.backends.n_threads", lambda: 2)
     data = sample(rng, (40, 64, 64), "f4")
     make(tmp_path / "a", data, [ZstdCodec(level=1), Crc32cCodec()], chunks=(8, 16, 16))
@@ -579,7 +579,7 @@ def test_named_backends_that_cannot(tmp_path, rng):
         read_zarr_to_gpu(tmp_path / "c")
 
 
-def test_a_failing_reader_falls_back_and_says_why(tmp_path, rng, monkeypatch):
+def test_failing_reader_falls_back_with_a_reason(tmp_path, rng, monkeypatch):
     import linumpy.gpu.fetch as fetch
 
     def broken(*_):

@@ -191,7 +191,7 @@ def test_the_exponent_comes_from_the_data(xp, rng, true):
 
 
 @pytest.mark.parametrize(("true", "found"), [(0.6, False), (-0.5, True)])
-def test_steep_tissue_that_is_dark_is_told(xp, rng, true, found):
+def test_steep_dark_tissue_is_detected(xp, rng, true, found):
     """Steep tissue is brighter, as reported, or darker."""
     level = rng.uniform(-0.5, 0.5, (1, 40, 40)) + np.zeros((40, 1, 1))
     mu = 2.5 * np.exp(true * level)

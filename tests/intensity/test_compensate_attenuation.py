@@ -196,7 +196,7 @@ def tissue_in_agarose(rng, side=64, noise=25.0):
 
 
 @pytest.mark.parametrize("method", ["klett", "liu", "li"])
-def test_tissue_is_told_from_agarose_and_noise_is_taken_off(xp, rng, method):
+def test_tissue_is_separated_from_agarose_and_noise_subtracted(xp, rng, method):
     amplitude, is_tissue = tissue_in_agarose(rng)
     model = estimate(
         xp, amplitude, noise=[25.0] * 60, agarose=0.5, method=method, radius_px=6
@@ -211,7 +211,7 @@ def test_tissue_is_told_from_agarose_and_noise_is_taken_off(xp, rng, method):
     assert len(model.mu_by_plane) == 60
 
 
-def test_klett_tells_what_lies_above_brighter_tissue(xp):
+def test_klett_resolves_tissue_above_brighter_tissue(xp):
     """Grey above white matter: a fixed share scattered back makes the upper layer too clear.
 
     Where µ goes with the power k of the power scattered back, ``klett`` is exact.

@@ -129,7 +129,7 @@ def error_percent(model, true):
         pytest.param(800, 0, 12, marks=pytest.mark.slow),
     ],
 )
-def test_rolloff_is_told_from_focus_and_attenuation(rng, rolloff_um, tilt_px, within_percent):
+def test_rolloff_is_separated_from_focus_and_attenuation(rng, rolloff_um, tilt_px, within_percent):
     tiles = simulated(rng, tilt_px=tilt_px, rolloff_um=rolloff_um)
     model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
     assert model.rolloff_6db_um == pytest.approx(rolloff_um, rel=0.1 if tilt_px else 0.2)
@@ -164,7 +164,7 @@ def test_where_curvature_is_weak_the_sum_is_still_right(rng):
     assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.4
 
 
-def test_faces_at_different_depths_tell_attenuation_where_curvature_is_weak(rng):
+def test_faces_at_different_depths_give_attenuation_where_curvature_is_weak(rng):
     cells = cells_of(simulated(rng, 300, 1500, tilt_px=8.0))
     model = compensate_psf_from_model(cells, VOXEL_UM)
     # The profile alone is as well explained by no attenuation and another focus.
@@ -231,7 +231,7 @@ def test_a_bubble_is_no_noise(rng):
 
 
 @pytest.mark.parametrize("amplitude", [5.0, pytest.param(3.5, marks=pytest.mark.slow)])
-def test_agarose_below_the_noise_tells_the_response(rng, amplitude):
+def test_agarose_below_the_noise_gives_the_response(rng, amplitude):
     """A single A-line shows none of it; tiles whose tissue shows that they have light do."""
     tiles = simulated(rng, n_tiles=16, tilt_px=9, agarose_amplitude=amplitude)
     dark = simulated(rng, n_tiles=6, light=0.03)
@@ -241,7 +241,7 @@ def test_agarose_below_the_noise_tells_the_response(rng, amplitude):
     assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.3
 
 
-def test_steep_tissue_is_not_taken_for_agarose(rng):
+def test_steep_tissue_is_not_agarose(rng):
     """Over all of its depth it is hardly brighter."""
     tiles = simulated(rng, tilt_px=9, agarose_amplitude=60.0, tissue_mu=9.0)
     model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
@@ -264,6 +264,6 @@ def test_deep_out_of_focus_the_gain_is_bounded(rng):
         [np.ones((6, 8, 8), np.float32)],
     ],
 )
-def test_without_a_profile_it_says_how_to_go_on(cells):
+def test_error_without_a_profile_names_a_remedy(cells):
     with pytest.raises(InputError, match="compensate_psf_enabled"):
         compensate_psf_from_model(cells, VOXEL_UM)

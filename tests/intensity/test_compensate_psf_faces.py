@@ -65,7 +65,7 @@ def test_faces_measured_with_errors_do_not_lower_it(seed):
     assert np.mean(found) == pytest.approx(MU, abs=0.06)
 
 
-def test_errors_alone_say_next_to_nothing(rng):
+def test_errors_alone_leave_a_wide_posterior(rng):
     level, face, *where = a_lines(rng, tilt_um=0.0)
     _, error = attenuation_from_faces(level, face + 3 * rng.normal(size=face.size), *where)
     assert error > 0.5
@@ -88,7 +88,7 @@ def test_more_scatter_between_tiles_is_more_error(rng):
 
 
 @pytest.mark.parametrize("case", ["few tiles", "flat", "one of each place", "nothing"])
-def test_without_differences_it_knows_nothing(rng, case):
+def test_without_differences_the_error_is_infinite(rng, case):
     lines = a_lines(rng, n_slices=1, tiles=5) if case == "few tiles" else a_lines(rng)
     level, face, place, slice_number, tile = lines
     if case == "flat":

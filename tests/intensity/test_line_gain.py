@@ -60,7 +60,7 @@ def test_without_line_gains_the_field_stays_as_it_was(seed):
     np.testing.assert_array_equal(found.flat_field, smooth.flat_field)
 
 
-def test_one_place_tells_nothing(rng):
+def test_one_place_gives_no_gain(rng):
     """Tissue of one place is the same in all slices, and could be a gain."""
     values = rng.normal(size=(N, 1)) * 0.1 + 0.01 * rng.normal(size=(6, N, 32))
     for places in (np.zeros(6, int), np.arange(6) // 3):
@@ -69,7 +69,7 @@ def test_one_place_tells_nothing(rng):
     assert fit_line_gain(list(values), np.arange(6)).rms == pytest.approx(0.1, rel=0.3)
 
 
-def test_a_few_bad_tiles_do_no_harm(rng):
+def test_few_bad_tiles_are_outvoted(rng):
     gain = 0.1 * rng.normal(size=N)
     values = gain[:, None] + 0.05 * rng.normal(size=(12, N, 32))
     good = fit_line_gain(list(values), np.arange(12))

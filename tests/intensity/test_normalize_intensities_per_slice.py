@@ -26,7 +26,7 @@ def scene(rng):
     return (volume * valid).astype(np.float32), valid, tissue
 
 
-def test_agarose_goes_to_zero_and_tissue_below_one(xp, scene):
+def test_agarose_is_zero_and_tissue_below_one(xp, scene):
     volume, valid, tissue = scene
     data, mask = xp.asarray(volume), xp.asarray(valid)
     agarose = find_agarose(to_host(depth_mean(data, mask)), 1.0)
@@ -92,7 +92,7 @@ def test_tissue_is_not_taken_for_agarose(rng, white, dark_share):
 
 
 @pytest.mark.parametrize(("share", "warned"), [(0.0, True), (0.2, False)])
-def test_a_slice_without_agarose_says_so(share, warned):
+def test_slice_without_agarose_is_flagged(share, warned):
     found = StageMetrics("normalize_intensities_per_slice")
     stage_figures(Normalization(0, [0.0], [1.0], 1.0, share), found)
     assert any("no agarose" in text for text in found.warnings) == warned

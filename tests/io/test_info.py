@@ -65,7 +65,7 @@ def test_a_line_is_split_at_its_first_separator_only() -> None:
     }
 
 
-def test_lines_without_separator_say_nothing() -> None:
+def test_lines_without_separator_are_ignored() -> None:
     assert parse_info("Scan info\nnx:7\n\nny 8\n: 9\nnx: 3") == {"nx": 3}
 
 

@@ -80,7 +80,7 @@ def test_nothing_appears_before_it_is_whole(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_existing_images_are_kept_unless_told_otherwise(image):
+def test_existing_images_are_kept_without_overwrite(image):
     path, data = image
     with pytest.raises(OutputExistsError), create_image(path, SPEC, overwrite=False):
         pass

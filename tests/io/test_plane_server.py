@@ -108,7 +108,7 @@ def test_the_level_has_a_voxel_for_each_pixel(brain):
     assert np.ptp(fine) > 50
 
 
-def test_the_page_its_files_and_what_it_knows(ask):
+def test_page_files_and_volume_info(ask):
     page = ask(ask.word)
     assert page.status == 200 and b"planes.js" in page.content and b"http" not in page.content
     assert page.headers["Content-Security-Policy"].startswith("default-src 'none'")
@@ -127,7 +127,7 @@ def test_the_page_its_files_and_what_it_knows(ask):
         assert ask(f"{ask.word}plane.png?{urlencode(query | bad)}").status == 400, bad
 
 
-def test_nobody_else_is_answered(ask):
+def test_other_requests_are_rejected(ask):
     """Seen to fail without the check of the host, and with files found by the end of a path."""
     assert ask.address.startswith("http://127.0.0.1:")
     for path in ("/", "/info.json", "/wrong/info.json", ask.word + "../info.json",
@@ -150,7 +150,7 @@ def test_without_a_port_a_free_one_is_taken(brain, monkeypatch):
             pass
 
 
-def test_the_tunnel_is_said_over_ssh_alone():
+def test_tunnel_is_printed_over_ssh_alone():
     ssh = {"SSH_CONNECTION": "10.0.0.2 50000 10.0.0.9 22", "USER": "ana", "DISPLAY": ":0"}
     assert tunnel_command(ssh, 8000) == "ssh -N -L 8000:127.0.0.1:8000 ana@10.0.0.9"
     other = {"SSH_CONNECTION": "fe80::1 5 fe80::2 2222"}

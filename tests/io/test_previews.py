@@ -96,7 +96,7 @@ def test_lengths_are_written_in_the_unit_that_reads_best() -> None:
     assert [length_label(v) for v in (50, 500, 1000, 2000)] == ["50 µm", "500 µm", "1 mm", "2 mm"]
 
 
-def test_scale_bar_is_as_long_as_it_says() -> None:
+def test_scale_bar_has_its_stated_length() -> None:
     # 400 pixels of 10 um: a bar of 1 mm is 100 pixels, white in a black rim.
     picture = slice_picture(np.zeros((300, 400), "f4"), (10.0, 10.0), 400)
     rows = (picture == 255).sum(axis=1)
@@ -164,7 +164,7 @@ def test_a_slice_has_letters_and_stays_as_it_was_imaged() -> None:
     assert (unknown.top, unknown.bottom, unknown.right) == ("", "axis 1", "axis 2")
 
 
-def test_the_figure_says_where_the_body_is_or_that_it_is_not_known(volume: Path) -> None:
+def test_figure_states_orientation_or_that_it_is_unknown(volume: Path) -> None:
     unknown = three_plane_figure(open_image(volume))
     assert [text.get_text() for text in unknown.texts] == ["orientation unknown"]
     known = three_plane_figure(open_image(volume), orientation="PRS")
@@ -179,7 +179,7 @@ def test_the_figure_says_where_the_body_is_or_that_it_is_not_known(volume: Path)
     assert letters == ["SILR", "APLR", "SIAP"]
 
 
-def test_planes_are_drawn_to_scale_and_say_where_they_are(volume: Path) -> None:
+def test_planes_are_drawn_to_scale_with_positions(volume: Path) -> None:
     figure = three_plane_figure(open_image(volume))
     width, height = figure.get_size_inches()
     boxes = [axes.get_position() for axes in figure.axes]

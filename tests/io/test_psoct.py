@@ -182,7 +182,7 @@ def test_document_types_and_entities(tmp_path, text, encoding):
         (header_text(averages=7), "AScans is 7, expected at most SizeX = 6"),
     ],
 )
-def test_headers_that_say_something_else(tmp_path, text, match):
+def test_contradicting_headers_are_rejected(tmp_path, text, match):
     """Seen to fail without the errors of `psoct._whole` and `psoct._parse`."""
     path = make(tmp_path / "a.oct", [("Header.xml", text), (DATA, bytes(960))])
     refused(path, match)
@@ -246,7 +246,7 @@ def test_encrypted_members(tmp_path, rng):
     refused(path, "data/Complex.data cannot be read .*encrypted")
 
 
-def test_any_flipped_byte_is_refused_in_a_line_or_does_no_harm(tmp_path, rng):
+def test_any_flipped_byte_is_rejected_in_a_line_or_harmless(tmp_path, rng):
     stored = samples(rng, (6, 4, 5))
     path = make(tmp_path / "a.oct", [("Header.xml", header_text()), (DATA, stored.tobytes())])
     whole = path.read_bytes()

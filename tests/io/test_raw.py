@@ -187,7 +187,7 @@ def test_tiles_are_found_anywhere_and_sorted_by_number(
     assert {(t.slice_id, t.ix, t.iy): t.path for ts in found.values() for t in ts} == paths
 
 
-def test_side_files_hidden_folders_and_links_do_no_harm(tmp_path: Path) -> None:
+def test_side_files_hidden_folders_and_links_are_ignored(tmp_path: Path) -> None:
     """Seen to fail without `seen` in `walk_raw_folders`."""
     raw = tmp_path / "raw"
     (raw / "slice_z00/tiles/tile_x00_y00_z00").mkdir(parents=True)
@@ -311,7 +311,7 @@ def test_no_folder_no_tile_no_slice(tmp_path: Path) -> None:
 
 
 @given(st.sets(st.integers(0, 30)))
-def test_ids_text_says_what_parse_ids_reads(ids: set[int]) -> None:
+def test_ids_text_round_trip(ids: set[int]) -> None:
     from linumpy.io.table_rows import parse_ids
 
     assert parse_ids(ids_text(ids)) == tuple(sorted(ids))

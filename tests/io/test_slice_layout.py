@@ -9,7 +9,7 @@ um = st.floats(-2e5, 2e5)
 
 
 @given(st.tuples(um, um, um), st.tuples(*[st.floats(0.1, 100)] * 3))
-def test_a_slice_in_memory_lies_where_it_lies_when_read(corner_um, voxel_um):
+def test_slice_in_memory_has_the_place_of_the_one_read(corner_um, voxel_um):
     """Files hold the centre of voxel 0. Seen to fail without `__post_init__`."""
     layout = SliceLayout((1, 2, 3), voxel_um, corner_um, {})
     assert max(abs(a - b) for a, b in zip(layout.corner_um, corner_um, strict=True)) < 1e-9

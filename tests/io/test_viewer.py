@@ -215,7 +215,7 @@ def test_napari_gets_levels_scale_and_mask(brain, monkeypatch):
     assert calls["ran"]
 
 
-def test_without_napari_the_error_says_what_to_do(brain, monkeypatch):
+def test_error_without_napari_names_a_remedy(brain, monkeypatch):
     monkeypatch.setitem(sys.modules, "napari", None)
     with pytest.raises(InputError, match=r"\[viewer\].*without --napari"):
         open_in_napari(brain)

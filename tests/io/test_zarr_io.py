@@ -77,7 +77,7 @@ def test_text_and_other_stores_are_left_to_zarr(tmp_path):
         )
 
 
-def test_gpu_goes_to_the_gpu_module(monkeypatch):
+def test_gpu_context_is_that_of_the_gpu_module(monkeypatch):
     """The GPU that was named is the one that serves; CuPy and the reader are stand-ins."""
     calls = []
     current = [0]

@@ -50,7 +50,7 @@ def test_forgotten_dashes_are_all_named() -> None:
     refuse_one_dash(["run", "linumpy", "--input", "-input", "-w", "output", "-resume"], known[2:])
 
 
-def test_one_dash_too_many_is_said() -> None:
+def test_one_dash_too_many_is_reported() -> None:
     """Seen to fail with another text."""
     rules = read_schema(str(SCHEMA))
     given = {"input": "raw", "output": "out", "resume": None, "profile": None}
@@ -154,7 +154,7 @@ def test_a_bare_resume_takes_the_last_launch_that_ran_tasks(
     )
 
 
-def test_a_file_of_parameters_that_was_left_out_is_said(folder: Path) -> None:
+def test_omitted_parameter_file_is_reported(folder: Path) -> None:
     typed = ["run", "linumpy", "--input", "RAW", "--output", "trial", "-resume"]
     assert resolve_resume(typed, folder, {}).notes[1:] == [
         "warning: the launch that is taken up had -params-file p.json, this one has none; its "

@@ -73,7 +73,7 @@ def test_bad_slices_are_skipped_where_asked(tmp_path: Path) -> None:
     assert len(found["warnings"]) == 6
 
 
-def test_good_tiles_say_nothing(tmp_path: Path) -> None:
+def test_good_tiles_have_no_problems(tmp_path: Path) -> None:
     found = find(make_raw(tmp_path / "raw", range(3)), skip_bad_slices=True)
     assert (found["bad"], found["unplaced"], found["warnings"]) == ([], [], [])
     assert len(found["slices"]) == 3

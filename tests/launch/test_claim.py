@@ -237,7 +237,7 @@ def test_a_launch_on_another_machine_is_noticed_without_locks(tmp_path: Path) ->
         refuse_other_machine(Output(str(tmp_path)), True)
 
 
-def test_a_file_system_without_locks_is_told(
+def test_file_system_without_locks_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_locks(*_: Any) -> None:
@@ -271,7 +271,7 @@ def test_a_launch_that_finds_another_ones_sign_stops_its_nextflow(tmp_path: Path
     )
 
 
-def test_a_clock_that_was_set_back_is_told_at_launch(tmp_path: Path) -> None:
+def test_clock_set_back_is_reported_at_launch(tmp_path: Path) -> None:
     """Seen to fail without `_refuse_earlier_clock`, and where a negative age is young."""
     sign(tmp_path, -3600)
     assert f"{ALIVE} of a run on elsewhere is dated 3600 s from now: the clock of" in refusal(
@@ -292,7 +292,7 @@ def test_a_clock_that_was_set_back_is_told_at_launch(tmp_path: Path) -> None:
         Claim(asked(tmp_path)).release()
 
 
-def test_links_across_file_systems_are_told_at_launch(
+def test_links_across_file_systems_are_reported_at_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen to fail without `_refuse_impossible_links`."""
@@ -328,7 +328,7 @@ def test_real_hard_links_across_file_systems(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be a second user")
-def test_a_second_user_is_told_at_launch(tmp_path: Path) -> None:
+def test_second_user_is_rejected_at_launch(tmp_path: Path) -> None:
     """Seen to fail without the check of folders in `_refuse_in_the_way`."""
     import shutil
     import tempfile

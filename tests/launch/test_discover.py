@@ -163,7 +163,7 @@ def test_own_work_within_the_input_is_not_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nested", ["", "mosaic_grids"])
-def test_a_listing_says_the_same_as_the_folder(tmp_path: Path, nested: str) -> None:
+def test_listing_equals_the_folder(tmp_path: Path, nested: str) -> None:
     """As of an object store, which Nextflow lists."""
     for root in (make_raw(tmp_path / "raw", [0, 12]), tmp_path / "grids"):
         if root.name == "grids":

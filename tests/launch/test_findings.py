@@ -15,7 +15,7 @@ HEAD = (
 )
 
 
-def test_problems_are_told_from_the_head_of_the_page(
+def test_problems_are_read_from_the_head_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LINUMPY_FAILURE", raising=False)

@@ -31,7 +31,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="no read-only file system known")
-def test_the_launcher_says_so_in_its_last_line() -> None:
+def test_launchers_last_line_names_the_folder() -> None:
     """In /proc, where not even root makes files."""
     script = REPOSITORY / "scripts" / "linum_nextflow.py"
     done = subprocess.run(

@@ -143,7 +143,7 @@ def test_a_stage_that_falls_along_an_axis(raw: Path) -> None:
     assert found(raw, stage_to_array="-x,+y")["warnings"] == []
 
 
-def test_one_row_tells_one_axis_and_one_slice_may_differ(tmp_path: Path, raw: Path) -> None:
+def test_one_row_determines_one_axis_and_one_slice_may_differ(tmp_path: Path, raw: Path) -> None:
     """Seen to fail where one slice that differs contradicts the map."""
     row = acquisition(tmp_path / "row", {0: (4, 1), 1: (4, 1)})
     assert found(row, stage_to_array="+x,-y")["warnings"] == []

@@ -85,7 +85,7 @@ def test_every_place_holds_its_source(run: Run, mode: str) -> None:
 
 
 @pytest.mark.slow
-def test_results_are_published_while_the_run_goes_on(run: Run) -> None:
+def test_results_are_published_during_the_run(run: Run) -> None:
     publisher = run.publisher()
     until = time.monotonic() + 60
     while not all((run.output / place).exists() for place in PLACES):
@@ -188,9 +188,7 @@ def test_a_link_in_a_published_volume_is_replaced(run: Run, tmp_path: Path) -> N
     assert contents(victim) == before
 
 
-def test_nobody_enters_a_volume_that_is_being_written(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_volume_being_written_is_not_accessible(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen to fail where it is made with the mode that it has in the end."""
     import linumpy.launch.publish as module
 
@@ -247,7 +245,7 @@ def test_files_that_nextflow_brought_are_moved(
     assert_published(run)
 
 
-def test_what_a_killed_launch_left_goes_and_what_others_have_stays(run: Run) -> None:
+def test_remains_of_a_killed_launch_are_removed_and_other_files_stay(run: Run) -> None:
     for name in (".a.publishing", "slices/.b.replaced", "models/z00/.c.publishing"):
         (run.output / name / "inside").mkdir(parents=True)
     for name in (".notes", "x.publishing", "slices/v.ome.zarr/.d.publishing", ".git/.e.replaced"):

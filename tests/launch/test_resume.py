@@ -91,7 +91,7 @@ def test_what_others_left_and_what_failed(tmp_path: Path) -> None:
     assert list(begun.iterdir()) == [] and not list(begun.parent.glob(".*"))
 
 
-def test_a_task_at_work_is_waited_for_and_told_first(tmp_path: Path) -> None:
+def test_running_task_is_reported_and_waited_for(tmp_path: Path) -> None:
     """Seen to fail without `_wait_for`: the folder was emptied under the task."""
     folder = make_task(tmp_path, "01", None)
     warned: list[str] = []
@@ -124,7 +124,7 @@ def test_a_task_at_work_is_waited_for_and_told_first(tmp_path: Path) -> None:
         assert (folder / "out" / "a").exists()
 
 
-def test_whoever_waits_is_told_at_once_and_may_stop(tmp_path: Path) -> None:
+def test_waiting_is_reported_at_once_and_can_be_stopped(tmp_path: Path) -> None:
     """By the process beside Nextflow. Seen to fail without `_is_stopped`: it waited on."""
     output, work = tmp_path / "out", tmp_path / "work"
     folder = make_task(work, "01", None)

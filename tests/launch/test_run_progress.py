@@ -110,9 +110,7 @@ def test_a_line_a_minute_where_there_is_no_terminal(
     ]
 
 
-def test_an_earlier_trace_tells_nothing_of_this_run(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_trace_is_ignored(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen to fail where the last trace is taken, whenever it began."""
     max((output / "pipeline_info").iterdir()).unlink()
     told = looked(io.StringIO(), output.parent, monkeypatch, 61)
@@ -134,5 +132,5 @@ def test_a_terminal_has_it_in_the_last_row(output: Path, monkeypatch: pytest.Mon
     assert looked(Terminal(), output.parent, monkeypatch, 3) == ""
 
 
-def test_without_a_plan_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_plan_nothing_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert looked(io.StringIO(), tmp_path, monkeypatch, 30, 100) == ""

@@ -157,7 +157,7 @@ def test_every_limit_warns_before_it_fails() -> None:
 
 
 @pytest.mark.parametrize("stem", MODELS)
-def test_every_stage_is_measured_and_nothing_tells_the_time(stem: str, tmp_path: Any) -> None:
+def test_every_stage_is_measured_without_time_stamps(stem: str, tmp_path: Any) -> None:
     for folder in ("one", "two"):
         save_model(tmp_path / folder, stem, MODELS[stem])
     path = tmp_path / "one" / f"{stem}_metrics.json"
@@ -174,7 +174,7 @@ def test_every_stage_is_measured_and_nothing_tells_the_time(stem: str, tmp_path:
     assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
 
-def test_models_without_a_stage_have_no_figures(tmp_path: Any) -> None:
+def test_models_without_a_stage_have_no_metrics(tmp_path: Any) -> None:
     @dataclass
     class Other:
         n: int
@@ -198,7 +198,7 @@ def test_what_is_not_a_number_is_not_measured() -> None:
     assert found.overall_status == "error"
 
 
-def test_a_run_tells_the_figures_of_all_its_stages(tmp_path: Any) -> None:
+def test_run_collects_metrics_of_all_stages(tmp_path: Any) -> None:
     save_model(tmp_path / "models/z03", "register_tiles", MODELS["register_tiles"])
     stem = "slice_z04_interpolated_diagnostics"
     save_model(tmp_path / "models", stem, MODELS["interpolate_missing_slice"])
@@ -269,7 +269,7 @@ def test_what_fields_of_slices_leave_is_judged() -> None:
 @pytest.mark.parametrize(
     ("left_um", "status"), [(None, "ok"), (1.0, "ok"), (8.0, "warning"), (23.0, "error")]
 )
-def test_deformation_that_is_left_is_said(left_um: float | None, status: str) -> None:
+def test_residual_deformation_is_flagged(left_um: float | None, status: str) -> None:
     pairs = [slice_pair(True, (0.0, 0.0, 0.0)) | {"deformation_um": left_um, "z_measured": True}]
     slices = [{"slice_id": k, "offset_um": (0.0, 0.0, 0.0), "n_pairs": 1} for k in range(2)]
     model = SliceRegistration(1, (10.0, 10.0, 10.0), 100.0, slices, pairs)
@@ -309,7 +309,7 @@ def test_steps_that_are_all_off_are_a_finding(scale: float, sigma: float, status
         assert "where the stage says" in said[0]
 
 
-def test_depths_that_are_not_known_are_said() -> None:
+def test_unknown_depths_are_flagged() -> None:
     assert _registered([0, 0, 0]).metrics["depth_sigma"].value == pytest.approx(0.3)
     assert _registered([0] * 9).metrics["depth_sigma"].status == "warning"
     found = _registered([0, 0, 0], z_measured=False)
@@ -358,7 +358,7 @@ def test_depth() -> None:
         ("interpolate_missing_slice", "slice z04: the gap stays empty (low_overlap_ncc)"),
     ],
 )
-def test_what_a_person_must_know_is_said(stem: str, text: str) -> None:
+def test_remarks_of_stages_are_reported(stem: str, text: str) -> None:
     found = measure(stem, MODELS[stem])
     assert found is not None
     assert len(found.warnings) == 1 and text in found.warnings[0]
@@ -411,7 +411,7 @@ def grid_of_tiles(affine: Any, jitter_um: float, seed: int) -> TileRegistration:
         ([[1.0, 0.0], [0.03, 1.0]], "error"),
     ],
 )
-def test_a_stage_off_in_scale_rotation_or_shear_is_said(affine: Any, status: str) -> None:
+def test_stage_off_in_scale_rotation_or_shear_is_flagged(affine: Any, status: str) -> None:
     """Seen to fail without the limit."""
     found = measure("register_tiles", grid_of_tiles(affine, 0.5, seed=7))
     assert found is not None and found.metrics["stage_linear"].status == status
@@ -441,7 +441,7 @@ def test_errors_of_single_tiles_are_no_linear_error(seed: int) -> None:
     ("n_rejected", "n_dim", "status"),
     [(0, 0, "ok"), (3, 20, "ok"), (10, 0, "warning"), (18, 0, "error")],
 )
-def test_clear_pairs_that_are_rejected_are_said(n_rejected: int, n_dim: int, status: str) -> None:
+def test_clear_rejected_pairs_are_flagged(n_rejected: int, n_dim: int, status: str) -> None:
     """Pairs of bare agarose, which match nothing, are not counted.
 
     Seen to fail without the limit.

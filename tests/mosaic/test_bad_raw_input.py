@@ -108,7 +108,7 @@ def test_a_step_that_no_cut_makes_is_an_error_of_two_slices_too(
     acquisition.assert_refused("moves by 200 um a slice", "--slicing_interval")
 
 
-def test_gaps_in_the_ids_are_not_taken_for_thick_slices(acquisition: Any) -> None:
+def test_gaps_in_the_ids_are_not_thick_slices(acquisition: Any) -> None:
     acquisition.add_slice(5, [(0, 0)])
     for slice_id in (0, 1, 5):
         acquisition.change_metadata(slice_id, slice_thickness=0.209)
@@ -283,9 +283,7 @@ def test_the_command_writes_a_grid_once(acquisition: Any, tmp_path: Path) -> Non
     )
 
 
-def test_the_command_says_what_is_wrong_and_leaves_nothing(
-    acquisition: Any, tmp_path: Path
-) -> None:
+def test_command_names_the_defect_and_leaves_no_output(acquisition: Any, tmp_path: Path) -> None:
     """Seen to fail without the error of `raw.image_files`."""
     path = acquisition.image_path(0, 3, 9)
     path.write_bytes(path.read_bytes()[:-1])

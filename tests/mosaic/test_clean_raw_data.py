@@ -111,7 +111,7 @@ def spoil_other(grid):
         (spoil_other, "is not what .* holds; nothing was deleted"),
     ],
 )
-def test_nothing_goes_when_a_grid_is_not_whole(acquisition, spoil, match):
+def test_nothing_is_removed_when_a_grid_is_incomplete(acquisition, spoil, match):
     """Seen to fail without the errors of `clean_raw_data._compare` and
     `omezarr.open_checked_group`.
     """
@@ -137,7 +137,7 @@ def test_a_grid_of_other_voxels_does_not_count(acquisition, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_script_says_what_it_does(acquisition, script):
+def test_script_prints_what_it_does(acquisition, script):
     raw, grids = acquisition
     done = script("clean_raw_data", raw, grids, "--dry_run")
     assert "6 files, 0.000 GB would be deleted" in done.stdout and len(samples(raw)) == 6

@@ -26,7 +26,7 @@ NAME = "mosaic_grid_3d_z00.ome.zarr"
 
 
 @pytest.mark.parametrize(("slice_id", "drift"), [(0, 5), (1, 25)])
-def test_tiles_stand_in_the_grid_as_they_were_scanned(
+def test_tiles_keep_their_scanned_order_in_the_grid(
     acquisition: Any, slice_id: int, drift: int
 ) -> None:
     grid = open_grid(acquisition.create(slice_id))
@@ -81,7 +81,7 @@ def test_without_repair_the_last_alines_are_cut(acquisition: Any) -> None:
     np.testing.assert_array_equal(grid.read_tile(0, 0)[:, :15], raw[:, 5:])
 
 
-def test_a_band_that_is_not_believed_is_warned_about(
+def test_band_of_low_confidence_is_warned_about(
     acquisition: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Seen to fail where any band is believed."""
@@ -205,7 +205,7 @@ def test_without_stage_positions_the_nominal_ones_count(
         assert (tile.stage_x_mm, tile.stage_y_mm) == pytest.approx(nominal)
 
 
-def test_the_overlap_is_that_of_the_positions_when_no_file_tells(acquisition: Any) -> None:
+def test_overlap_without_side_files_is_that_of_the_positions(acquisition: Any) -> None:
     acquisition.change_metadata(0, overlap_fraction=None)
     assert open_grid(acquisition.create()).info.overlap_fraction == pytest.approx(0.2)
 
@@ -232,7 +232,7 @@ def test_what_is_not_finite_is_masked_and_counted(
     np.testing.assert_array_equal(grid.read_tile(0, 0), acquisition.volumes[0, 3, 9])
 
 
-def test_masked_samples_lend_nothing_to_their_neighbours() -> None:
+def test_masked_samples_do_not_reach_their_neighbours() -> None:
     """Seen to fail where the resampling does not look at the mask."""
     from linumpy.geometry.resample import resampling_matrices
 

@@ -93,7 +93,7 @@ def test_other_stage_axes_order_the_grid_otherwise(tmp_path, rng):
 
 
 @pytest.mark.parametrize("angle", [0, 1, 2])
-def test_files_take_turns_with_angles(tmp_path, rng, angle):
+def test_files_alternate_between_angles(tmp_path, rng, angle):
     written = write_slice(tmp_path / "files", rng, n_angles=3)
     assert [p.name for p in find_oct_files(tmp_path / "files")][8:11] == [
         "tile_8.oct",

@@ -44,7 +44,7 @@ def walk(rng):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_slice_that_springs_out_and_back_is_put_between_its_neighbours(seed):
+def test_glitched_slice_is_put_between_its_neighbours(seed):
     rng = np.random.default_rng(seed)
     true = np.cumsum(rng.normal(0.02, 0.04, (20, 2)), axis=0)
     angle = rng.uniform(0, 2 * np.pi)
@@ -82,7 +82,7 @@ def test_a_missing_slice_makes_the_way_to_the_next_longer():
     np.testing.assert_allclose(positions_of(cleaned)[2], (0.2, 0))
 
 
-def test_a_large_step_that_stays_is_kept_and_not_believed(walk):
+def test_large_permanent_step_is_kept_as_unreliable(walk):
     walk[9:] += (0.9, -0.7)
     shifts = table(walk)
     cleaned, events = correct_rehoming(shifts, PARAMS)
@@ -108,13 +108,13 @@ def test_whole_tiles_are_taken_off_each_axis_by_itself(walk):
     np.testing.assert_array_equal(positions_of(untouched), positions_of(table(moved)))
 
 
-def test_what_the_metadata_said_is_not_overwritten(walk):
+def test_metadata_is_not_overwritten(walk):
     """A change of the tile grid stays a reason for doubt, however small the step."""
     cleaned, _ = correct_rehoming(table(walk, unreliable=(3,)), PARAMS)
     assert [s.moving_id for s in cleaned if not s.reliable] == [3]
 
 
-def test_neighbouring_spikes_are_told_apart(walk):
+def test_neighbouring_spikes_are_separated(walk):
     walk[4] += (1.5, 0)
     walk[6] += (0, -1.1)
     _, events = correct_rehoming(table(walk), PARAMS)

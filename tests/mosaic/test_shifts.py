@@ -113,7 +113,7 @@ def test_rows_follow_the_equations(rows: list[tuple[int, int, int, int]]) -> Non
     np.testing.assert_allclose(got_px, got * 1e3 / [8.0, 4.0], atol=1e-9)
 
 
-def test_raw_tiles_and_grids_tell_the_same(acquisition: Any) -> None:
+def test_raw_tiles_and_grids_give_the_same_shifts(acquisition: Any) -> None:
     acquisition.remove_tile(1, 4, 11)
     grids = acquisition.root.parent / "grids"
     for slice_id in (0, 1):
@@ -172,9 +172,7 @@ def test_excluding_what_is_not_there_or_everything_is_refused(acquisition: Any) 
         generate_slice_config(acquisition.root, exclude_first=-1)
 
 
-def test_slices_with_bad_tiles_are_left_out_whatever_a_table_says(
-    acquisition: Any, tmp_path: Path
-) -> None:
+def test_slices_with_bad_tiles_override_the_table(acquisition: Any, tmp_path: Path) -> None:
     acquisition.add_slice(4, [(3, 9)])
     given = tmp_path / "given.csv"
     given.write_text("slice_id,use,exclude_reason\n0,no,torn\n1,yes,\n")

@@ -29,7 +29,7 @@ def _corners(plan: SlicePlan) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_slice_turns_about_the_middle_of_the_mosaic(seed: int) -> None:
+def test_slice_rotates_about_the_middle_of_the_mosaic(seed: int) -> None:
     params = preset("small", slice_rotation_rms_deg=2.0)
     pivot = complex(*params.mosaic_um) / 2
     straight = plan_slices(preset("small"), seed)
@@ -46,7 +46,7 @@ def test_a_slice_turns_about_the_middle_of_the_mosaic(seed: int) -> None:
         np.testing.assert_allclose(_corners(plan), expected, atol=1e-6)
 
 
-def test_turns_have_the_stated_size() -> None:
+def test_rotations_have_the_stated_size() -> None:
     plans = plan_slices(preset("tiny", n_slices=300, slice_rotation_rms_deg=0.5), 4)
     turns = np.array([p.rotation_deg for p in plans])
     assert np.sqrt(np.mean(turns**2)) == pytest.approx(0.5, rel=0.12)
@@ -63,7 +63,7 @@ def _calm(**changes: object) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_tiles_of_a_turned_slice_agree_where_they_overlap(no_brain: Template) -> None:
+def test_tiles_of_a_rotated_slice_agree_where_they_overlap(no_brain: Template) -> None:
     """Speckle included: both look at the same points of the block."""
     params = micro(**_calm(slice_rotation_rms_deg=8.0))
     _, slices = make_scene(params, 5, no_brain)
@@ -74,7 +74,7 @@ def test_tiles_of_a_turned_slice_agree_where_they_overlap(no_brain: Template) ->
     np.testing.assert_allclose(first[:, :, 20:], below[:, :, :20], atol=2e-3 * scale)
 
 
-def test_a_turned_tile_shows_the_block_at_its_turned_positions(no_brain: Template) -> None:
+def test_rotated_tile_shows_the_block_at_its_rotated_positions(no_brain: Template) -> None:
     """Each A-line is what a tile without rotation shows that has its first A-line there."""
     turned = micro(**_calm(slice_rotation_rms_deg=8.0, cut_tilt_um=100.0, tiles_x=1, tiles_y=1))
     image = visit(turned, no_brain, 2)
@@ -98,7 +98,7 @@ def test_a_turned_tile_shows_the_block_at_its_turned_positions(no_brain: Templat
         np.testing.assert_allclose(image[:, i, j], line, atol=2e-3 * image.std())
 
 
-def test_anatomy_turns_with_the_slice(brain: Template) -> None:
+def test_anatomy_rotates_with_the_slice(brain: Template) -> None:
     """The expected power is that of the block at the turned positions, tissue and face."""
     params = preset("tiny", n_slices=1, slice_rotation_rms_deg=5.0, texture_rms=0.18)
     scene, slices = make_scene(params, 3, brain)
@@ -182,9 +182,7 @@ def test_a_glitch_is_in_the_header_and_nowhere_else(axes: str) -> None:
     assert np.hypot(*plans[3].glitch_mm) == pytest.approx(1.5)
 
 
-def test_the_band_drifts_from_tile_to_tile_as_the_truth_says(
-    tmp_path: Path, no_brain: Template
-) -> None:
+def test_band_drifts_from_tile_to_tile_by_the_truth(tmp_path: Path, no_brain: Template) -> None:
     params = micro(
         n_slices=1, tiles_x=3, tiles_y=3, galvo_drift_per_tile_px=2.0, agarose_amplitude=150.0
     )

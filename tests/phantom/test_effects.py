@@ -106,7 +106,7 @@ def test_backlash_shifts_rows_that_run_back() -> None:
     assert abs(shift.mean()) < 1e-9
 
 
-def test_stage_axes_scale_turn_and_shear() -> None:
+def test_stage_axes_scale_rotate_and_shear() -> None:
     params = micro(
         tiles_x=4, tiles_y=4, jitter_rms_um=0.0, stage_scale=0.01, stage_rotation_deg=0.5,
         stage_shear_deg=0.3, stage_anisotropy=0.002,
@@ -128,7 +128,7 @@ def test_stage_axes_scale_turn_and_shear() -> None:
     assert abs(angles[1] - angles[0]) == pytest.approx(0.3)
 
 
-def test_deformation_is_smooth_and_holds_no_shift_and_no_turn() -> None:
+def test_deformation_is_smooth_without_shift_and_rotation() -> None:
     params = preset("small", deformation_rms_um=30.0, deformation_scale_um=1500.0)
     grid = face_grid(params)
     first, second = (
@@ -235,7 +235,7 @@ def test_bubble_hides_what_lies_below_and_tear_is_empty(no_brain: Template) -> N
     assert np.all(torn[:, column] == 1) and np.all(torn[:, column + 5] == clean[:, column + 5])
 
 
-def test_truth_tells_every_effect(tmp_path: Any, brain: Template) -> None:
+def test_truth_records_every_effect(tmp_path: Any, brain: Template) -> None:
     from linumpy.quality.truth import load_truth
 
     params = micro(

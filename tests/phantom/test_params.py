@@ -61,7 +61,7 @@ def test_unknown_preset_names_the_known_ones() -> None:
         preset("huge")
 
 
-def test_small_covers_what_it_says() -> None:
+def test_small_has_its_documented_extent() -> None:
     params = preset("small")
     assert params.tile_fov_um == (1200.0, 1200.0)
     assert params.tile_step_um == (960.0, 960.0)

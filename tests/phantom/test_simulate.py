@@ -60,7 +60,7 @@ def test_values_are_finite_amplitudes(tiny: Acquisition) -> None:
     assert np.isfinite(tile).all() and tile.min() >= 0
 
 
-def test_truth_tells_what_is_missing(tiny: Acquisition) -> None:
+def test_truth_records_missing_slices(tiny: Acquisition) -> None:
     slices = tiny.truth["slices"]
     assert [s["slice_id"] for s in slices] == [0, 1, 2, 3]
     assert [s["missing"] for s in slices] == [False, False, True, False]
@@ -134,7 +134,7 @@ def test_images_follow_the_clean_volume(tiny: Acquisition) -> None:
 
 
 @pytest.mark.slow
-def test_same_seed_same_bytes_whatever_the_threads(tmp_path: Path, brain: Template) -> None:
+def test_same_seed_gives_the_same_bytes_for_any_threads(tmp_path: Path, brain: Template) -> None:
     for name, seed, threads in (("a", 4, 1), ("b", 4, 3), ("c", 5, 2)):
         simulate(tmp_path / name, micro(), seed, threads=threads, template=brain)
     a, b, c = (_digests(tmp_path / name / "raw") for name in "abc")
@@ -168,7 +168,7 @@ def test_memory_does_not_grow_with_the_number_of_tiles(tmp_path: Path, no_brain:
     assert max(peaks) < 100e6
 
 
-def test_existing_output_is_kept_and_replaced_only_when_told(
+def test_existing_output_is_replaced_with_overwrite_only(
     tmp_path: Path, no_brain: Template
 ) -> None:
     out = tmp_path / "out"
@@ -200,7 +200,7 @@ def test_failure_leaves_nothing_that_looks_finished(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_disk_too_small_is_said_before_the_work(tmp_path: Path) -> None:
+def test_too_small_disk_is_reported_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"raw tiles need .* GB free"):
         simulate(tmp_path / "out", preset("large", tiles_x=999, tiles_y=999), 1)
     assert list(tmp_path.iterdir()) == []

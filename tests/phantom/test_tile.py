@@ -108,7 +108,7 @@ def test_visits_of_one_place_correlate_by_the_fixed_share(no_brain: Template) ->
     assert measured[1.0] == pytest.approx(1, abs=0.01)
 
 
-def test_band_lies_where_the_truth_says(tiny: Acquisition) -> None:
+def test_band_lies_at_the_true_place(tiny: Acquisition) -> None:
     p = tiny.params
     shifts = [s["galvo_shift_px"] for s in tiny.truth["slices"]]
     assert len(set(shifts)) > 1 and all(0 <= s <= p.galvo_drift_max_px for s in shifts)
@@ -179,7 +179,7 @@ def test_a_tile_is_the_same_in_one_piece_or_many(
     np.testing.assert_array_equal(whole, pieces)
 
 
-def test_tissue_stands_out_as_stated(tiny: Acquisition) -> None:
+def test_tissue_contrast_is_as_stated(tiny: Acquisition) -> None:
     p = tiny.params
     assert 20 * np.log10(p.grey_amplitude / p.noise_rms) == pytest.approx(25, abs=0.5)
     assert 8 < 20 * np.log10(p.agarose_amplitude / p.noise_rms) < 10

@@ -134,7 +134,7 @@ def test_what_is_ignored_stays_ignored() -> None:
     assert "SIGHUP" not in text and "got SIGTERM" in text
 
 
-def test_the_child_goes_when_the_launcher_is_killed() -> None:
+def test_child_ends_when_the_launcher_is_killed() -> None:
     """Seen to fail without prctl."""
     launcher = start()
     pid = int(first_line(launcher)[1])

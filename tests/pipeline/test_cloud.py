@@ -67,7 +67,7 @@ def test_all_tasks_run_as_pods(pods: tuple[Launch, Cluster, Launcher]) -> None:
     assert (launcher.folder / "out/pods_2d.ome.zarr").exists()
 
 
-def test_pods_are_asked_for_as_the_parameters_say(pods: tuple[Launch, Cluster, Launcher]) -> None:
+def test_pods_follow_the_parameters(pods: tuple[Launch, Cluster, Launcher]) -> None:
     _, made, launcher = pods
     for pod in made.pods.values():
         assert pod["asked"] == "/api/v1/namespaces/imaging/pods"
@@ -139,7 +139,7 @@ workflow {
 """
 
 
-def test_batch_jobs_are_asked_for_as_the_parameters_say(
+def test_batch_jobs_follow_the_parameters(
     make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path
 ) -> None:
     """Without its plugin no job can be made; Nextflow says what it would be made of."""
@@ -173,7 +173,7 @@ def test_batch_jobs_are_asked_for_as_the_parameters_say(
         ("aws_work_dir", ["s3://bucket/work", "s3://bucket"], ["work", "s3:/bucket/work"]),
     ],
 )
-def test_the_schema_knows_what_may_be_remote(name: str, good: list[str], bad: list[str]) -> None:
+def test_schema_lists_remote_parameters(name: str, good: list[str], bad: list[str]) -> None:
     schema = json.loads((REPOSITORY / "nextflow_schema.json").read_text(encoding="utf-8"))
     (pattern,) = (
         group["properties"][name]["pattern"]

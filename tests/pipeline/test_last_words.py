@@ -72,7 +72,7 @@ def test_nothing_is_added_where_nothing_is_known_or_wrong(tmp_path: Path) -> Non
     assert last_words(0, report(tmp_path, "x"), ARGUMENTS) is None
 
 
-def test_staged_links_are_told_as_what_they_lead_to(tmp_path: Path) -> None:
+def test_staged_links_are_resolved_in_messages(tmp_path: Path) -> None:
     """Inputs are links in the folder of a task: some below folders, some to links."""
     data = tmp_path / "my data"
     (data / "tiles").mkdir(parents=True)

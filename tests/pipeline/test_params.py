@@ -39,7 +39,7 @@ def test_schema_is_valid_and_its_defaults_meet_it() -> None:
         jsonschema.validate({"input": "raw", "inptu": "raw", **defaults}, SCHEMA)
 
 
-def test_every_property_says_what_it_is() -> None:
+def test_every_property_has_a_description() -> None:
     for name, prop in PROPERTIES.items():
         assert re.fullmatch("[a-z][a-z0-9_]*", name)
         assert prop["description"].endswith("."), name

@@ -34,7 +34,7 @@ def profiles(make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path)
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_profile_of_a_site_says_what_is_its_own(profiles: dict[str, str], site: str) -> None:
+def test_profile_of_a_site_has_its_own_settings(profiles: dict[str, str], site: str) -> None:
     gpu, cpus, memory = SITES[site]
     start = f"profiles.{site}."
     assert profiles[f"{start}params.slurm_gpu"] == gpu
@@ -120,7 +120,7 @@ def jobs(make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path) -> 
     return Jobs(make_launcher("slurm", fake_scripts), fake_scripts)
 
 
-def test_run_goes_through_though_jobs_were_lost_or_ran_out_of_memory(jobs: Jobs) -> None:
+def test_run_survives_lost_jobs_and_lack_of_memory(jobs: Jobs) -> None:
     assert jobs.launch.status == 0, jobs.launch.text
     assert set(read_trace(jobs.output).values()) == {"COMPLETED"}
     assert jobs.launch.text.count("Execution is retried (1)") == 3

@@ -275,7 +275,7 @@ def test_every_step_beside_the_straight_way(stubs: Stubs) -> None:
     } <= files_of(output)
 
 
-def test_every_step_can_be_turned_off(stubs: Stubs) -> None:
+def test_every_step_can_be_disabled(stubs: Stubs) -> None:
     output = stubs.launcher.folder / "least"
     switches = (
         *("detect_rehoming", "assess_quality_enabled", "auto_exclude_enabled"),

@@ -183,7 +183,7 @@ def test_a_failed_run_leaves_a_crate_without_results(failed: Failed) -> None:
     assert str(failed.folder) not in (failed.output / "ro-crate-metadata.json").read_text()
 
 
-def test_the_report_tells_how_the_run_ended(failed: Failed) -> None:
+def test_report_states_how_the_run_ended(failed: Failed) -> None:
     page = (failed.output / "report.html").read_text(encoding="utf-8")
     assert "of them cached from an earlier launch" in page
     assert "Table of tasks (15)" in page
@@ -225,7 +225,7 @@ def test_each_process_gets_its_own_parameters(failed: Failed) -> None:
     assert json.loads(notes["stack_slices_motor"][0]["stdin"])["pyramid_resolutions"] == "20,40.5"
 
 
-def test_report_is_told_of_the_run(failed: Failed) -> None:
+def test_report_gets_the_run(failed: Failed) -> None:
     note = calls(failed.folder / "resumed")["generate_pipeline_report"][0]
     told = json.loads(note["stdin"])
     assert told["nextflow"] >= "24.10"

@@ -367,7 +367,7 @@ def test_device_memory_grows_with_the_tile_and_stops_at_a_group(planned):
     assert device_need("analyze_shifts", found, sizes) is None
 
 
-def test_times_that_nobody_knows_are_said_not_guessed(headers):
+def test_unmeasured_times_are_stated_not_guessed(headers):
     root = headers({0: (2, 2), 1: (2, 2)})
     known = read_stage_times()
     cpu = {k: v for k, v in known.times["cpu"].items() if not k.startswith("learn_models")}

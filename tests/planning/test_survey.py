@@ -19,7 +19,7 @@ def given(**values):
     return PlanParams.from_values(values)
 
 
-def test_raw_tiles_and_their_grids_tell_the_same(tiny, tiny_grids):
+def test_raw_tiles_and_their_grids_give_the_same_survey(tiny, tiny_grids):
     truth = json.loads((tiny / "truth" / "truth.json").read_text())
     raw, grids = survey(tiny / "raw", given()), survey(tiny_grids[0].parent, given())
     assert (raw.kind, grids.kind) == ("raw", "grids")
@@ -79,7 +79,7 @@ def test_slices_are_left_out_as_the_pipeline_does(headers, tmp_path):
     assert survey(root, given(slices=6)).ids == (6,)
 
 
-def test_overlap_comes_from_the_stage_where_nothing_says_it(headers):
+def test_overlap_without_metadata_is_that_of_the_stage(headers):
     side = {"slice_thickness": 0.2, "axial_resolution_um": 4.0}
     found = survey(headers({0: (3, 2)}, side=side), given())
     assert found.slices[0].step_um == pytest.approx((1200, 600))

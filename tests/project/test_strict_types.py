@@ -50,7 +50,7 @@ def test_lowest_layer_is_strict() -> None:
     assert lowest | rooms <= set(listed())
 
 
-def test_package_says_that_it_is_typed() -> None:
+def test_package_is_marked_as_typed() -> None:
     assert (ROOT / "linumpy" / "py.typed").read_text(encoding="utf-8") == ""
 
 

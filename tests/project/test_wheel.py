@@ -111,7 +111,7 @@ def test_every_module_and_script_is_there_and_needs_no_extra(installation):
         (["linum_aip.py", "https://127.0.0.1:9/a.ome.zarr", "aip.ome.zarr"], "remote"),
     ],
 )
-def test_what_needs_an_extra_says_how_to_install_it(installation, command, extra):
+def test_errors_of_missing_extras_name_the_install_command(installation, command, extra):
     done = installation.run(installation.bin / command[0], *command[1:], check=False)
     assert done.returncode != 0
     assert "Traceback" not in done.stdout

@@ -73,7 +73,7 @@ def test_landmarks_are_tissue_all_over_the_block(aligned):
     assert points[:, 0].max() == pytest.approx(23.5 * 25.0, abs=25.0)
 
 
-def test_frames_are_turned_back(rng):
+def test_frames_are_rotated_back(rng):
     frame = BlockFrame((5.0, -40.0, 70.0), 7.0, (300.0, -200.0))
     points = rng.uniform(-1000, 1000, (20, 3))
     brain = in_brain_um(frame, points)

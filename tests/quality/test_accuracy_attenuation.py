@@ -70,7 +70,7 @@ def test_exact_coefficients_have_no_error(exact):
         assert metric.value == pytest.approx(0, abs=0.1) and metric.passed and metric.n > 1000
 
 
-def test_the_median_error_is_told_by_class(exact, synthetic):
+def test_median_error_is_reported_by_class(exact, synthetic):
     """Grey a fifth too low in the upper two thirds, anything below; white as it is."""
     for slice_id in synthetic.IDS:
         folder = exact[0] / f"models/z{slice_id:02d}"
@@ -139,13 +139,13 @@ def open_corner(path):
     return tuple(np.subtract(image.translation_um, np.divide(image.voxel_um, 2)))
 
 
-def test_flat_tissue_is_flat_whatever_normalisation_took_off(exact):
+def test_flat_tissue_is_flat_under_any_subtracted_floor(exact):
     metric = axial_flatness(Run(exact[0]), load_truth(exact[1]))
     assert metric.value == pytest.approx(0, abs=0.1) and metric.passed
     assert len(metric.details["ratio"]) == 7
 
 
-def test_a_slope_along_depth_is_told(exact, synthetic):
+def test_slope_along_depth_is_reported(exact, synthetic):
     """15 % from top to bottom: 6.4 % either way between the middles of the end steps."""
     from linumpy.io.omezarr import open_image
 

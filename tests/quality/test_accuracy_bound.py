@@ -49,7 +49,7 @@ def test_gain_and_signal_are_those_of_the_forward_model(truth):
     np.testing.assert_allclose(half[0, 3, 3], np.exp(5 * 0.025), rtol=1e-4)
 
 
-def test_attenuation_that_amplitude_does_not_tell_is_read_and_rolloff_counts(truth, synthetic):
+def test_attenuation_is_read_from_the_truth_and_rolloff_counts(truth, synthetic):
     """Amplitudes of grey matter that attenuate otherwise than its class."""
     record = json.loads((truth.path / "truth.json").read_text())
     (truth.path / "truth.json").write_text(json.dumps({**record, "voxel_um": [5.0, 10.0, 10.0]}))

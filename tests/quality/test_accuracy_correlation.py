@@ -64,7 +64,7 @@ def test_shifted_tissue_costs_correlation(runs: tuple[Path, Path, Path]) -> None
     assert figure.passed is False
 
 
-def test_shift_that_the_registration_knows_costs_nothing(
+def test_registered_shift_costs_nothing(
     runs: tuple[Path, Path, Path], synthetic: ModuleType
 ) -> None:
     # All of the brain may lie anywhere: only the reference slice ties it to the block.
@@ -101,7 +101,7 @@ def test_missing_tissue_costs_correlation(runs: tuple[Path, Path, Path]) -> None
     assert compare(runs)["correlation"].value == 0
 
 
-def test_correlations_stand_by_depth_and_class(runs: tuple[Path, Path, Path]) -> None:
+def test_correlations_are_listed_by_depth_and_class(runs: tuple[Path, Path, Path]) -> None:
     """Noise in the deeper half of each slab alone costs correlation there alone."""
     truth = load_truth(runs[2])
     slabs, _ = truth_slabs(truth)

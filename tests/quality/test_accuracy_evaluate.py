@@ -133,7 +133,7 @@ def test_ideal_run_needs_every_grid(folders: Folders, tmp_path: Path) -> None:
         )
 
 
-def test_script_writes_every_figure_and_a_table(
+def test_script_writes_every_metric_and_a_table(
     synthetic: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     truth, run = tmp_path / "truth", tmp_path / "run"
@@ -184,7 +184,7 @@ def test_broken_truth_names_its_file(folders: Folders, broken: str, message: str
         evaluate(*folders)
 
 
-def test_truth_without_a_field_says_which(folders: Folders, synthetic: ModuleType) -> None:
+def test_missing_field_of_the_truth_is_named(folders: Folders, synthetic: ModuleType) -> None:
     synthetic.edit_json(folders[1] / "truth.json", lambda record: record.pop("slice_interval_um"))
     with pytest.raises(InputError, match="slice_interval_um"):
         evaluate(*folders)
@@ -197,7 +197,7 @@ def test_folders_that_hold_nothing_are_refused(folders: Folders, tmp_path: Path)
         evaluate(*folders, grids=tmp_path)
 
 
-def test_figures_know_their_side_of_the_target() -> None:
+def test_metrics_have_a_side_of_the_target() -> None:
     assert make_metric(0.25, "px", 1, target=0.25).passed is True
     assert make_metric(0.26, "px", 1, target=0.25).passed is False
     assert make_metric(0.94, "", 1, target=0.95, comparison=AT_LEAST).passed is False

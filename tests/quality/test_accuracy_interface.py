@@ -143,6 +143,6 @@ def test_the_surface_is_held_against_the_face_at_its_true_place(
     assert slice_interface(Run(folders[0]), load_truth(folders[1])).n == 2
 
 
-def test_without_a_surface_there_is_no_figure(folders: Folders) -> None:
+def test_without_a_surface_there_is_no_metric(folders: Folders) -> None:
     figure = surface_interface(Run(folders[0]), load_truth(folders[1]))
     assert figure.value is None and "no surface" in figure.details["reason"]

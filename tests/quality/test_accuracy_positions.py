@@ -89,7 +89,9 @@ def test_moving_a_component_changes_nothing_but_moving_half_of_it_does(
     assert figures(folders)["tile_positions_px"].value == pytest.approx(expected)
 
 
-def test_tiles_of_the_prior_alone_are_told_apart(folders: Folders, synthetic: ModuleType) -> None:
+def test_tiles_of_the_prior_alone_are_reported_separately(
+    folders: Folders, synthetic: ModuleType
+) -> None:
     def plant(record: dict) -> None:
         record["tiles"][4]["component"] = -1
         record["tiles"][4]["corner_um"][1] += 50.0
@@ -153,7 +155,7 @@ def test_depth_of_tissue_counts_not_depth_of_the_face(
     assert figures(folders)["slice_z_voxel"].value == pytest.approx(0, abs=1e-9)
 
 
-def test_absent_parts_are_not_measured_and_say_why(folders: Folders) -> None:
+def test_absent_parts_are_not_measured_with_a_reason(folders: Folders) -> None:
     (folders[0] / "models" / "register_slices.json").unlink()
     found = figures(folders)
     assert found["slice_xy_px"].value is None

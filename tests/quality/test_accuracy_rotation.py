@@ -39,7 +39,7 @@ def registration_json(folders: Folders) -> Path:
     return folders[0] / "models" / "register_slices.json"
 
 
-def test_an_exact_run_of_turned_slices_has_no_error(turned: Folders) -> None:
+def test_exact_run_of_rotated_slices_has_no_error(turned: Folders) -> None:
     found = metrics(turned)
     for name in ("tile_positions_px", "slice_xy_px", "slice_rotation_deg", "slice_drift_px"):
         assert found[name].value == pytest.approx(0, abs=1e-9), name
@@ -48,7 +48,7 @@ def test_an_exact_run_of_turned_slices_has_no_error(turned: Folders) -> None:
     assert frame is not None and frame.rotation_deg == pytest.approx(TURNS[1])
 
 
-def test_planted_turns_give_the_planted_rms(turned: Folders, synthetic: ModuleType) -> None:
+def test_planted_rotations_give_the_planted_rms(turned: Folders, synthetic: ModuleType) -> None:
     def plant(record: dict) -> None:
         record["slices"][0]["rotation_deg"] += 0.3
         record["slices"][2]["rotation_deg"] -= 0.4
@@ -163,7 +163,7 @@ def test_pairs_are_off_by_what_was_planted(turned: Folders, synthetic: ModuleTyp
     assert 0.1 < error.shift_px < 0.5
 
 
-def test_pairs_are_measured_where_the_stage_says(turned: Folders, synthetic: ModuleType) -> None:
+def test_pairs_are_measured_at_the_stages_positions(turned: Folders, synthetic: ModuleType) -> None:
     """Slice 0's stage misreports all its tiles alike, and a table mends half of it."""
     plant_pairs(turned, synthetic, np.random.default_rng(1), 12)
     before = [e.shift_px for e in pair_errors(Run(turned[0]), load_truth(turned[1]))]
@@ -184,7 +184,7 @@ def test_pairs_are_measured_where_the_stage_says(turned: Folders, synthetic: Mod
     np.testing.assert_allclose(after, before, atol=1e-9)
 
 
-def test_confidence_that_tells_errors_has_an_auc_of_one(
+def test_confidence_that_predicts_errors_has_an_auc_of_one(
     turned: Folders, synthetic: ModuleType
 ) -> None:
     planted = plant_pairs(turned, synthetic, np.random.default_rng(2), 24)
@@ -211,7 +211,7 @@ def test_auc_is_the_area_under_the_curve(rows: list[tuple[int, bool]]) -> None:
     assert roc_auc(score, positive) == pytest.approx(area)
 
 
-def test_a_volume_turns_about_its_point() -> None:
+def test_volume_rotates_about_its_point() -> None:
     rows, columns = np.meshgrid(np.arange(40.0), np.arange(44.0), indexing="ij")
     plane = 3 + 0.1 * rows - 0.05 * columns
     share = np.ones((1, 40, 44), np.float32)

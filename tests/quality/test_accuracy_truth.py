@@ -52,7 +52,7 @@ def test_defects_are_read(spoiled: Path) -> None:
     assert any(s.dark for s in truth.slices.values())
 
 
-def test_a_turned_slice_has_its_tiles_in_a_grid_of_its_own(spoiled: Path) -> None:
+def test_rotated_slice_has_its_tiles_in_a_grid_of_its_own(spoiled: Path) -> None:
     """What the stage reports differs from a tile's own place by jitter alone."""
     truth = load_truth(spoiled / "truth")
     for known in truth.slices.values():
@@ -67,7 +67,7 @@ def test_a_turned_slice_has_its_tiles_in_a_grid_of_its_own(spoiled: Path) -> Non
         np.testing.assert_allclose(known.from_block_um(block), points, atol=1e-9)
 
 
-def test_unevenness_is_read_at_the_turned_places_of_a_tile(spoiled: Path) -> None:
+def test_unevenness_is_read_at_the_rotated_places_of_a_tile(spoiled: Path) -> None:
     known = load_truth(spoiled / "truth").slices[0]
     inside = [np.array([4.0, 90.0]), np.array([12.0, 50.0, 180.0])]
     found = known.unevenness_um((1, 0), inside)

@@ -95,7 +95,7 @@ def test_tile_positions_from_the_model_and_from_its_file(tmp_path):
     assert len(tile_positions_table([model, model])) == 6
 
 
-def test_figures_with_what_was_not_measured():
+def test_metrics_without_a_value_are_rows_too():
     figures = {
         "tiles": make_metric(0.2, "px", 48, target=0.25),
         "overlap": make_metric(0.9, "", 12, target=0.95, comparison=AT_LEAST),

@@ -60,7 +60,7 @@ def test_a_lone_slice_does_not_drift():
 
 @pytest.mark.parametrize("rotation", [-3.0, 0.0, 1.25])
 @pytest.mark.parametrize("shear", [-0.5, 0.0, 2.0])
-def test_an_affine_map_is_split_into_turn_shear_and_scales(rotation, shear):
+def test_affine_map_is_split_into_rotation_shear_and_scales(rotation, shear):
     # Axis 1 is turned by half the shear more, and axis 2 by half of it less, than the whole.
     first = turn(rotation + shear / 2) @ (1.02, 0)
     second = turn(rotation - shear / 2) @ (0, 0.97)

@@ -65,7 +65,7 @@ def test_a_plane_is_fully_like_itself_wherever_the_stage_puts_it(xp, rng):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_turned_slice_stays_like_its_neighbour_and_others_do_not(xp, seed):
+def test_rotated_slice_stays_similar_to_its_neighbour_alone(xp, seed):
     rng = np.random.default_rng(seed)
     planes = tissue_planes(rng, 1)
 

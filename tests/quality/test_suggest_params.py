@@ -87,7 +87,7 @@ def test_coarse_pixels_shallow_tiles_and_no_return_of_the_galvo() -> None:
     assert found["fix_galvo_shift"].value is False
 
 
-def test_steps_of_whole_tiles_and_large_steps_are_told_from_usual_ones() -> None:
+def test_steps_of_whole_tiles_and_large_steps_are_separated_from_usual_ones() -> None:
     usual = [0.05, 0.04, 0.06, 0.05] * 5
     found = suggested(USUAL, steps(*usual, 1.21, 0.8))
     assert found["tile_fov_mm"].value == 1.2
@@ -112,7 +112,7 @@ def test_missing_slices_count_in_the_stages_moves(tmp_path: Path) -> None:
     assert found.stage_interval_um == pytest.approx(200) and found.interval_um is None
 
 
-def test_raw_tiles_and_their_grids_say_the_same(
+def test_raw_tiles_and_their_grids_give_the_same_suggestions(
     tiny: Path, tiny_grids: list[Path], script: Any, tmp_path: Path
 ) -> None:
     raw, grids = (read_acquisition(p) for p in (tiny / "raw", tiny_grids[0].parent))

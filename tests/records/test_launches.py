@@ -27,7 +27,7 @@ def finished(output: Path) -> list[dict[str, Any]]:
     return stored
 
 
-def test_a_failed_launch_says_so_and_which_task(output: Path) -> None:
+def test_failed_launch_names_its_task(output: Path) -> None:
     record = finished(output)[0]
     assert record["status"] == "failed"
     # Its last attempt counts, and not what was stopped for it.
@@ -44,7 +44,7 @@ def test_a_failed_launch_says_so_and_which_task(output: Path) -> None:
     assert record["wall_s"] == 1800.5
 
 
-def test_each_launch_has_its_own_trace_whatever_else_lies_there(output: Path) -> None:
+def test_each_launch_has_its_own_trace_among_other_files(output: Path) -> None:
     info = output / "pipeline_info"
     # A launch that was refused in between, and one after the last.
     for stamp in ("2025-01-05_10-30-00", "2025-01-05_12-00-00"):
@@ -55,7 +55,7 @@ def test_each_launch_has_its_own_trace_whatever_else_lies_there(output: Path) ->
     assert len(second["tasks"]) == 5
 
 
-def test_tasks_keep_what_the_trace_tells(output: Path) -> None:
+def test_tasks_keep_the_fields_of_the_trace(output: Path) -> None:
     (task,) = (t for t in finished(output)[1]["tasks"] if t["attempt"] == 2)
     assert task == {
         "process": "reconstruct_slice",
@@ -106,7 +106,7 @@ def test_versions_of_this_launch_go_before_those_of_most_tasks(tmp_path: Path) -
     assert (other["tasks"], other["cached"]) == (3, 3)
 
 
-def test_without_notes_the_launching_machine_tells(tmp_path: Path) -> None:
+def test_without_notes_versions_are_the_launching_machines(tmp_path: Path) -> None:
     write_launch(tmp_path, RESUMED_AT, [row(1, "a (x)", "COMPLETED", str(tmp_path / "gone"))])
     (record,) = finished(tmp_path)
     assert record["environment_of"] == "launching machine"
@@ -114,7 +114,7 @@ def test_without_notes_the_launching_machine_tells(tmp_path: Path) -> None:
     assert record["gpus"] is None
 
 
-def test_a_launch_that_was_killed_is_told_as_interrupted(output: Path) -> None:
+def test_killed_launch_is_recorded_as_interrupted(output: Path) -> None:
     path = output / "pipeline_info" / f"run_{FAILED_AT}.json"
     path.write_text(path.read_text().replace('"failed"', '"running"'))
     record = json.loads(path.read_text())
@@ -166,7 +166,7 @@ def test_the_end_of_a_trace_is_waited_for(output: Path) -> None:
     assert [t["process"] for t in record["tasks"]][-1] == "late"
 
 
-def test_tasks_that_were_stopped_are_added_when_nextflow_has_told_of_them(output: Path) -> None:
+def test_stopped_tasks_of_nextflows_trace_are_added(output: Path) -> None:
     first = finished(output)[0]
     trace = output / "pipeline_info" / "trace_2025-01-05_09-59-59.tsv"
     with trace.open("a") as file:
@@ -232,7 +232,7 @@ def test_the_page_is_that_of_the_last_launch_that_made_it(output: Path) -> None:
     assert last is not None and last["run_name"] == "third"
 
 
-def test_what_killed_launches_left_beside_their_records_goes(output: Path) -> None:
+def test_remains_of_killed_launches_beside_records_are_removed(output: Path) -> None:
     """Seen to fail without `clean`."""
     finish_launches(output)
     record = sorted((output / "pipeline_info").glob("run_*.json"))[0]

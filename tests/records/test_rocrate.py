@@ -81,7 +81,7 @@ def test_parts_are_what_the_workflow_makes_and_is_there(crate: ROCrate, output: 
     assert all((output / part).exists() for part in parts)
 
 
-def test_nothing_tells_where_it_was_made(output: Path) -> None:
+def test_no_path_or_machine_name_is_recorded(output: Path) -> None:
     finish_run(output)
     text = (output / METADATA).read_text()
     assert "raw tiles" in text
@@ -94,7 +94,7 @@ def test_nothing_tells_where_it_was_made(output: Path) -> None:
         assert re.match(r"[a-z]+:|#|\./$|[\w.-]+(/|$)", entity["@id"]), entity["@id"]
 
 
-def test_licence_and_agent_are_told_when_they_are_known(output: Path) -> None:
+def test_licence_and_agent_are_recorded_when_known(output: Path) -> None:
     finish_run(output)
     root = ROCrate(str(output)).root_dataset
     assert root["license"]["name"] == "No licence is stated"
@@ -110,7 +110,7 @@ def test_licence_and_agent_are_told_when_they_are_known(output: Path) -> None:
         finish_run(output)
 
 
-def test_a_failed_run_has_no_results_and_says_why(output: Path) -> None:
+def test_failed_run_has_no_results_but_a_reason(output: Path) -> None:
     (output / "pipeline_info" / f"run_{RESUMED_AT}.json").unlink()
     (output / "mouse.ome.zarr").rmdir()
     finish_run(output)
@@ -123,7 +123,7 @@ def test_a_failed_run_has_no_results_and_says_why(output: Path) -> None:
     )
 
 
-def test_a_failure_after_a_good_run_is_told_beside_it(output: Path) -> None:
+def test_failure_after_a_good_run_is_recorded_beside_it(output: Path) -> None:
     write_launch(output, "2025-01-05_13-00-00", [], status="running")
     finish_run(output)
     good, bad = ROCrate(str(output)).get_by_type("CreateAction")

@@ -50,14 +50,14 @@ def test_processes_are_summed(told: str) -> None:
     assert "learn_models 1 1 0 0 4.0 s 4.0 s 1.0 GB 1.0 MB 2.0 MB" in told
 
 
-def test_single_tasks_are_told(told: str) -> None:
+def test_single_tasks_are_shown(told: str) -> None:
     assert "Table of tasks (5)" in told
     assert "reconstruct_slice z01 failed, exit 137 1 05 Jan" in told
     assert "reconstruct_slice z01 completed 2 05 Jan" in told
     assert "learn_models all slices cached 1 05 Jan" in told
 
 
-def test_machine_software_and_command_are_told(told: str) -> None:
+def test_machine_software_and_command_are_shown(told: str) -> None:
     for words in (
         "Machine Some CPU, 64 cores, 512 GB System Some Linux 12, kernel 6.1.0",
         "Accelerator 2 × NVIDIA H200 (150 GB) Driver 580.65.06, CUDA 12.9, up to 13.0",
@@ -118,7 +118,7 @@ def test_a_failed_launch_leaves_the_page_of_the_run_before(output: Path) -> None
     assert (output / "report.html").read_text() == page
 
 
-def test_a_launch_that_failed_after_its_report_is_told_there() -> None:
+def test_launch_that_failed_after_its_report_is_shown_there() -> None:
     task = {"process": "analyze_shifts", "tag": "all", "exit": 1, "attempt": 1}
     row = {**task, "status": "FAILED", "duration_s": 2.0, "realtime_s": 1.0}
     record = {"status": "failed", "tasks": [row], "failed_tasks": [task], "wall_s": 7.0}
@@ -141,7 +141,7 @@ def test_words_of_a_run_cannot_become_markup(output: Path) -> None:
         assert page.endswith("<!--/linumpy:run--></html>")
 
 
-def test_the_script_says_what_it_wrote(output: Path, script) -> None:
+def test_script_prints_what_it_wrote(output: Path, script) -> None:
     done = script("write_run_record", str(output), "--license", "CC BY 4.0", "--agent", "A. Person")
     assert done.stdout.splitlines() == [
         str(output / "pipeline_info" / "run_2025-01-05_11-00-00.json"),

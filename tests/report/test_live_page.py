@@ -89,7 +89,7 @@ def test_names_with_html_are_shown_as_they_are(run: tuple[Path, Path]) -> None:
     assert page.count("&lt;img src=x onerror=alert(1)&gt;&amp;&#34;&#39;") >= 4
 
 
-def test_page_says_verdicts_advice_and_time_left(run: tuple[Path, Path]) -> None:
+def test_page_shows_verdicts_advice_and_time_left(run: tuple[Path, Path]) -> None:
     page = LiveRun(*run).page()
     assert "<title>STOP BEFORE THE CUT · z01 · linumpy</title>" in page
     assert '<div class="banner is-stop">' in page and "<h1>Stop before the cut</h1>" in page
@@ -307,7 +307,7 @@ def test_operator_sees_verdicts_come(run: tuple[Path, Path], address: str, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-def test_page_says_that_nobody_answers(run: tuple[Path, Path], tmp_path: Path) -> None:
+def test_page_shows_a_lost_connection(run: tuple[Path, Path], tmp_path: Path) -> None:
     application = guard(make_app(LiveRun(*run), Asked()).wsgi_app, "")
     alive = True
 

@@ -75,7 +75,7 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("linumpy.report.plots.svg", lambda *_: Markup("<svg></svg>"))
 
 
-def test_everything_is_told(source: str) -> None:
+def test_every_part_of_a_run_is_shown(source: str) -> None:
     """Seen to fail without the findings on tiles."""
     page = Page(source)
     for words in (
@@ -300,7 +300,7 @@ def test_any_part_may_be_missing(full_run: Path, part: str, words: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_drawing")
-def test_without_a_truth_nothing_is_said_of_accuracy(full_run: Path) -> None:
+def test_without_a_truth_accuracy_is_not_shown(full_run: Path) -> None:
     (full_run / "accuracy.json").unlink()
     assert "ccuracy" not in Page(build_report(full_run)).text
 

@@ -274,7 +274,7 @@ def test_findings_are_one_a_kind_with_range_and_worst(full_run: Path) -> None:
     assert (left_out.severity, left_out.where, left_out.value) == (PROBLEM, "z00–z02", "dim")
 
 
-def test_bubbles_and_debris_are_told_of_the_slice_that_has_them(full_run: Path) -> None:
+def test_bubbles_and_debris_are_reported_of_their_slice(full_run: Path) -> None:
     """Dark against both sides; a clean phantom's rim of tissue, dark against one, is none.
 
     Seen to fail where one side is enough, with sums of pairs, and without the finding.

@@ -39,7 +39,7 @@ def test_report_shows_verdict_reasons_and_advice_of_each_slice(run):
     assert "#verdicts" in page.references
 
 
-def test_without_verdicts_the_report_says_nothing_of_them(tmp_path):
+def test_without_verdicts_the_report_has_no_such_section(tmp_path):
     assert "Verdicts during" not in Page(build_report(tmp_path)).text
 
 

@@ -66,7 +66,7 @@ def test_a_slice_alone_teaches_its_response(stitched, corrected):
     np.testing.assert_allclose(after, before / np.sqrt(response)[:, None, None], rtol=1e-5)
 
 
-def test_a_corrected_slice_tells_what_is_left_of_noise_and_agarose(stitched, corrected):
+def test_corrected_slice_states_residual_noise_and_agarose(stitched, corrected):
     attributes = open_image(corrected["axial"]).attributes
     record = json.loads((stitched.parent / "axial_compensate_psf.json").read_text())
     response = np.load(stitched.parent / "axial_compensate_psf.npz")["response"]

@@ -93,7 +93,7 @@ def test_a_bent_scan_is_straightened_by_single_stages_too(
     )
 
 
-def test_a_scan_that_nothing_tells_leaves_no_file_of_a_bent_one(models, bent, tmp_path):
+def test_unmeasured_scan_writes_no_distortion(models, bent, tmp_path):
     folder = tmp_path / "models"
     shutil.copytree(bent[0], folder)
     assert AcquisitionModels.load(folder, PARAMS).scan is not None
@@ -160,7 +160,7 @@ def test_devices_agree(tiny_grids, models, tmp_path, device):
     assert np.abs(reference - other)[both].max() <= bound
 
 
-def test_what_the_slice_says_of_itself(tiny_grids, tiny, models, device, tmp_path):
+def test_attributes_of_a_slice(tiny_grids, tiny, models, device, tmp_path):
     out = fused(tiny_grids[1], tmp_path, models, device)
     image = open_image(out)
     truth = json.loads((tiny / "truth/truth.json").read_text())

@@ -76,7 +76,7 @@ def test_a_masked_band_does_not_move_the_tiles(source, device):
         np.testing.assert_allclose(corner, plain[key], atol=0.2 * source.layout.voxel_um[1])
 
 
-def test_a_tile_that_lies_far_from_the_others_is_refused_by_name(source):
+def test_tile_far_from_the_others_is_rejected_by_name(source):
     """Seen to fail without the check of `StitchedSource`: a canvas of 10⁸ pixels."""
     positions = register(source, CPU).solve()
     far = [replace(t, corner_um=(1e9, 0.0)) if n == 1 else t for n, t in enumerate(positions.tiles)]
@@ -85,7 +85,7 @@ def test_a_tile_that_lies_far_from_the_others_is_refused_by_name(source):
         StitchedSource(store, source.layout, replace(positions, tiles=far), StitchParams())
 
 
-def test_a_dark_tile_is_told_by_its_neighbours_and_left_out(source, device, caplog):
+def test_dark_tile_is_detected_by_its_neighbours_and_left_out(source, device, caplog):
     """Against a slice in which all of that tile is masked.
 
     Seen to fail where dim tiles are blended in.

@@ -79,7 +79,7 @@ def test_the_brain_has_its_pyramid_and_place(work):
     assert np.asarray(image.valid).mean() > 0.8
 
 
-def test_outputs_are_kept_unless_told_otherwise(script, work, tiny_grids):
+def test_outputs_are_kept_without_overwrite(script, work, tiny_grids):
     arguments = ("resample_mosaic_grid", tiny_grids[0], work / "0.ome.zarr", "-r", 20)
     done = script(*arguments, check=False)
     assert done.returncode == 1
@@ -126,7 +126,7 @@ def spoiled(work, tiny_grids, tmp_path):
     return path
 
 
-def test_holes_and_nan_are_masked_and_said(script, work, spoiled, tmp_path):
+def test_holes_and_nan_are_masked_with_a_warning(script, work, spoiled, tmp_path):
     out = tmp_path / "s.ome.zarr"
     done = script("reconstruct_slice", spoiled, out, "--models", work / "models")
     assert "tiles that were not imaged and stay empty: 1" in done.stderr
@@ -143,7 +143,7 @@ def test_holes_and_nan_are_masked_and_said(script, work, spoiled, tmp_path):
     assert image.attributes["nominal_positions"] is False
 
 
-def test_a_cut_says_where_it_was_made(work, tiny):
+def test_cut_records_its_depth(work, tiny):
     cut = json.loads((work / "cut.json").read_text())
     known = json.loads((tiny / "truth/truth.json").read_text())["slices"][1]
     assert abs(cut["interface_um"] - known["gap_um"]) < 10
@@ -151,7 +151,7 @@ def test_a_cut_says_where_it_was_made(work, tiny):
     assert 0 <= cut["interface_um"] / 10 - cut["first_plane"] < 6
 
 
-def test_the_name_of_a_picture_says_what_it_holds(script, work, tmp_path):
+def test_image_format_follows_the_file_name(script, work, tmp_path):
     """Seen to fail where a volume is written under the name of a picture."""
     grid, brain = work / "2.ome.zarr", work / "brain.ome.zarr"
     script("aip", grid, tmp_path / "aip.jpg")

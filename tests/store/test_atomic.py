@@ -36,7 +36,7 @@ def test_existing_outputs_are_refused_before_anything_is_written(tmp_path):
 
 @pytest.mark.parametrize("old", ["file", "folder"])
 @pytest.mark.parametrize("new", ["file", "folder"])
-def test_any_output_replaces_any_other_when_told_to(tmp_path, old, new):
+def test_any_output_replaces_any_other_with_overwrite(tmp_path, old, new):
     path = tmp_path / "out"
     if old == "file":
         path.write_text("old")

@@ -235,7 +235,7 @@ def gzip_with_everything(content):
 
 
 @pytest.mark.parametrize("size", [0, *SIZES])
-def test_gzip_and_zlib_do_not_say(rng, size):
+def test_gzip_and_zlib_declare_no_size(rng, size):
     content = content_of(rng, size)
     for kind, data in (
         ("gzip", gzip.compress(content, mtime=0)),

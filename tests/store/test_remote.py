@@ -66,7 +66,7 @@ def write_grid(path, rng, flags=()):
         (Path("http://host/a b.zarr"), "http://host/a b.zarr"),
     ],
 )
-def test_a_url_stays_one_however_it_comes(given, text):
+def test_url_survives_every_way_of_joining(given, text):
     path = as_path(given)
     assert isinstance(path, RemotePath)
     assert str(path) == text
@@ -98,7 +98,7 @@ def test_urls_that_climb_or_carry_more_are_refused(given):
     assert "pw" not in str(error.value)
 
 
-def test_whatever_takes_a_remote_path_for_a_file_says_so():
+def test_remote_path_used_as_a_file_is_an_error():
     path = as_path("s3://bucket/x.csv")
     for work in (path.read_text, path.stat, path.resolve, lambda: os.scandir(path)):
         with pytest.raises(InputError, match="s3://bucket/x.csv: not in a file system"):
@@ -119,7 +119,7 @@ def test_every_layout_reads_as_it_does_locally(layout, web, rng):
 
 
 @pytest.mark.parametrize("options", [{"dtype": ">i4"}, {"dtype": "i4", "order": "F"}])
-def test_foreign_orders_are_decoded_aside(options, web, rng):
+def test_foreign_axis_orders_are_decoded_by_zarr(options, web, rng):
     data = rng.integers(-1000, 1000, SHAPE).astype(options["dtype"])
     local = zarr.create_array(
         web.folder / "a.zarr", shape=SHAPE, chunks=(7, 8, 10), zarr_format=2, **options

@@ -141,7 +141,7 @@ def test_default_codec_is_restored_after_an_error_and_after_the_last_block(other
     assert type(default_codec()) is ZstdCodec
 
 
-def test_missing_chunks_are_told_to_zarr(tmp_path):
+def test_missing_chunks_are_reported_to_zarr(tmp_path):
     """Zarr since 3.2 asks each pipeline, where reads of missing chunks are to be errors."""
     array = zarr.create_array(tmp_path / "a", shape=(8,), chunks=(4,), dtype="f4")
     array[:4] = 1

@@ -203,7 +203,7 @@ def test_a_mask_that_leaves_nothing_out_is_none(xp, rng):
     np.testing.assert_array_equal(to_host(bare.slab_means), to_host(masked.slab_means))
 
 
-def test_brightness_of_tiles_is_told_by_what_both_of_a_pair_show(rng):
+def test_brightness_of_tiles_is_measured_in_overlaps(rng):
     true = np.array([1.0, 1.1, 0.9, 0.08, 1.0, 1.2, 0.95, 1.05, 1.0])
     pairs = [(n, n + 1) for n in range(7) if n % 3 != 2] + [(n, n + 3) for n in range(5)]
     scene = rng.uniform(5, 50, len(pairs))

@@ -88,7 +88,7 @@ def rms_px(solution, true):
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("jitter", [0.05, 1.0])
-def test_tiles_of_a_bent_scan_are_placed_as_well_as_the_model_says(law, jitter):
+def test_tiles_of_a_bent_scan_are_placed_within_the_models_error(law, jitter):
     """Three slices of 4 by 4 tiles."""
     rng = np.random.default_rng(sum(map(ord, law)))
     error = LAWS[law] - LAWS[law].mean()
@@ -140,7 +140,7 @@ def test_what_the_stage_does_is_no_distortion(effects, shape):
 @pytest.mark.parametrize("shape", [(3, 3), (4, 4), (6, 5)], ids=str)
 @pytest.mark.parametrize("jitter", [0.05, 0.3])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_one_slice_tells_a_bent_scan_by_its_scale(shape, jitter, seed):
+def test_one_slice_detects_a_bent_scan_by_its_scale(shape, jitter, seed):
     """Whole overlaps alone, where nothing was learned before."""
     rng = np.random.default_rng(seed)
     stage = grid(*shape)
@@ -169,7 +169,7 @@ def bent_tiles():
     return stage, true, tiles, field
 
 
-def test_strips_of_pictures_tell_the_shape_of_a_scan(xp, bent_tiles):
+def test_strips_of_images_give_the_shape_of_a_scan(xp, bent_tiles):
     stage, true, tiles, _ = bent_tiles
     evidence = [tile_evidence(xp.asarray(tile)) for tile in tiles]
     pairs = find_pairs(stage, (SIDE, SIDE))
@@ -221,7 +221,7 @@ def test_a_straightened_tile_shows_the_field_where_it_lies(xp, bent_tiles):
     assert not data[:, ~seen].any()
 
 
-def test_two_rows_of_tiles_tell_no_distortion():
+def test_two_rows_of_tiles_give_no_distortion():
     """Backlash of the second row looks like scale."""
     rng = np.random.default_rng(2)
     stage = grid(2, 5)
