@@ -8,6 +8,7 @@
 # make test-slurm: the pipeline through a SLURM of its own on this machine; Debian, as root.
 # make test-containers: the CPU image made from nothing, and the pipeline in it; Debian, as root.
 # make test-matrix: the quick tests with each Python, oldest and newest dependencies (MATRIX: options).
+# make kernels: compile the CUDA kernels that wheels built afterwards carry; needs CuPy, no GPU.
 # make hooks: install the git hooks (.pre-commit-config.yaml).
 # All make the environment (.venv) first. PYTHON chooses the interpreter (3.11 or newer),
 # SEED the acquisition that the demo simulates, and the examples of make test-all.
@@ -20,7 +21,7 @@ DEMO := demo
 VALIDATOR := $(VENV)/rocrate
 
 .PHONY: help demo test test-all test-repeat test-faults test-slurm test-containers docs docs-env \
-	test-docs test-matrix check hooks format env clean
+	test-docs test-matrix kernels check hooks format env clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -50,6 +51,9 @@ demo: env
 		--output $(DEMO)/results --subject_name demo --overwrite
 	@echo
 	@$(BIN)/linum_summarize_run.py $(DEMO)/results
+
+kernels: env
+	$(BIN)/python -m linumpy.core.compile_kernels
 
 check: env
 	$(BIN)/ruff check .

@@ -89,6 +89,9 @@ install_linumpy() {
     "$TOOLS/bin/pip" --python "$PREFIX/bin/python" install --no-cache-dir \
         --constraint "$SOURCE/constraints.txt" "$(echo "$wheels"/linumpy_soct-*.whl)[$extras]"
     rm -rf "$wheels"
+    if [[ -n ${1:-} ]]; then
+        "$PREFIX/bin/python" -m linumpy.core.compile_kernels
+    fi
     # Fails the build where it does not work.
     "$PREFIX/bin/linum_gpu_info.py"
 }

@@ -1,4 +1,4 @@
-"""Compile the CUDA kernels of a package (``.cu`` files) at their first use."""
+"""Load the CUDA kernels of a package (``.cu`` files) at their first use."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import functools
 from importlib import resources
 from typing import Any
 
+from linumpy.core.compiled_kernels import use_compiled
+
 
 @functools.cache
 def _module(package: str, file: str, device_id: int) -> Any:
     import cupy
 
+    use_compiled()
     source = (resources.files(package) / file).read_text()
     return cupy.RawModule(code=source, options=("--std=c++17",), backend="nvrtc")
 

@@ -19,6 +19,7 @@ import numpy as np
 from linumpy.core import overlap
 from linumpy.core.arrays import Array as Array
 from linumpy.core.arrays import DeviceArray
+from linumpy.core.compiled_kernels import use_compiled
 from linumpy.core.errors import DeviceError
 from linumpy.core.extras import extra_advice
 from linumpy.core.start_up import wait_for_cuda
@@ -222,6 +223,7 @@ def _visible_gpus(asker: str) -> int:
         ) from error
     if count == 0:
         raise DeviceError(f"{asker}: the CUDA driver reports no device")
+    use_compiled()
     return int(count)
 
 

@@ -1,0 +1,148 @@
+"""Compile all kernels into bundles, one for each architecture.
+
+``python -m linumpy.core.compile_kernels`` needs CuPy with CUDA's run-time compiler, but no GPU.
+Without them it says so and ends well, so that a build goes on. A wheel that is built afterwards
+has the bundles in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from linumpy.core.compiled_kernels import COMPILERS, FOLDER, Origin, kernel_key
+
+ARCHITECTURES = (75, 80, 90, 100, 120)
+"""First ones of each major compute capability: their code runs on all later ones of it."""
+
+OPTIONS = ("--std=c++17",)
+"""Of our own kernels."""
+
+LIST = Path(__file__).with_name("cupy_kernels.json.xz")
+"""CuPy's kernels that our scripts use, recorded by ``benchmarks/first_use.py``."""
+
+Kernel = tuple[str, tuple[str, ...]]
+"""Source, and options without places of headers."""
+
+
+def own_kernels() -> list[Kernel]:
+    """Return the CUDA sources of all rooms."""
+    sources = sorted(Path(__file__).parent.parent.rglob("*.cu"))
+    return [(source.read_text(encoding="utf-8"), OPTIONS) for source in sources]
+
+
+def cupy_kernels(path: Path = LIST) -> list[Kernel]:
+    """Return CuPy's kernels that were recorded."""
+    rows = json.loads(lzma.decompress(path.read_bytes()))
+    return [(source, tuple(options)) for source, options in rows]
+
+
+def write_list(kernels: Iterable[Kernel], path: Path = LIST) -> None:
+    """Write a list of CuPy's kernels, sorted, each once."""
+    rows = [[source, list(options)] for source, options in sorted(set(kernels))]
+    path.write_bytes(lzma.compress(json.dumps(rows, indent=0).encode(), preset=9))
+
+
+class _Compiled(Exception):
+    """Carries what was compiled past CuPy's cache and past loading, which takes a GPU."""
+
+
+def compile_kernel(kernel: Kernel, architecture: int) -> tuple[str, bytes]:
+    """Compile a kernel as CuPy would on a GPU; return its key and machine code."""
+    from cupy._core import core
+    from cupy.cuda import compiler
+
+    name = next(name for name in COMPILERS if hasattr(compiler, name))
+    compile_source = getattr(compiler, name)
+
+    def capture(source: str, options: tuple[str, ...], *others: Any) -> Any:
+        raise _Compiled(kernel_key(source, options), compile_source(source, options, *others)[0])
+
+    chosen = compiler._get_arch_for_options_for_nvrtc
+    setattr(compiler, name, capture)
+    # It asks the GPU, even where the architecture is given.
+    compiler._get_arch_for_options_for_nvrtc = lambda arch: (f"-arch=sm_{arch}", "cubin")
+    source, options = kernel
+    try:
+        core.compile_with_cache(source, options, arch=str(architecture), prepend_cupy_headers=False)
+    except _Compiled as done:
+        key, code = done.args
+        return str(key), bytes(code)
+    finally:
+        setattr(compiler, name, compile_source)
+        compiler._get_arch_for_options_for_nvrtc = chosen
+    raise RuntimeError("CuPy's cache was not empty")
+
+
+def _compile_one(job: tuple[Kernel, int]) -> tuple[str, bytes]:
+    return compile_kernel(*job)
+
+
+def write_bundles(
+    kernels: Sequence[Kernel], architectures: Sequence[int], folder: Path, jobs: int
+) -> None:
+    """Compile kernels for architectures with so many processes, and write a bundle of each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        ProcessPoolExecutor(jobs, get_context("spawn"), _use_cache, (cache,)) as pool,
+    ):
+        for architecture in architectures:
+            work = [(kernel, architecture) for kernel in kernels]
+            target = folder / f"sm_{architecture}.zip"
+            aside = target.with_suffix(".tmp")
+            with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as bundle:
+                for key, code in sorted(dict(pool.map(_compile_one, work)).items()):
+                    # Without a date, the same kernels make the same file.
+                    bundle.writestr(zipfile.ZipInfo(key), code, zipfile.ZIP_DEFLATED)
+                bundle.comment = Origin.here().as_comment()
+            aside.replace(target)
+            print(f"{target}: {len(kernels)} kernels, {target.stat().st_size} bytes", flush=True)
+
+
+def _use_cache(folder: str) -> None:
+    os.environ["CUPY_CACHE_DIR"] = folder
+
+
+def _supported(architectures: Iterable[int]) -> list[int]:
+    """Return those that the compiler knows."""
+    from cupy.cuda import compiler
+
+    known = {int(number) for number in compiler.nvrtc.getSupportedArchs()}
+    return [number for number in architectures if number in known]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compile what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--arch", help="compute capabilities such as 80,90; the usual ones by default"
+    )
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the bundles")
+    parser.add_argument(
+        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; one a core"
+    )
+    args = parser.parse_args(argv)
+    wanted = [int(part) for part in args.arch.split(",")] if args.arch else ARCHITECTURES
+    try:
+        architectures = _supported(wanted)
+    except Exception as error:
+        # A missing library is an ImportError here, a RuntimeError or an OSError there.
+        print(f"kernels are compiled at first use: no compiler here ({error})", file=sys.stderr)
+        return 0
+    write_bundles([*own_kernels(), *cupy_kernels()], architectures, args.output, args.jobs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
