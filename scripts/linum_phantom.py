@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Simulate a serial-section OCT acquisition of a known brain, in the raw format of the microscope.
 
-OUTPUT/raw holds the tiles, OUTPUT/truth everything that a reconstruction should find.
+OUTPUT/raw holds the tiles, OUTPUT/truth everything that a reconstruction should find. Needs the
+extra demo: pip install '.[demo]' in the clone.
 """
 
 from __future__ import annotations
