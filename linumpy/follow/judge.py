@@ -13,36 +13,35 @@ import numpy as np
 
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import LinumpyError
-from linumpy.follow.depth_step import N_PLANES, DepthStep, confirmed, depth_step
+from linumpy.follow.above_face import foreign_bodies, foreign_reasons
+from linumpy.follow.depth_step import N_PLANES, confirmed, depth_step
 from linumpy.follow.models import learn, learn_again
-from linumpy.follow.tile_checks import TileFigures, common_focus_shift, focus_shifts, tile_figures
+from linumpy.follow.overlaps import flattened, tile_light
+from linumpy.follow.reasons import (
+    border_reasons,
+    bright_reasons,
+    common_focus_reasons,
+    cut_reasons,
+    files_reasons,
+    focus_reasons,
+    galvo_reasons,
+    slow_reasons,
+    stage_reasons,
+    tile_name,
+    wedge_reasons,
+)
+from linumpy.follow.tile_checks import BLOCK_PX, TileFigures, common_focus_shift, tile_figures
 from linumpy.follow.tile_map import write_tile_map
 from linumpy.follow.verdict import LOOK, STOP, Reason
 from linumpy.follow.watch import FinishedSlice
+from linumpy.follow.wedge import fall_error_um
 from linumpy.io.raw import RawTile
-from linumpy.metrics.limits import ERROR, LIMITS, OK, WARNING
 from linumpy.mosaic.grid_options import GridOptions
 
 logger = logging.getLogger("linumpy")
 
-FOCUS_LIMIT = 1.0
-"""Rayleigh lengths: the depth at which the axial response has lost half of its power."""
-ABOVE_LIMIT = 2.0
-"""Brightness of a block over the bright blocks of all other tiles: white and grey matter differ by
-less than that (the ratios of `linumpy.phantom.physics` and their sources)."""
-ABOVE_FACE_UM = 40.0
-BORDER_SHARE = 0.05
-SLOW_FACTOR = 1.5
-_SLOW_LEAST_S = 5.0
 HISTORY = 10
 """Slices before it that a slice is compared with."""
-_RING_PX = 3
-_LEVEL = {WARNING: LOOK, ERROR: STOP}
-
-
-def tile_name(key: Sequence[int]) -> str:
-    """Return a tile's name in verdicts, by the indices of its folder."""
-    return f"x{key[0]:02d}_y{key[1]:02d}"
 
 
 @dataclass
@@ -78,13 +77,13 @@ class Judge:
         last_id
             The last slice of the acquisition, if known.
         """
-        reasons = _of_files(found)
+        reasons = files_reasons(found)
         figures: dict[str, Any] = {
             "duration_s": round(found.duration_s, 1),
             "end_s": round(found.end_s, 1),
         }
-        earlier = [line["figures"] for line in history][-HISTORY:]
-        reasons += _slow(found.duration_s, [f["duration_s"] for f in earlier])
+        earlier = {int(line["slice"]): line["figures"] for line in history[-HISTORY:]}
+        reasons += slow_reasons(found.duration_s, [f["duration_s"] for f in earlier.values()])
         reasons += self._disk(found, last_id)
         if found.tiles:
             try:
@@ -95,7 +94,10 @@ class Judge:
         return tuple(reasons), figures
 
     def _of_images(
-        self, found: FinishedSlice, earlier: Sequence[Mapping[str, Any]], figures: dict[str, Any]
+        self,
+        found: FinishedSlice,
+        earlier: Mapping[int, Mapping[str, Any]],
+        figures: dict[str, Any],
     ) -> list[Reason]:
         from linumpy.mosaic.raw_tiles import open_raw_tiles
 
@@ -109,20 +111,18 @@ class Judge:
             text = "no signal that changes with depth"
             reasons.append(Reason("dead_tile", STOP, text, dead))
         alive = {key: f for key, f in shown.items() if not f.dead}
-        reasons += _galvo(tiles.galvo, len(tiles.tiles), tiles.raw.info.n_extra)
+        reasons += galvo_reasons(tiles.galvo, len(tiles.tiles), tiles.raw.info.n_extra)
         if not alive:
             return reasons
-        return reasons + self._of_volume(
-            found, tiles.info.voxel_um[0], names, alive, earlier, figures
-        )
+        return reasons + self._of_volume(found, tiles.info.voxel_um, names, alive, earlier, figures)
 
     def _of_volume(
         self,
         found: FinishedSlice,
-        axial_um: float,
+        voxel_um: Sequence[float],
         names: Mapping[tuple[int, int], str],
         alive: Mapping[tuple[int, int], TileFigures],
-        earlier: Sequence[Mapping[str, Any]],
+        earlier: Mapping[int, Mapping[str, Any]],
         figures: dict[str, Any],
     ) -> list[Reason]:
         from linumpy.geometry.crop_3d_mosaic_below_interface import InterfaceCut
@@ -133,6 +133,7 @@ class Judge:
         from linumpy.slices.raw_source import RawInput
         from linumpy.slices.reconstruct_slice import reconstruct_slice
         from linumpy.slices.register_stage import RegisterTiles
+        from linumpy.slices.tile_stages import DetectFocalCurvature
         from linumpy.stage_params.slices import SliceParams
         from linumpy.tiles.positions import TileRegistration
 
@@ -152,28 +153,52 @@ class Judge:
         positions = load_model(of_slice, RegisterTiles.name, TileRegistration)
         cut = load_model(of_slice, Crop3dMosaicBelowInterface.name, InterfaceCut)
 
+        corners = {tile.index: np.array(tile.corner_um) for tile in positions.tiles}
+        placed = {key: each for key, each in alive.items() if key in corners}
+        # Of the tiles as they were read, which may be finer than the slice.
+        axial_um, *pixel_um = voxel_um
+        block_um = (BLOCK_PX * pixel_um[0], BLOCK_PX * pixel_um[1])
+        focal = models.fields.get(DetectFocalCurvature.name)
+        powers = {
+            key: each.powers
+            if focal is None
+            else flattened(each.powers, focal.surface_um, axial_um)
+            for key, each in placed.items()
+        }
+        light = {}
+        if models.axial is not None:
+            # Where the stage alone says where a tile is, its neighbours show another place.
+            known = {tile.index for tile in positions.tiles if tile.component >= 0}
+            light = tile_light(
+                {key: power for key, power in powers.items() if key in known},
+                corners, block_um, models.axial, axial_um,
+            )  # fmt: skip
         reasons = []
         least = params.stitch.min_tile_brightness
-        dim = positions.dim_tiles(least) & alive.keys()
+        dim = {key for key, each in light.items() if each.gain < least}
+        dim |= positions.dim_tiles(least) & alive.keys()
         if dim:
             told = tuple(names[key] for key in sorted(dim))
             text = f"less than {least:g} of what neighbours show"
             reasons.append(Reason("dark_tile", LOOK, text, told, limit=least))
         shift = common_focus_shift(alive, models.axial, axial_um)
         figures["focus_shift"] = None if shift is None else round(shift, 2)
-        reasons += _common_focus(shift)
-        focus = focus_shifts(alive, models.axial, axial_um)
-        reasons += _focus(focus, names)
-        reasons += _above(alive, names, cut.interface_um)
+        reasons += common_focus_reasons(shift)
+        focus = {key: each.focus for key, each in light.items() if each.focus is not None}
+        reasons += focus_reasons(focus, names)
+        foreign = foreign_bodies(powers, corners, block_um, cut, axial_um)
+        reasons += foreign_reasons(foreign, names)
+        reasons += bright_reasons({k: each for k, each in alive.items() if k not in foreign}, names)
         volume = self.volume_of(found.slice_id)
         write_tile_map(volume, found.slice_id, names, positions, focus, pictures.depth_mean)
         agarose = find_agarose(pictures.depth_mean, params.normalize.sigma_px)
-        reasons += _border(pictures.depth_mean, agarose.mask, figures)
+        reasons += border_reasons(pictures.depth_mean, agarose.mask, figures)
         figures["tilt_um"] = [round(float(t), 1) for t in cut.tilt_um]
+        figures["tilt_error_um"] = round(fall_error_um(cut.surface_um), 1)
         return reasons + self._against_before(found.slice_id, earlier, figures)
 
     def _against_before(
-        self, slice_id: int, earlier: Sequence[Mapping[str, Any]], figures: dict[str, Any]
+        self, slice_id: int, earlier: Mapping[int, Mapping[str, Any]], figures: dict[str, Any]
     ) -> list[Reason]:
         """Compare a slice with the last one there is: cuts, stage; and with all before: wedge."""
         from linumpy.brain.slice_folder import load_slices
@@ -191,27 +216,20 @@ class Judge:
         # Slices that cannot share a plane say nothing of each other.
         if cuts == 1 or cuts * interval_um < (volumes[0].shape[0] - N_PLANES) * voxel_um[0]:
             step = depth_step(volumes[0], volumes[1], voxel_um, interval_um, cuts)
-            if _cut(step, interval_um, cuts):
+            if cut_reasons(step, interval_um, cuts):
                 step = confirmed(step, volumes[0], volumes[1], voxel_um, interval_um, cuts)
             figures["cut_um"] = None if step.distance_um is None else round(step.distance_um, 1)
             figures["cut_clear"] = step.clear
             figures["stage_off_um"] = [round(s, 1) for s in step.shift_um]
-            reasons += _cut(step, interval_um, cuts)
+            reasons += cut_reasons(step, interval_um, cuts)
             if step.distance_um is not None:
-                reasons += _stage(step, voxel_um[1])
-        tilts = [f["tilt_um"] for f in earlier if f.get("tilt_um")]
-        if tilts:
-            change = np.subtract(figures["tilt_um"], np.median(tilts, axis=0))
-            fall = float(np.hypot(*change))
-            figures["wedge_um"] = round(fall, 1)
-            limits = LIMITS["uneven_cut"]
-            # At the rim the cut is off by half the fall.
-            level = limits.status(fall / 2 / interval_um)
-            if level != OK:
-                text = f"the face falls by {fall:.0f} um more across the slice than before"
-                limit = 2 * interval_um * (limits.error if level == ERROR else limits.warning)
-                reasons.append(Reason("wedge", _LEVEL[level], text, (), round(fall), limit, "um"))
-        return reasons
+                # Against the last slices together: the one before may be the one that was off.
+                others = [f["stage_um"] for f in earlier.values() if f.get("stage_um")]
+                place = np.add(earlier.get(before, {}).get("stage_um") or (0, 0), step.shift_um)
+                figures["stage_um"] = [round(float(p), 1) for p in place]
+                usual = np.median(others, axis=0) if others else place - step.shift_um
+                reasons += stage_reasons(step, place - usual, voxel_um[1])
+        return reasons + wedge_reasons(interval_um, list(earlier.values()), figures)
 
     def learn_again(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Learn the models again where there are enough slices, and time, for better ones."""
@@ -240,130 +258,3 @@ class Judge:
 
 def _size_of(tile: RawTile) -> int:
     return sum(path.stat().st_size for path in tile.path.iterdir())
-
-
-def _of_files(found: FinishedSlice) -> list[Reason]:
-    reasons = []
-    if found.n_missing:
-        places = tuple(tile_name(key) for key in found.missing)
-        text = f"{found.n_missing} of the slice's tiles never came"
-        reasons.append(Reason("missing_tile", STOP, text, places, found.n_missing, 0))
-    if found.short:
-        places = tuple(tile_name(key) for key in sorted(found.short))
-        text = found.short[min(found.short)].rpartition("/")[2]
-        reasons.append(Reason("tile_short", STOP, text, places, len(found.short), 0))
-    return reasons
-
-
-def slow_limit(before: Sequence[float]) -> float:
-    """Return the longest time, s, that a slice may take after those before."""
-    usual = float(np.median(before))
-    return max(SLOW_FACTOR * usual, usual + _SLOW_LEAST_S)
-
-
-def _slow(duration_s: float, before: Sequence[float]) -> list[Reason]:
-    if not before or duration_s <= slow_limit(before):
-        return []
-    text = f"{duration_s:.0f} s, and {np.median(before):.0f} s the slices before"
-    limit = round(slow_limit(before), 1)
-    return [Reason("slow_scan", LOOK, text, (), round(duration_s, 1), limit, "s")]
-
-
-def _galvo(track: Any, n_tiles: int, n_extra: int) -> list[Reason]:
-    """Report a trigger that drifts by more than the fly-back's own width within the slice."""
-    drift = 0.0 if track is None else track.step_px * (n_tiles - 1)
-    if not n_extra or abs(drift) < n_extra:
-        return []
-    text = f"the fly-back moves by {drift:+.0f} A-lines from the first tile to the last"
-    return [Reason("galvo_drift", LOOK, text, (), round(drift, 1), n_extra, "A-lines")]
-
-
-def _focus(
-    shifts: Mapping[tuple[int, int], float], names: Mapping[tuple[int, int], str]
-) -> list[Reason]:
-    off = {key: shift for key, shift in shifts.items() if abs(shift) >= FOCUS_LIMIT}
-    if not off:
-        return []
-    worst = max(off.values(), key=abs)
-    text = f"focus {worst:+.1f} Rayleigh lengths from that of the neighbours"
-    tiles = tuple(names[key] for key in sorted(off))
-    return [Reason("defocus", STOP, text, tiles, round(worst, 2), FOCUS_LIMIT, "Rayleigh lengths")]
-
-
-def _common_focus(shift: float | None) -> list[Reason]:
-    if shift is None or abs(shift) < FOCUS_LIMIT:
-        return []
-    text = f"focus of all tiles {shift:+.1f} Rayleigh lengths from where it was learned"
-    return [Reason("defocus", STOP, text, (), round(shift, 2), FOCUS_LIMIT, "Rayleigh lengths")]
-
-
-def _above(
-    alive: Mapping[tuple[int, int], TileFigures],
-    names: Mapping[tuple[int, int], str],
-    face_um: float,
-) -> list[Reason]:
-    """Report blocks that are brighter than any tissue: debris on the face, bubbles above it."""
-    found: dict[str, list[tuple[float, tuple[int, int]]]] = {}
-    for key, tile in alive.items():
-        usual = max((f.usual for other, f in alive.items() if other != key), default=0.0)
-        if usual and tile.peak > ABOVE_LIMIT * usual:
-            kind = "bubble" if tile.peak_um < face_um - ABOVE_FACE_UM else "debris"
-            found.setdefault(kind, []).append((tile.peak / usual, key))
-    reasons = []
-    for kind, several in sorted(found.items()):
-        worst = max(several)[0]
-        text = f"{worst:.1f} times as bright as any tissue of the other tiles"
-        tiles = tuple(names[key] for _, key in sorted(several, key=lambda each: each[1]))
-        reasons.append(Reason(kind, STOP, text, tiles, round(worst, 2), ABOVE_LIMIT))
-    return reasons
-
-
-def _border(depth_mean: np.ndarray, agarose: np.ndarray, figures: dict[str, Any]) -> list[Reason]:
-    """Report tissue along the border of the mosaic; the rim of a missing tile is none."""
-    known = np.isfinite(depth_mean)
-    if not agarose.any():
-        return []
-    ring = known.copy()
-    (low1, high1), (low2, high2) = ((i.min(), i.max() + 1) for i in np.nonzero(known))
-    ring[low1 + _RING_PX : high1 - _RING_PX, low2 + _RING_PX : high2 - _RING_PX] = False
-    share = float((ring & ~agarose).sum() / max(1, ring.sum()))
-    figures["border_share"] = round(share, 4)
-    if share < BORDER_SHARE:
-        return []
-    text = f"{100 * share:.0f} % of the mosaic's border shows tissue"
-    return [Reason("border", STOP, text, (), round(share, 3), BORDER_SHARE)]
-
-
-def _cut(step: DepthStep, interval_um: float, cuts: int = 1) -> list[Reason]:
-    """Report a cut that is off, the limits being those of one cut however many were made."""
-    if step.distance_um is None:
-        return [Reason("no_match", LOOK, "no planes of it match the slice before")]
-    limits = LIMITS["uneven_cut"]
-    expected_um = cuts * interval_um
-    excess = (step.distance_um - expected_um) / interval_um
-    level = limits.status(excess)
-    if level == OK:
-        return []
-    text = f"{step.distance_um:.0f} um below the face before; the interval is {interval_um:g} um"
-    if cuts > 1:
-        text = (
-            f"{step.distance_um:.0f} um below the last face there is; {cuts} intervals are "
-            f"{expected_um:g} um"
-        )
-    kind = "uneven_cut"
-    if level == ERROR:
-        kind = "double_cut" if excess > 0 else "missed_cut"
-    off = (limits.error if level == ERROR else limits.warning) * interval_um
-    limit = expected_um + (off if excess > 0 else -off)
-    return [Reason(kind, _LEVEL[level], text, (), round(step.distance_um, 1), limit, "um")]
-
-
-def _stage(step: DepthStep, pixel_um: float) -> list[Reason]:
-    limits = LIMITS["translation"]
-    off = float(np.hypot(*step.shift_um))
-    level = limits.status(off / pixel_um)
-    if level == OK:
-        return []
-    text = f"tissue lies {off:.0f} um from where the stage says"
-    limit = pixel_um * (limits.error if level == ERROR else limits.warning)
-    return [Reason("stage_glitch", LOOK, text, (), round(off), limit, "um")]

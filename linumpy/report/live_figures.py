@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.core.style import BLUE, ORANGE, VERMILION, dress, whole_ticks
-from linumpy.follow.judge import BORDER_SHARE, FOCUS_LIMIT, HISTORY, slow_limit
+from linumpy.follow.judge import HISTORY
+from linumpy.follow.reasons import BORDER_SHARE, FOCUS_LIMIT, slow_limit
 from linumpy.metrics.limits import LIMITS
 from linumpy.report.plots import panel, svg
 

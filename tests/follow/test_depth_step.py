@@ -5,7 +5,7 @@ import pytest
 
 from linumpy.brain.slice_folder import load_slices
 from linumpy.follow.depth_step import depth_step
-from linumpy.follow.judge import _cut
+from linumpy.follow.reasons import cut_reasons
 from tests.follow.block import INTERVAL_UM, N_PLANES, VOXEL_UM, make_block, volume_of, write_slice
 
 
@@ -35,5 +35,5 @@ def test_distance_of_slices_that_are_not_next_to_each_other(
     assert step.clear
     assert step.distance_um == pytest.approx(10.0 * depth_px, abs=3)
     assert np.hypot(*step.shift_um) < 3
-    reasons = _cut(step, INTERVAL_UM, cuts)
+    reasons = cut_reasons(step, INTERVAL_UM, cuts)
     assert [(r.kind, r.level, r.limit) for r in reasons] == expected

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from linumpy.follow.tile_checks import TileFigures, common_focus_shift, focus_shifts
+from linumpy.follow.overlaps import flattened, tile_light
+from linumpy.follow.tile_checks import TileFigures, common_focus_shift
 
 FOCUS_UM, RAYLEIGH_UM, STEP_UM, NOISE = 260.0, 400.0, 5.0, 10.0
 
@@ -22,17 +23,37 @@ class Axial:
     profile: np.ndarray = field(default_factory=lambda: profile(0.0, 10.0, 70))
 
 
-def tile(rng, shift, gain):
-    """A tile whose focus lies `shift` Rayleigh lengths deeper; tissue attenuates by 2 /mm."""
+PX = 120
+STEP_PX = 96
+BLOCK_UM = (40.0, 40.0)
+"""Blocks of 4 pixels of 10 um."""
+
+
+def tissue(rng, n_tiles):
+    """Scattering over a mosaic: blocks of tissue and agarose, their borders anywhere."""
+    side = ((n_tiles - 1) * STEP_PX + PX + 40) // 4
+    image = np.exp(0.3 * rng.normal(size=(side, side)))
+    image[side // 3 :, side // 4 :] *= 30
+    return image
+
+
+def tile(rng, place, image, shift, gain, off_px=(0, 0)):
+    """Powers of a tile whose focus lies `shift` Rayleigh lengths deeper, and its corner."""
     z = (np.arange(140) + 0.5) * STEP_UM
     response = 1 / (1 + ((z - FOCUS_UM - shift * RAYLEIGH_UM) / RAYLEIGH_UM) ** 2)
-    power = gain * 200**2 * response * np.exp(-2 * 2e-3 * np.maximum(z - 130, 0)) * (z > 130)
-    noise = 4 / np.pi * NOISE**2
-    strips = {
-        side: power * rng.normal(1, 0.02, len(z)) + noise
-        for side in ((1, 0), (-1, 0), (0, 1), (0, -1))
-    }
-    return TileFigures(False, 1.0, 1.0, 0.0, strips, cells(np.random.default_rng(9), shift, gain))
+    along = gain * 100**2 * response * np.exp(-2 * 2e-3 * np.maximum(z - 130, 0)) * (z > 130)
+    low = [(p * STEP_PX + o + 16) // 4 for p, o in zip(place, off_px, strict=True)]
+    seen = image[low[0] : low[0] + PX // 4, low[1] : low[1] + PX // 4]
+    power = along[:, None, None] * seen * rng.gamma(8, 1 / 8, (len(z), *seen.shape))
+    corner = np.multiply(low, 40.0)
+    return (power + 4 / np.pi * NOISE**2).astype(np.float32), corner
+
+
+def figures(shift, gain=1.0):
+    """What is read of a tile for the focus of the whole slice."""
+    return TileFigures(
+        False, 1.0, 1.0, np.zeros((1, 1, 1)), cells(np.random.default_rng(9), shift, gain)
+    )
 
 
 def profile(shift, step_um, n_planes, face_um=130.0):
@@ -50,33 +71,65 @@ def cells(rng, shift, gain=1.0):
     return np.sqrt(power) * rng.normal(1, 0.01, power.shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("shift", [-1.5, 1.2, 2.0])
-def test_shift_of_one_tile_is_found_and_no_other(shift):
+def light(tiles, axial):
+    powers, corners = ({key: each[k] for key, each in tiles.items()} for k in (0, 1))
+    return tile_light(powers, corners, BLOCK_UM, axial, STEP_UM)
+
+
+@pytest.mark.parametrize("n_tiles", [2, 4])
+@pytest.mark.parametrize("shift", [-2.0, -1.0, 1.2, 2.0])
+def test_shift_of_one_tile_is_found_and_no_other(shift, n_tiles):
     rng = np.random.default_rng(3)
-    places = [(x, y) for x in range(4) for y in range(4)]
-    # Brightness alone is no defocus.
-    tiles = {p: tile(rng, shift if p == (1, 2) else 0.0, rng.uniform(0.5, 2)) for p in places}
-    found = focus_shifts(tiles, Axial(), STEP_UM)
-    assert found.pop((1, 2)) == pytest.approx(shift, abs=0.25)
-    assert max(map(abs, found.values())) < 0.3
+    image = tissue(rng, n_tiles)
+    # Brightness alone is no defocus, and tiles lie a block or two beside their places.
+    tiles = {
+        (x, y): tile(
+            rng, (x, y), image, shift if (x, y) == (1, 0) else 0.0, rng.uniform(0.8, 1.2),
+            rng.integers(-8, 9, 2),
+        )
+        for x in range(n_tiles) for y in range(n_tiles)
+    }  # fmt: skip
+    found = light(tiles, Axial())
+    assert found.pop((1, 0)).focus == pytest.approx(shift, abs=0.15)
+    assert max(abs(each.focus) for each in found.values()) < 0.15
+
+
+@pytest.mark.parametrize("gain", [0.1, 0.4, 0.6])
+def test_gain_of_one_tile_is_found_without_the_noise_and_no_other(gain):
+    rng = np.random.default_rng(4)
+    image = tissue(rng, 3)
+    places = [(x, y) for x in range(3) for y in range(3)]
+    tiles = {p: tile(rng, p, image, 0.0, gain**2 if p == (2, 1) else 1.0) for p in places}
+    for axial in (Axial(), Axial(focus_um=None)):
+        found = light(tiles, axial)
+        assert found.pop((2, 1)).gain == pytest.approx(gain, rel=0.05)
+        assert [each.gain for each in found.values()] == pytest.approx([1.0] * 8, rel=0.05)
 
 
 def test_without_a_learned_response_no_focus_is_reported():
-    tiles = {(0, 0): tile(np.random.default_rng(1), 1.5, 1.0)}
-    assert focus_shifts(tiles, None, STEP_UM) == {}
-    assert focus_shifts(tiles, Axial(focus_um=None), STEP_UM) == {}
+    rng = np.random.default_rng(1)
+    image = tissue(rng, 2)
+    tiles = {(0, y): tile(rng, (0, y), image, 1.5 * y, 1.0) for y in range(2)}
+    assert {each.focus for each in light(tiles, Axial(focus_um=None)).values()} == {None}
+    assert light({(0, 0): tiles[0, 0]}, Axial()) == {}
+
+
+def test_focal_surface_is_taken_out_of_the_depths():
+    depth = np.arange(100, dtype=np.float32)[:, None, None] + np.zeros((1, 6, 6), np.float32)
+    surface = np.repeat(np.linspace(-10, 10, 24)[:, None], 24, axis=1)
+    found = flattened(depth, surface, 2.0)
+    expected = np.arange(100)[:, None, None] + surface.reshape(6, 4, 24).mean((1, 2))[:, None] / 2
+    assert np.abs(found - expected)[6:-6].max() < 1e-4
 
 
 @pytest.mark.parametrize("shift", [-1.2, 0.0, 1.2, 2.0])
 def test_shift_of_all_tiles_is_found(shift):
     rng = np.random.default_rng(5)
-    tiles = {(x, y): tile(rng, shift, rng.uniform(0.8, 1.2)) for x in range(2) for y in range(2)}
+    tiles = {(0, y): figures(shift, rng.uniform(0.8, 1.2)) for y in range(4)}
     assert common_focus_shift(tiles, Axial(), STEP_UM) == pytest.approx(shift, abs=0.15)
-    # Neighbours agree with each other.
-    assert max(map(abs, focus_shifts(tiles, Axial(), STEP_UM).values())) < 0.3
 
 
-def test_without_agarose_no_focus_of_all_tiles_is_reported():
-    tiles = {(0, 0): tile(np.random.default_rng(1), 1.5, 1.0)}
+def test_without_agarose_the_focus_of_all_tiles_is_not_told():
+    tiles = {(0, 0): figures(1.5)}
     assert common_focus_shift(tiles, Axial(medium="tissue"), STEP_UM) is None
     assert common_focus_shift(tiles, None, STEP_UM) is None

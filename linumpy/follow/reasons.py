@@ -1,0 +1,185 @@
+"""Reasons against a slice: what was measured of it, compared with limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from linumpy.follow.depth_step import DepthStep
+from linumpy.follow.tile_checks import TileFigures
+from linumpy.follow.verdict import LOOK, STOP, Reason
+from linumpy.follow.watch import FinishedSlice
+from linumpy.follow.wedge import SURE
+from linumpy.metrics.limits import ERROR, LIMITS, OK, WARNING
+
+FOCUS_LIMIT = 1.0
+"""Rayleigh lengths: the depth at which the axial response has lost half of its power."""
+ABOVE_LIMIT = 2.0
+"""Brightness of a block over the bright blocks of all other tiles: white and grey matter differ by
+less than that (the ratios of `linumpy.phantom.physics` and their sources)."""
+BORDER_SHARE = 0.05
+SLOW_FACTOR = 1.5
+_SLOW_LEAST_S = 5.0
+_RING_PX = 3
+_LEVEL = {WARNING: LOOK, ERROR: STOP}
+
+
+def tile_name(key: Sequence[int]) -> str:
+    """Return a tile's name in verdicts, by the indices of its folder."""
+    return f"x{key[0]:02d}_y{key[1]:02d}"
+
+
+def files_reasons(found: FinishedSlice) -> list[Reason]:
+    """Report tiles that never came, and those that are not whole."""
+    reasons = []
+    if found.n_missing:
+        places = tuple(tile_name(key) for key in found.missing)
+        text = f"{found.n_missing} of the slice's tiles never came"
+        reasons.append(Reason("missing_tile", STOP, text, places, found.n_missing, 0))
+    if found.short:
+        places = tuple(tile_name(key) for key in sorted(found.short))
+        text = found.short[min(found.short)].rpartition("/")[2]
+        reasons.append(Reason("tile_short", STOP, text, places, len(found.short), 0))
+    return reasons
+
+
+def slow_limit(before: Sequence[float]) -> float:
+    """Return the longest time, s, that a slice may take after those before."""
+    usual = float(np.median(before))
+    return max(SLOW_FACTOR * usual, usual + _SLOW_LEAST_S)
+
+
+def slow_reasons(duration_s: float, before: Sequence[float]) -> list[Reason]:
+    """Report a scan that took longer than those before."""
+    if not before or duration_s <= slow_limit(before):
+        return []
+    text = f"{duration_s:.0f} s, and {np.median(before):.0f} s the slices before"
+    limit = round(slow_limit(before), 1)
+    return [Reason("slow_scan", LOOK, text, (), round(duration_s, 1), limit, "s")]
+
+
+def galvo_reasons(track: Any, n_tiles: int, n_extra: int) -> list[Reason]:
+    """Report a trigger that drifts by more than the fly-back's own width within the slice."""
+    drift = 0.0 if track is None else track.step_px * (n_tiles - 1)
+    if not n_extra or abs(drift) < n_extra:
+        return []
+    text = f"the fly-back moves by {drift:+.0f} A-lines from the first tile to the last"
+    return [Reason("galvo_drift", LOOK, text, (), round(drift, 1), n_extra, "A-lines")]
+
+
+def focus_reasons(
+    shifts: Mapping[tuple[int, int], float], names: Mapping[tuple[int, int], str]
+) -> list[Reason]:
+    """Report tiles that are out of focus, by their shifts in Rayleigh lengths."""
+    off = {key: shift for key, shift in shifts.items() if abs(shift) >= FOCUS_LIMIT}
+    if not off:
+        return []
+    worst = max(off.values(), key=abs)
+    text = f"focus {worst:+.1f} Rayleigh lengths from that of the neighbours"
+    tiles = tuple(names[key] for key in sorted(off))
+    return [Reason("defocus", STOP, text, tiles, round(worst, 2), FOCUS_LIMIT, "Rayleigh lengths")]
+
+
+def common_focus_reasons(shift: float | None) -> list[Reason]:
+    """Report a slice that is out of focus as a whole."""
+    if shift is None or abs(shift) < FOCUS_LIMIT:
+        return []
+    text = f"focus of all tiles {shift:+.1f} Rayleigh lengths from where it was learned"
+    return [Reason("defocus", STOP, text, (), round(shift, 2), FOCUS_LIMIT, "Rayleigh lengths")]
+
+
+def bright_reasons(
+    alive: Mapping[tuple[int, int], TileFigures], names: Mapping[tuple[int, int], str]
+) -> list[Reason]:
+    """Report blocks that are brighter than any tissue: debris in the face."""
+    found = {}
+    for key, tile in alive.items():
+        usual = max((f.usual for other, f in alive.items() if other != key), default=0.0)
+        if usual and tile.peak > ABOVE_LIMIT * usual:
+            found[key] = tile.peak / usual
+    if not found:
+        return []
+    worst = max(found.values())
+    text = f"{worst:.1f} times as bright as any tissue of the other tiles"
+    tiles = tuple(names[key] for key in sorted(found))
+    return [Reason("debris", STOP, text, tiles, round(worst, 2), ABOVE_LIMIT)]
+
+
+def border_reasons(
+    depth_mean: np.ndarray, agarose: np.ndarray, figures: dict[str, Any]
+) -> list[Reason]:
+    """Report tissue along the border of the mosaic; the rim of a missing tile is none."""
+    known = np.isfinite(depth_mean)
+    if not agarose.any():
+        return []
+    ring = known.copy()
+    (low1, high1), (low2, high2) = ((i.min(), i.max() + 1) for i in np.nonzero(known))
+    ring[low1 + _RING_PX : high1 - _RING_PX, low2 + _RING_PX : high2 - _RING_PX] = False
+    share = float((ring & ~agarose).sum() / max(1, ring.sum()))
+    figures["border_share"] = round(share, 4)
+    if share < BORDER_SHARE:
+        return []
+    text = f"{100 * share:.0f} % of the mosaic's border shows tissue"
+    return [Reason("border", STOP, text, (), round(share, 3), BORDER_SHARE)]
+
+
+def cut_reasons(step: DepthStep, interval_um: float, cuts: int = 1) -> list[Reason]:
+    """Report a cut that is off, the limits being those of one cut however many were made."""
+    if step.distance_um is None:
+        return [Reason("no_match", LOOK, "no planes of it match the slice before")]
+    limits = LIMITS["uneven_cut"]
+    expected_um = cuts * interval_um
+    excess = (step.distance_um - expected_um) / interval_um
+    level = limits.status(excess)
+    if level == OK:
+        return []
+    text = f"{step.distance_um:.0f} um below the face before; the interval is {interval_um:g} um"
+    if cuts > 1:
+        text = (
+            f"{step.distance_um:.0f} um below the last face there is; {cuts} intervals are "
+            f"{expected_um:g} um"
+        )
+    kind = "uneven_cut"
+    if level == ERROR:
+        kind = "double_cut" if excess > 0 else "missed_cut"
+    off = (limits.error if level == ERROR else limits.warning) * interval_um
+    limit = expected_um + (off if excess > 0 else -off)
+    return [Reason(kind, _LEVEL[level], text, (), round(step.distance_um, 1), limit, "um")]
+
+
+def stage_reasons(step: DepthStep, off_um: np.ndarray, pixel_um: float) -> list[Reason]:
+    """Report tissue that lies elsewhere than in the slice before and in those before together."""
+    limits = LIMITS["translation"]
+    off = min(float(np.hypot(*step.shift_um)), float(np.hypot(*off_um)))
+    level = limits.status(off / pixel_um)
+    if level == OK:
+        return []
+    text = f"tissue lies {off:.0f} um from where the stage says"
+    limit = pixel_um * (limits.error if level == ERROR else limits.warning)
+    return [Reason("stage_glitch", LOOK, text, (), round(off), limit, "um")]
+
+
+def wedge_reasons(
+    interval_um: float, earlier: Sequence[Mapping[str, Any]], figures: dict[str, Any]
+) -> list[Reason]:
+    """Report a face that falls otherwise than those before, beyond chance."""
+    known = [f for f in earlier if f.get("tilt_um")]
+    if not known:
+        return []
+    change = np.subtract(figures["tilt_um"], np.median([f["tilt_um"] for f in known], axis=0))
+    fall = float(np.hypot(*change))
+    errors = [f.get("tilt_error_um") or 0.0 for f in known]
+    error = float(np.hypot(figures["tilt_error_um"], np.median(errors) / np.sqrt(len(known))))
+    figures["wedge_um"] = round(fall, 1)
+    limits = LIMITS["uneven_cut"]
+    # At the rim the cut is off by half the fall.
+    level = limits.status(fall / 2 / interval_um)
+    if level == OK or fall < SURE * error:
+        return []
+    text = f"the face falls by {fall:.0f} um more across the slice than before"
+    limit = max(
+        2 * interval_um * (limits.error if level == ERROR else limits.warning), SURE * error
+    )
+    return [Reason("wedge", _LEVEL[level], text, (), round(fall), round(limit), "um")]
