@@ -31,6 +31,16 @@ extern "C" __global__ void find_invalid(const u8* valid, u64 n, int* found) {
   if (zero) *found = 1;
 }
 
+// Set `found` to 1 if a voxel is not finite or its magnitude is above `largest`; it is 0 before.
+extern "C" __global__ void find_beyond(const float* in, u64 n, float largest, int* found) {
+  u64 threads = (u64)gridDim.x * blockDim.x;
+  bool beyond = false;
+#pragma unroll 4
+  for (u64 k = (u64)blockIdx.x * blockDim.x + threadIdx.x; k < n; k += threads)
+    beyond |= !(fabsf(in[k]) <= largest);
+  if (beyond) *found = 1;
+}
+
 // What the threads read: voxels, voxels with 0 where the mask is 0, or the mask itself as 0 and 1.
 enum { VOXELS, MASKED_VOXELS, MASK };
 

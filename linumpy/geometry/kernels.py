@@ -75,6 +75,17 @@ def as_bytes(mask: Array | None) -> Any:
     return cupy.ascontiguousarray(mask).view(cupy.uint8)
 
 
+def all_within(array: Array, largest: float) -> bool:
+    """Whether all numbers of a float32 array are finite and of a magnitude up to `largest`."""
+    import cupy
+
+    array = cupy.ascontiguousarray(array, cupy.float32)
+    found = cupy.zeros(1, cupy.int32)
+    grid = (max(1, min(blocks_for(array.size, 16 * _THREADS), 2048)),)
+    launch("find_beyond", grid, (_THREADS,), array, array.size, np.float32(largest), found)
+    return int(found.get()[0]) == 0
+
+
 def shifted_along_depth(array: Array, surface: Array, valid: Array | None) -> tuple[Array, Array]:
     """Move every A-line up; see `linumpy.geometry.detect_focal_curvature`."""
     import cupy

@@ -7,8 +7,9 @@ at once. Many chunks of a megabyte belong on the device, a few huge ones on the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -184,11 +185,22 @@ def _workers(layout: ChunkLayout) -> int:
 _local = threading.local()
 
 
-def _scratch(nbytes: int) -> np.ndarray:
-    """Return this thread's ordinary memory; touching new pages would cost as much as decoding."""
-    if getattr(_local, "scratch", None) is None or _local.scratch.nbytes != nbytes:
-        _local.scratch = np.empty(nbytes, np.uint8)
-    return _local.scratch
+_idle: list[np.ndarray] = []
+"""Ordinary memory for chunks, kept from one request to the next: touching new pages would cost as
+much as decoding."""
+
+
+@contextmanager
+def _room_on_host(nbytes: int) -> Iterator[np.ndarray]:
+    """Lend ordinary memory to decode into."""
+    try:
+        room = _idle.pop()
+    except IndexError:
+        room = None
+    if room is None or room.nbytes != nbytes:
+        room = np.empty(nbytes, np.uint8)
+    yield room
+    _idle.append(room)
 
 
 def _decode_share(
@@ -210,15 +222,15 @@ def _decode_share(
             _local.device_id = scratch.device.id
         mine = rows[first : first + share]
         pinned = pinned_piece(room * len(mine))
-        host = pinned if pinned is not None else _scratch(room * len(mine))
-        for number, row in enumerate(mine):
-            stored = plan.objects[plan.which[row]]
-            data = stored.read(int(plan.offset[row]), int(plan.nbytes[row]))
-            target = host[number * room : number * room + layout.chunk_nbytes]
-            decode_chunk(data, layout, plan.name(row), target)
         place = scratch.data + first * room
-        if pinned is None:
-            copy_to_device(host, place, stream)
-        else:
-            place.copy_from_host_async(host.ctypes.data, host.nbytes, stream)
-        stream.synchronize()
+        with _room_on_host(room * len(mine)) if pinned is None else nullcontext(pinned) as host:
+            for number, row in enumerate(mine):
+                stored = plan.objects[plan.which[row]]
+                data = stored.read(int(plan.offset[row]), int(plan.nbytes[row]))
+                target = host[number * room : number * room + layout.chunk_nbytes]
+                decode_chunk(data, layout, plan.name(row), target)
+            if pinned is None:
+                copy_to_device(host, place, stream)
+            else:
+                place.copy_from_host_async(host.ctypes.data, host.nbytes, stream)
+            stream.synchronize()

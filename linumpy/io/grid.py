@@ -297,6 +297,12 @@ class Grid:
         """Whether the grid holds complex samples instead of amplitudes."""
         return bool(self._array.dtype.kind == "c")
 
+    @property
+    def chunks_a_tile(self) -> int:
+        """Chunks that are decoded for a tile."""
+        sides = zip(self.info.tile_shape_px, self._array.chunks, strict=True)
+        return math.prod(-(-tile // chunk) for tile, chunk in sides)
+
     def read_tile(self, ix: int, iy: int) -> np.ndarray:
         """Return tile (ix, iy) as float32 (z, axis 1, axis 2); complex64 if the grid is complex.
 

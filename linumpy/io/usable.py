@@ -19,7 +19,11 @@ fit into float32."""
 def all_usable(data: Array) -> bool:
     """Whether all voxels are finite and of a size to reckon with; no copy where they are."""
     if is_device_array(data):
-        # Two reductions: a library for one product would take longer to load.
+        if data.dtype == np.float32:
+            # CuPy's arithmetic imports SciPy, which takes longer than a small grid.
+            from linumpy.geometry.kernels import all_within
+
+            return all_within(data, LARGEST)
         return bool((data.max() <= LARGEST) & (data.min() >= -LARGEST))
     flat = to_host(data).reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):

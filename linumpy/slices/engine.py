@@ -42,9 +42,12 @@ class Source:
     ----------
     layout
         Geometry of the whole; its `tile_nbytes` are those of one tile.
+    tiles_a_read
+        How many tiles it takes to have all cores decode; more than one where a tile is few chunks.
     """
 
     layout: Any
+    tiles_a_read: int = 1
 
     def keys(self) -> Sequence[Key]:
         """All tiles, in the order in which they are processed."""

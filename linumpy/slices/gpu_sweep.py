@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from linumpy.slices.engine import Source
 
 GROUP_NBYTES = 1 << 31
-"""Most bytes of the tiles that a GPU reads at once: two thousand chunks of a megabyte."""
+"""Most bytes of the tiles that a GPU reads at once: two thousand chunks of a megabyte. More where
+that leaves cores idle that decode (`Source.tiles_a_read`)."""
 
 GROUPS_IN_MEMORY = 16
 """A group's share of device memory: two are decoded, computed or encoded at a time, each of which
@@ -155,8 +156,10 @@ def _on_several(
 
 def _group_size(source: Source) -> int:
     """Return how many tiles the current GPU takes at once."""
-    room = int(batch_share() * min(GROUP_NBYTES, free_gpu_bytes() // GROUPS_IN_MEMORY))
-    return max(1, room // source.layout.tile_nbytes)
+    tile_nbytes = source.layout.tile_nbytes
+    wanted = max(GROUP_NBYTES, source.tiles_a_read * tile_nbytes)
+    room = int(batch_share() * min(wanted, free_gpu_bytes() // GROUPS_IN_MEMORY))
+    return max(1, room // tile_nbytes)
 
 
 @functools.cache

@@ -10,9 +10,11 @@ from typing import Any, Self
 import numpy as np
 
 from linumpy.core.device import (
+    CPU,
     Array,
     Device,
     batch_share,
+    default_workers,
     free_gpu_bytes,
     is_device_array,
     to_host,
@@ -47,6 +49,7 @@ class GridSource(Source):
             )
         self._grid = grid
         self.layout: GridInfo = grid.info
+        self.tiles_a_read = -(-default_workers(CPU) // grid.chunks_a_tile)
         self._keys = [(t.ix, t.iy) for t in grid.info.tiles if t.present]
         holes = len(grid.info.tiles) - len(self._keys)
         if holes:

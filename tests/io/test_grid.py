@@ -140,6 +140,7 @@ def test_grids_of_others_are_read_with_nominal_positions(tmp_path):
     array[:] = np.arange(3000).reshape(5, 20, 30)
     grid = open_grid(path)
     assert (grid.info.slice_id, grid.info.grid_shape) == (7, (2, 3))
+    assert grid.chunks_a_tile == 1
     assert all("nominal_position" in t.flags for t in grid.info.tiles)
     np.testing.assert_allclose(np.ptp(grid.info.corner_um(), axis=0), (160, 320))
     np.testing.assert_array_equal(grid.read_tile(1, 2), array[:, 10:20, 20:30])
@@ -260,6 +261,7 @@ def test_a_large_tile_is_one_shard_of_many_chunks(tmp_path, rng):
         "0/c/0/1/0"
     ]
     grid = open_grid(path)
+    assert grid.chunks_a_tile == 2 * 2 * 3
     np.testing.assert_array_equal(grid.read_tile(1, 0), tile)
     # Holes read as 0, and a grid that was begun without a mask has none.
     assert not grid.read_tile(0, 0).any() and grid.read_valid(1, 0) is None

@@ -187,6 +187,26 @@ def test_each_gpu_has_its_tiles_from_the_first_byte_to_the_last(cupy, monkeypatc
         assert (sink.tiles[key] == np.float32(number) - 66).all()
 
 
+@pytest.mark.parametrize(
+    ("tiles_a_read", "tile_nbytes", "free_nbytes", "expected"),
+    [
+        (1, 1 << 28, 80 << 30, 8),
+        # All cores decode, where memory lasts: a sixteenth of 80 GiB is 20 tiles.
+        (16, 1 << 28, 80 << 30, 16),
+        (64, 1 << 28, 80 << 30, 20),
+        (16, 1 << 28, 1 << 30, 1),
+        (16, 1 << 20, 80 << 30, 2048),
+    ],
+)
+def test_group_keeps_cores_busy_within_memory(
+    monkeypatch, tiles_a_read, tile_nbytes, free_nbytes, expected
+):
+    monkeypatch.setattr(gpu_sweep, "free_gpu_bytes", lambda: free_nbytes)
+    layout = types.SimpleNamespace(tile_nbytes=tile_nbytes)
+    source = types.SimpleNamespace(layout=layout, tiles_a_read=tiles_a_read)
+    assert gpu_sweep._group_size(source) == expected
+
+
 def test_one_gpu_does_all_itself(cupy):
     source, sink = Numbers(cupy), Memory(cupy)
     run([], source, [sink], device=Device("cuda", 0))
