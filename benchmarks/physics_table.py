@@ -58,16 +58,22 @@ def _of_ideal(result: Result) -> float | None:
     return None if not best or ours is None else ours / best
 
 
-def _over_stated(name: str) -> Callable[[Result], float | None]:
-    """Return the error of µ over its bound: the larger of 10 % and its stated standard error."""
+def _over_stated(name: str, detail: str, target: float) -> Callable[[Result], float | None]:
+    """Return an error over its bound: the larger of the target and what the run itself states."""
 
     def read(result: Result) -> float | None:
         value = _figure(name)(result)
-        return (
-            None if value is None else value / max(10, _detail(name, "stated_percent")(result) or 0)
-        )
+        return None if value is None else value / max(target, _detail(name, detail)(result) or 0)
 
     return read
+
+
+def _bound(result: Result) -> float | None:
+    """Return the correlation that the same tiles give with true places and true weights."""
+    ratio, ours = (
+        _figure(name)(result) for name in ("correlation_of_bound", "correlation_absolute")
+    )
+    return ours / ratio if ratio and ours is not None else None
 
 
 STEPS = {
@@ -98,6 +104,14 @@ def _silent(result: Result) -> float | None:
 METRICS = (
     Metric("tiles", "px", _figure("tile_positions_px"), 0.06, 0.3),
     Metric("tiles, worst", "px", _detail("tile_positions_px", "largest")),
+    Metric("tiles, stated bound", "px", _detail("tile_positions_px", "stated_px")),
+    Metric(
+        "tiles, over 0.3 px or their stated bound",
+        "",
+        _over_stated("tile_positions_px", "stated_px", 0.3),
+        1,
+        1,
+    ),
     Metric("slices across", "px", _figure("slice_xy_px"), 0.5, 0.5),
     Metric("slices in depth", "voxel", _figure("slice_z_voxel"), 0.5, 2),
     Metric("slice rotation", "deg", _figure("slice_rotation_deg"), 0.2, 0.2),
@@ -113,14 +127,14 @@ METRICS = (
     Metric(
         "µ of grey matter, over 10 % or its stated error",
         "",
-        _over_stated("attenuation_grey_percent"),
+        _over_stated("attenuation_grey_percent", "stated_percent", 10),
         1,
         1,
     ),
     Metric(
         "µ of white matter, over 10 % or its stated error",
         "",
-        _over_stated("attenuation_white_percent"),
+        _over_stated("attenuation_white_percent", "stated_percent", 10),
         1,
         1,
     ),
@@ -128,6 +142,7 @@ METRICS = (
     Metric("seams", "", _figure("seams"), 0.02, 0.02),
     Metric("correlation", "", _detail("correlation", "pearson"), 0.65, 0.65, at_least=True),
     Metric("correlation, ideal run", "", _detail("correlation", "pearson_ideal"), at_least=True),
+    Metric("correlation, bound", "", _bound, at_least=True),
     Metric("correlation over ideal", "", _of_ideal, 0.9, 0.9, at_least=True),
     Metric(
         "correlation over its bound", "", _figure("correlation_of_bound"), 0.9, 0.9, at_least=True

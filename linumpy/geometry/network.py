@@ -41,12 +41,17 @@ class NetworkSolution:
         Shape (n_pairs, k): measured minus solved differences.
     pair_sigma
         Robust spread of the residuals.
+    weight, prior
+        Inverse variances of the pairs, shape (n_pairs,), and of items and terms about 0, that the
+        solution rests on; see `deviation_sigma`.
     """
 
     deviation: np.ndarray
     linear: np.ndarray
     residual: np.ndarray
     pair_sigma: float
+    weight: np.ndarray
+    prior: np.ndarray
 
 
 def solve_network(
@@ -90,7 +95,10 @@ def solve_network(
     n_terms = 0 if terms is None else terms.shape[1]
     if not len(pairs):
         zeros = np.zeros((n_items, k))
-        return NetworkSolution(zeros, np.zeros((n_terms, k)), np.zeros((0, k)), min_pair_sigma)
+        nothing = np.zeros(0)
+        return NetworkSolution(
+            zeros, np.zeros((n_terms, k)), np.zeros((0, k)), min_pair_sigma, nothing, nothing
+        )
     prior = np.full(n_items, 1 / prior_sigma**2)
     if terms is not None:
         prior = np.concatenate([prior, np.full(n_terms, 1 / term_sigma**2)])
@@ -116,7 +124,53 @@ def solve_network(
     deviation = unknown[:n_items]
     if terms is not None:
         deviation = deviation + linear_combination(terms, unknown[n_items:])
-    return NetworkSolution(deviation, unknown[n_items:], residual, pair_sigma)
+    return NetworkSolution(deviation, unknown[n_items:], residual, pair_sigma, weight, prior)
+
+
+def deviation_sigma(
+    solution: NetworkSolution,
+    pairs: Sequence[tuple[int, int]],
+    expected_pair_sigma: float,
+    terms: np.ndarray | None = None,
+) -> float:
+    """Return the standard error of deviations along one axis, RMS over the items that pairs join.
+
+    It is that of the posterior covariance, less the common deviation of each group that pairs join,
+    of which pairs tell nothing.
+
+    Parameters
+    ----------
+    solution, pairs, terms
+        From and for `solve_network`.
+    expected_pair_sigma
+        What pairs are expected to be off by, before residuals tell. It counts as much as one loop
+        of pairs.
+
+    Returns
+    -------
+    The standard error; 0 without pairs.
+    """
+    n_items = len(solution.deviation)
+    group = connected_components(n_items, pairs)
+    joined = np.flatnonzero(group >= 0)
+    if not len(joined):
+        return 0.0
+    network = Network(n_items, pairs, terms)
+    size = np.bincount(group[joined])
+    # Items fit all residuals but as many as there are loops, and those of bridges to 0. Of few
+    # loops the spread is itself uncertain: the mean of a scaled inverse chi-squared distribution.
+    loops = len(pairs) - (len(joined) - len(size))
+    confirmed = solution.residual[~bridges(n_items, pairs)]
+    squares = len(confirmed) * robust_spread(confirmed) ** 2 + expected_pair_sigma**2
+    scale = squares / (1 + loops) / solution.pair_sigma**2
+    some = joined[:: -(-len(joined) // _MAX_DENSE_ITEMS)]
+    right = np.zeros((network.n_unknowns, len(some)))
+    own = (group[:, None] == group[some]) / size[group[some]]
+    right[:n_items] = (np.arange(n_items)[:, None] == some) - own
+    if terms is not None:
+        right[n_items:] = column_products(terms, right[:n_items])
+    variance = (right * network.inverse(solution.weight / scale, solution.prior, right)).sum(axis=0)
+    return float(np.sqrt(variance.mean()))
 
 
 class Equations(Protocol):
@@ -175,6 +229,11 @@ class Network:
         right = np.concatenate(
             [self._sums(errors * weight[:, None]), column_products(weighted, errors)]
         )
+        return self.inverse(weight, prior, right)
+
+    def inverse(self, weight: np.ndarray, prior: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the inverse of the normal equations, times columns (n_unknowns, k)."""
+        weighted = self._steps * weight[:, None]
         items = slice(self._n_items)
         shared = slice(self._n_items, None)
         if self._n_items > _MAX_DENSE_ITEMS:

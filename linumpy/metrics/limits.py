@@ -57,8 +57,9 @@ LIMITS = {
     "clear_pairs_share": Limits(0.8, 0.5, higher_is_better=True),
     # 0.5 % is 5 um over a millimetre, half a pixel at 10 um a pixel; stages are made to 0.1 %.
     "stage_linear": Limits(0.005, 0.02),
-    # 0.3 pixels are 3 um at 10 um a pixel; seams show from about a pixel on.
-    "scan_position_sigma": Limits(0.3, 1.0),
+    # In micrometres: what tiles are to be known to (docs/accuracy.md), and a pixel of 10 um, from
+    # which on seams show.
+    "tile_position_bound": Limits(3.0, 10.0),
     "unregistered_tiles_share": Limits(0.5, 0.8),
     # Of what an image shows.
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),

@@ -57,7 +57,6 @@ def scan_distortion(model: Any, found: StageMetrics) -> None:
         model.position_sigma_px,
         "pixel",
         "standard error left in tile positions along the fast axis, RMS over a slice",
-        "scan_position_sigma",
     )
 
 
@@ -141,6 +140,13 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
         "pixel",
         "accepted pairs against the solved positions",
         "rms_residual",
+    )
+    found.add(
+        "position_bound",
+        model.position_bound_um,
+        "um",
+        "what the RMS error of tile positions stays below, at 95 % confidence",
+        "tile_position_bound",
     )
     moves = [np.subtract(t.corner_um, t.stage_corner_um) / pixel for t in model.tiles]
     found.add(

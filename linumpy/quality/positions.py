@@ -88,10 +88,11 @@ def remove_group_means(error: np.ndarray, group: np.ndarray) -> np.ndarray:
 def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``tile_positions_px`` and, for tiles that no pair holds, ``prior_only_tiles_px``.
 
-    Both are RMS errors an axis, the larger of the two axes. Prior-only tiles are taken relative
+    Both are RMS errors an axis, the larger of the two axes. ``stated_px`` is what the run says that
+    they stay below. Prior-only tiles are taken relative
     to the translation of the joined tiles of their slice.
     """
-    joined, alone, per_slice = [], [], {}
+    joined, alone, per_slice, stated = [], [], {}, {}
     for slice_id, registration in run.tile_registrations.items():
         if slice_id not in truth.slices or slice_id in run.left_out:
             continue
@@ -104,6 +105,8 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
         joined.append(residual)
         alone.append((errors.error_um[~mask] - errors.mean_um()) / voxel)
         per_slice[slice_id] = _rms_an_axis(residual)
+        if registration.position_bound_um is not None:
+            stated[slice_id] = registration.position_bound_um / voxel.min()
     if not per_slice:
         reason = "no register_tiles.json of a slice in the truth"
         return {
@@ -111,8 +114,13 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
             "prior_only_tiles_px": not_measured(reason, "px"),
         }
     return {
-        "tile_positions_px": _rms_metric(np.concatenate(joined), TILE_TARGET_PX, per_slice),
-        "prior_only_tiles_px": _rms_metric(np.concatenate(alone), None, None)
+        "tile_positions_px": _rms_metric(
+            np.concatenate(joined),
+            TILE_TARGET_PX,
+            per_slice,
+            stated_px=max(stated.values(), default=None),
+        ),
+        "prior_only_tiles_px": _rms_metric(np.concatenate(alone), None)
         if any(len(each) for each in alone)
         else not_measured("every tile is held by its neighbours", "px"),
     }
@@ -235,7 +243,10 @@ def _rms_an_axis(residual: np.ndarray) -> float | None:
 
 
 def _rms_metric(
-    residual: np.ndarray, target: float | None, per_slice: Mapping[int, float | None] | None
+    residual: np.ndarray,
+    target: float | None,
+    per_slice: Mapping[int, float | None] | None = None,
+    **more: Any,
 ) -> AccuracyMetric:
     if len(residual) == 0:
         return make_metric(None, "px", 0, target=target)
@@ -246,6 +257,7 @@ def _rms_metric(
     }
     if per_slice is not None:
         details["slices"] = dict(per_slice)
+    details |= more
     return make_metric(_rms_an_axis(residual), "px", len(residual), target=target, **details)
 
 

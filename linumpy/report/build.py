@@ -24,7 +24,7 @@ from linumpy.quality.run import Run, TileRegistration
 from linumpy.records.timing import Task, find_trace, read_trace, tasks_of
 from linumpy.report.collect import RunInfo, SliceRecord, read_info, slice_records
 from linumpy.report.comparisons import comparisons
-from linumpy.report.findings import PROBLEM, SEVERITIES, WORST_NAMED, find_issues, summary_of
+from linumpy.report.findings import NOTE, SEVERITIES, WORST_NAMED, find_issues, summary_of
 from linumpy.report.intensity_figures import attenuation_plot, bias_plot, response_plot, seam_plot
 from linumpy.report.labels import counted, label
 from linumpy.report.links import atlas_links, picture_links
@@ -88,7 +88,7 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
         slices=slices,
         findings=findings,
         summary=summary_of(findings),
-        worst=[f for f in findings if f.severity == PROBLEM][:WORST_NAMED],
+        worst=[f for f in findings if f.severity != NOTE][:WORST_NAMED],
         counts={s: sum(f.severity == s for f in findings) for s in SEVERITIES},
         accuracy=_accuracy_rows(run.accuracy),
         orientation=code,

@@ -29,7 +29,7 @@ T = TypeVar("T")
 PROBLEM, ATTENTION, NOTE = "problem", "attention", "note"
 SEVERITIES = (PROBLEM, ATTENTION, NOTE)
 WORST_NAMED = 5
-"""Problems that the terminal names when a run ends."""
+"""Problems, and then warnings, that the terminal names when a run ends."""
 
 _NAMED_AT_MOST = 8
 _OF_STATUS = {"error": PROBLEM, "warning": ATTENTION}

@@ -159,10 +159,12 @@ METRICS = {
         "The illumination changed over the acquisition.",
         "Look at the plot of seams.",
     ),
-    "position_sigma": (
-        "Bend of the scan not excluded",
-        "A bend that was not seen may have put tiles off by so much.",
-        "More overlap between tiles, or more tiles to learn from, tells it.",
+    "position_bound": (
+        "Tile positions may be off by micrometres",
+        "Matches of neighbours and the stage tell them no closer: matches are noisy, or the stage "
+        "jitters so much that a bend of the scan shows as its scale.",
+        "Measure no distances below this. More overlap, or more tiles to learn from "
+        "(learn_max_tiles), tells more.",
     ),
     "profile_quality": (
         "Axial response fits badly",

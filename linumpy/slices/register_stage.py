@@ -29,8 +29,14 @@ from linumpy.tiles.pairs import (
     tile_evidence,
 )
 from linumpy.tiles.positions import MeasuredPair, PlacedTile, TileRegistration
-from linumpy.tiles.register_tiles import Solution, count_pairs, solve_positions
+from linumpy.tiles.register_tiles import (
+    Solution,
+    count_pairs,
+    position_sigma_px,
+    solve_positions,
+)
 from linumpy.tiles.scan_distortion import (
+    FAST_AXIS,
     ScanDistortion,
     ScanEvidence,
     Strip,
@@ -136,12 +142,16 @@ class RegisterTiles(Stage):
             tiles = result.pair.tiles
             if pixels is None:
                 self._results[tiles] = result
-            elif strip := measured_strip(self._results[tiles], pixels, result):
+            elif strip := measured_strip(
+                self._results[tiles], pixels, result, self._layout.tile_shape_px[1]
+            ):
                 self._strips.append(strip)
         self._pending = []
 
-    def _solve_positions(self, results: Sequence[PairResult]) -> tuple[Solution, np.ndarray | None]:
-        """Return positions, and the scan's error that pairs were corrected for."""
+    def _solve_positions(
+        self, results: Sequence[PairResult]
+    ) -> tuple[Solution, ScanDistortion | None]:
+        """Return positions, and what is known of the scan; pairs are corrected for its error."""
         scan = self._scan
         if scan is None or scan.is_straight:
             solution = solve_positions(self._stage_px, results)
@@ -149,16 +159,17 @@ class RegisterTiles(Stage):
             # One slice's strips are too few: its scale alone may be estimated.
             own = replace(self.evidence, strips=())
             shape, voxel_um = self._layout.tile_shape_px, self._layout.voxel_um
-            scan = fit_scan_distortion(shape[1], voxel_um, [own])
-            if scan is None or scan.is_straight:
-                return solution, None
-        return solve_positions(self._stage_px, results, scan.error_px), scan.error_px
+            own_scan = fit_scan_distortion(shape[1], voxel_um, [own])
+            if own_scan is None or own_scan.is_straight:
+                return solution, scan or own_scan
+            scan = own_scan
+        return solve_positions(self._stage_px, results, scan.error_px), scan
 
     def solve(self) -> TileRegistration:
         """Solve the positions of all tiles."""
         self._finish_pending()
         results = [self._results[k] for k in sorted(self._results)]
-        solution, scan_error_px = self._solve_positions(results)
+        solution, scan = self._solve_positions(results)
         counts = count_pairs(len(self._tiles), results)
         pairs = [self._measured(r, solution.position_px) for r in results]
         bright = tile_brightness(
@@ -192,10 +203,26 @@ class RegisterTiles(Stage):
             ],
             pairs=pairs,
             stage_affine=solution.linear.tolist(),
-            scan_error_um=[]
-            if scan_error_px is None
-            else (scan_error_px * self._lateral_um[0]).tolist(),
+            scan_error_um=[] if scan is None or scan.is_straight else self._scan_error_um(scan),
+            **self._sigmas_um(solution, scan, results),
         )
+
+    def _scan_error_um(self, scan: ScanDistortion) -> list[float]:
+        return (scan.error_px * self._lateral_um[0]).tolist()  # type: ignore[no-any-return]
+
+    def _sigmas_um(
+        self, solution: Solution, scan: ScanDistortion | None, results: Sequence[PairResult]
+    ) -> dict[str, float]:
+        """Return how well positions are known; nothing of tiles that no pair joins."""
+        joined = solution.component >= 0
+        if not joined.any():
+            return {}
+        noise_px = position_sigma_px(solution, results)
+        found = {"pair_sigma_um": noise_px * float(self._lateral_um.max())}
+        if scan is not None:
+            scan_px = scan.sigma_px(self._stage_px[joined])
+            found["scan_sigma_um"] = scan_px * float(self._lateral_um[FAST_AXIS])
+        return found
 
     def _um(self, value_px: Any) -> tuple[float, float]:
         first, second = (np.asarray(value_px) * self._lateral_um).tolist()

@@ -18,7 +18,7 @@ from linumpy.geometry.correlation import (
 )
 from linumpy.geometry.flatten import flatten
 from linumpy.geometry.neighbours import close_pairs
-from linumpy.tiles.scan_distortion import FAST_AXIS
+from linumpy.tiles.scan_distortion import FAST_AXIS, StepMismatch
 
 MAX_SLABS = 24
 MIN_SIDE_SHARE = 0.5
@@ -62,7 +62,7 @@ class TilePair:
 class PairResult:
     """Correlation of a pair, and whether it was accepted.
 
-    `mismatch_px` is what scan distortion adds to its displacement; `displacement_px` is without.
+    `mismatch` is what scan distortion adds to its displacement; `displacement_px` is without.
     """
 
     pair: TilePair
@@ -71,18 +71,22 @@ class PairResult:
     peak: Peak | None
     accepted: bool = False
     residual_px: tuple[float, float] | None = None
-    mismatch_px: tuple[float, float] = (0.0, 0.0)
+    mismatch: StepMismatch | None = None
 
     @property
     def displacement_px(self) -> np.ndarray:
         """Measured position of tile b from tile a."""
         assert self.peak is not None
         measured = np.add(self.peak.displacement_px, self.origin_px)
-        return np.asarray(measured - self.mismatch_px)
+        if self.mismatch is not None:
+            measured[FAST_AXIS] = self.mismatch.straight(measured[FAST_AXIS])
+        return np.asarray(measured)
 
     def find_peak_near(self, expected_px: np.ndarray, within_px: float) -> Peak | None:
         """Search the same surface near where the other pairs expect the second tile."""
-        seen = np.add(expected_px, self.mismatch_px) - self.origin_px
+        seen = np.subtract(expected_px, self.origin_px)
+        if self.mismatch is not None:
+            seen[FAST_AXIS] += self.mismatch.added(expected_px[FAST_AXIS])
         local = (float(seen[0]), float(seen[1]))
         return find_peak(self.surface, expected_px=local, within_px=within_px)
 

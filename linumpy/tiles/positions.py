@@ -11,6 +11,8 @@ import numpy as np
 Key = tuple[int, int]
 """Grid indices of a tile."""
 
+_NORMAL_95 = 1.96
+
 
 @dataclass(frozen=True)
 class PlacedTile:
@@ -138,6 +140,10 @@ class TileRegistration:
     scan_error_um
         How far along axis 1 each A-line of a tile lies from a straight scan, one number a pixel.
         Empty for a straight scan.
+    pair_sigma_um, scan_sigma_um
+        Standard errors of the positions of tiles that pairs join, RMS over the slice: along either
+        axis by noise of pairs, and along axis 1 by a bend of the scan that nothing tells. None
+        where they are not known.
     """
 
     slice_id: int
@@ -147,6 +153,8 @@ class TileRegistration:
     pairs: list[MeasuredPair]
     stage_affine: list[list[float]]
     scan_error_um: list[float] = field(default_factory=list)
+    pair_sigma_um: float | None = None
+    scan_sigma_um: float | None = None
 
     def __post_init__(self) -> None:
         """Accept tiles and pairs as JSON has them, too; reject invalid positions."""
@@ -164,6 +172,15 @@ class TileRegistration:
     def corners_um(self) -> dict[Key, np.ndarray]:
         """Return each tile's solved corner by its grid indices."""
         return {tile.index: np.asarray(tile.corner_um) for tile in self.tiles}
+
+    @property
+    def position_bound_um(self) -> float | None:
+        """What the RMS error of joined tiles stays below in 19 of 20 slices; None if not known."""
+        if self.pair_sigma_um is None:
+            return None
+        # Noise averages over tiles; what the scan may do to all of them does not.
+        scan_um = _NORMAL_95 * (self.scan_sigma_um or 0.0)
+        return float(np.hypot(self.pair_sigma_um, scan_um))
 
     def scan_error_px(self) -> np.ndarray | None:
         """Return the scan's error in pixels; None for a straight scan."""

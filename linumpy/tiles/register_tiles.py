@@ -15,14 +15,16 @@ import numpy as np
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE
 from linumpy.geometry.network import (
     Design,
+    NetworkSolution,
     bridges,
     cauchy_weights,
     connected_components,
+    deviation_sigma,
     least_deviations,
     solve_network,
 )
 from linumpy.tiles.pairs import PairResult
-from linumpy.tiles.scan_distortion import pair_mismatch
+from linumpy.tiles.scan_distortion import StepMismatch
 
 SECOND_LOOK_Z_SCORE = 4.0
 
@@ -35,6 +37,7 @@ _PLAUSIBLE_PX = 2.0
 _MIN_DIRECTION_PAIRS = 5
 _CONFIRMED_SHARE = 0.8
 _OUTLIER_FLOOR_PX = 0.75
+_PEAK_WIDTH_PX = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Solution:
         The stage's 2×2 correction, identity for a perfect stage.
     stage_sigma_px, pair_sigma_px
         Spread of the stage's errors and of the pairs', as the data show them.
+    network, terms
+        What was solved, and the linear terms in it.
     """
 
     position_px: np.ndarray
@@ -58,6 +63,8 @@ class Solution:
     linear: np.ndarray
     stage_sigma_px: float
     pair_sigma_px: float
+    network: NetworkSolution
+    terms: np.ndarray
 
     @property
     def limit_px(self) -> float:
@@ -91,10 +98,9 @@ def solve_positions(
         Scan distortion at each pixel of a tile's fast axis; None takes the scan to be straight.
     """
     if scan_error_px is not None:
-        expected = np.array([r.pair.expected_px for r in results]).reshape(-1, 2)
-        away = pair_mismatch(scan_error_px, expected).tolist()
-        for result, (first, second) in zip(results, away, strict=True):
-            result.mismatch_px, result.residual_px = (first, second), None
+        mismatch = StepMismatch(scan_error_px)
+        for result in results:
+            result.mismatch, result.residual_px = mismatch, None
     return _solve_all(stage_px, results)
 
 
@@ -197,6 +203,8 @@ def _solve(
         linear=np.eye(2) + solved.linear.T / size,
         stage_sigma_px=stage_sigma,
         pair_sigma_px=solved.pair_sigma,
+        network=solved,
+        terms=centred / size,
     )
 
 
@@ -247,6 +255,25 @@ def _stage_sigma(pairs: Sequence[PairResult], share: float) -> float:
     spread = max(float(np.quantile(group, share)) for group in groups)
     # A pair has the errors of two tiles.
     return max(spread / np.sqrt(-4 * np.log1p(-share)), _MIN_STAGE_SIGMA_PX)
+
+
+def position_sigma_px(solution: Solution, results: Sequence[PairResult]) -> float:
+    """Return the standard error of positions along one axis by noise of pairs, RMS over tiles.
+
+    One translation for each component is left out, as are tiles that only the stage holds.
+
+    Parameters
+    ----------
+    solution, results
+        From `solve_positions`.
+    """
+    accepted = [r for r in results if r.accepted]
+    # A peak as wide as a pixel, in noise as smooth as itself, is found to its width over its
+    # height in units of that noise.
+    heights = [r.peak.z_score for r in accepted if r.peak is not None]
+    least = _PEAK_WIDTH_PX / float(np.median(heights)) if heights else _MIN_PAIR_SIGMA_PX
+    pairs = [r.pair.tiles for r in accepted]
+    return deviation_sigma(solution.network, pairs, least, solution.terms)
 
 
 def count_pairs(n_tiles: int, results: Sequence[PairResult]) -> Mapping[int, int]:

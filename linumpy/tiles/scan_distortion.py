@@ -4,7 +4,9 @@ An A-line at pixel x of a tile shows the tissue at x + d(x). Tile b, D further a
 axis, shows the same tissue at other pixels, so that a strip of the overlap about pixel x of tile a
 measures D + d(x − D) − d(x). Two things determine d from that:
 
-- How strips of one overlap differ gives the shape of d, whatever the stage did.
+- How strips of one overlap differ gives the shape of d, whatever the stage did. Neighbours along
+  the fast axis compare the ends of the field. Neighbours along the slow axis share its middle, too:
+  the stage's own errors D shift them, and strips differ by -D d'(x).
 - What all strips have in common looks like a stage whose scale is off in one direction. Stages are
   the better rulers: screw and linear-motor stages are specified to some 0.01 to 0.1 % of their
   travel, in both directions alike, a galvanometer's scan to 0.1 to some percent of its field, worst
@@ -13,8 +15,7 @@ measures D + d(x − D) − d(x). Two things determine d from that:
   it by is distortion.
 
 Both are one linear regression for the Legendre coefficients of d, with the galvanometer's linearity
-and the stage's as normal priors. The middle of a tile that overlaps nothing is known by smoothness
-alone; how well positions are known follows from the posterior covariance.
+and the stage's as normal priors. The posterior covariance says how well positions are known.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from linumpy.geometry.least_squares import (
 )
 from linumpy.geometry.network import robust_spread
 from linumpy.geometry.resample import apply_axis_weights, resample_masked
-from linumpy.tiles.scan_posterior import standard_error
+from linumpy.tiles.scan_posterior import posterior_mean, standard_error
 
 FAST_AXIS = 0
 """Of the lateral axes: A-lines follow one another along axis 1 of a tile."""
@@ -91,7 +92,7 @@ class ScanEvidence:
     steps_px
         Steps along the fast axis of the accepted pairs beside each other along it.
     strips
-        Of those pairs; none where only whole overlaps were measured.
+        Of all accepted pairs; none where only whole overlaps were measured.
     """
 
     stage_px: np.ndarray
@@ -118,6 +119,8 @@ class ScanDistortion:
     position_sigma_px
         Standard error that it leaves in tile positions along the fast axis, RMS over a slice. Where
         no distortion stands out, it is what may be there for all that.
+    scale_sigma
+        The same as a share of distances along the fast axis; None in models of earlier versions.
     """
 
     error_um: np.ndarray
@@ -125,6 +128,13 @@ class ScanDistortion:
     n_strips: int
     anisotropy: float | None
     position_sigma_px: float
+    scale_sigma: float | None = None
+
+    def sigma_px(self, stage_px: np.ndarray) -> float:
+        """Return the standard error that it leaves in tiles at some positions (n, 2), RMS."""
+        if self.scale_sigma is None:
+            return self.position_sigma_px
+        return self.scale_sigma * float(stage_px[:, FAST_AXIS].std())
 
     @property
     def error_px(self) -> np.ndarray:
@@ -147,15 +157,18 @@ class _Anisotropy:
     slow: float
 
     @property
+    def is_fast(self) -> bool:
+        """Whether the slow axis is the one nearer the nominal pixel size."""
+        return abs(self.value + self.slow) > abs(self.slow)
+
+    @property
     def is_distortion(self) -> bool:
-        """Whether it stands out, and the slow axis is the one nearer the nominal pixel size."""
+        """Whether it stands out, and is one of the fast axis."""
         # Student's t as a normal number (Wallace, Ann. Math. Stat. 30, 1124, 1959).
         t = abs(self.value) / max(np.sqrt(self.variance), 1e-12)
         free = self.free
         normal = (8 * free + 1) / (8 * free + 3) * np.sqrt(free * np.log1p(t * t / free))
-        likely = abs(self.value) > _LEAST_ANISOTROPY and abs(self.value + self.slow) > abs(
-            self.slow
-        )
+        likely = abs(self.value) > _LEAST_ANISOTROPY and self.is_fast
         return bool(likely and normal > _SIGNIFICANT)
 
 
@@ -189,13 +202,16 @@ def fit_scan_distortion(
         normal = normal + weight * np.outer(shares, shares)
         right = right + weight * scale.value * shares
     prior = _prior(n_pixels)
-    coefficients = np.zeros(_ORDERS)
-    if bent or (scale and scale.is_distortion):
-        coefficients = solve_positive(normal + prior, right)
-    error_px = _basis(np.arange(n_pixels), n_pixels) @ coefficients
     scales = (_LINEARITIES[0] / _LINEARITY, _LINEARITIES[1] / _LINEARITY)
+    coefficients = posterior_mean(normal, right, prior, scales)
     used = float(shares @ coefficients)
     share_sigma = standard_error(normal, right, prior, scales, shares, used)
+    # A straight scan is as good an answer where the mean is less than its standard error.
+    likely = scale and scale.is_fast and abs(used) > share_sigma
+    if not (bent or likely or (scale and scale.is_distortion)):
+        coefficients = np.zeros(_ORDERS)
+        share_sigma = float(np.hypot(share_sigma, used))
+    error_px = _basis(np.arange(n_pixels), n_pixels) @ coefficients
     reach_px = max(
         float(part.stage_px[:, FAST_AXIS].std()) for part in slices if len(part.stage_px)
     )
@@ -205,6 +221,7 @@ def fit_scan_distortion(
         n_strips=sum(len(part.strips) for part in slices),
         anisotropy=scale.value if scale else None,
         position_sigma_px=float(share_sigma * reach_px),
+        scale_sigma=float(share_sigma),
     )
 
 
@@ -212,9 +229,10 @@ def _prior(n_pixels: int) -> np.ndarray:
     """Return the inverse covariance of the coefficients before anything was measured.
 
     A mirror has mass, so that its velocity is continuous: coefficients fall at least with the
-    square of their order.
+    square of their order, from the second, the lowest that bends the scan, on.
     """
-    return np.diag((np.arange(1, _ORDERS + 1) ** 2 / (_LINEARITY * n_pixels)) ** 2)
+    fall = np.maximum(np.arange(1, _ORDERS + 1) / 2, 1) ** 2
+    return np.diag((fall / (_LINEARITY * n_pixels)) ** 2)
 
 
 def _basis(pixel: np.ndarray, n_pixels: int) -> np.ndarray:
@@ -233,9 +251,11 @@ def _whole(n_pixels: int, step_px: float) -> np.ndarray:
     return _difference(_shared(n_pixels, step_px), step_px, n_pixels)
 
 
-def _shared(n_pixels: int, step_px: float) -> np.ndarray:
-    """Return the pixels of tile a that tile b shows too."""
-    return np.arange(max(0, np.rint(step_px)), min(n_pixels, n_pixels + np.rint(step_px)))
+def _shared(n_pixels: int, step_px: float, pixels: tuple[int, int] | None = None) -> np.ndarray:
+    """Return the pixels of tile a, or of a strip of it, that tile b shows too."""
+    first, last = pixels or (0, n_pixels)
+    step = int(np.rint(step_px))
+    return np.arange(max(first, step), min(last, n_pixels + step))
 
 
 def _strip_equations(
@@ -246,7 +266,9 @@ def _strip_equations(
     if not strips:
         return np.zeros((_ORDERS, _ORDERS)), np.zeros(_ORDERS), False
     prior = _prior(n_pixels)
-    rows = np.array([_difference(np.arange(*s.pixels), s.step_px, n_pixels) for s in strips])
+    rows = np.array(
+        [_difference(_shared(n_pixels, s.step_px, s.pixels), s.step_px, n_pixels) for s in strips]
+    )
     measured = np.array([s.displacement_px for s in strips])
     owners = [(n, s.tiles) for n, part in enumerate(slices) for s in part.strips]
     names = {name: n for n, name in enumerate(dict.fromkeys(owners))}
@@ -319,24 +341,35 @@ def _spans(centred: np.ndarray) -> bool:
     return True
 
 
-def pair_mismatch(error_px: np.ndarray, displacement_px: np.ndarray) -> np.ndarray:
-    """Return what distortion adds to the displacements of pairs, shape (n, 2).
+class StepMismatch:
+    """What distortion adds to the displacement of two tiles, by how far apart they are.
 
     Parameters
     ----------
     error_px
         Distortion at each pixel of the fast axis.
-    displacement_px
-        Of tile b from tile a, shape (n, 2).
     """
-    out = np.zeros(displacement_px.shape)
-    pixel = np.arange(len(error_px))
-    for row, step in zip(out, displacement_px[:, FAST_AXIS], strict=True):
-        shared = _shared(len(error_px), step)
-        if len(shared):
-            away = np.interp(shared - step, pixel, error_px) - np.interp(shared, pixel, error_px)
-            row[FAST_AXIS] = away.mean()
-    return out
+
+    def __init__(self, error_px: np.ndarray) -> None:
+        pixel = np.arange(len(error_px))
+        self._steps = np.arange(1 - len(error_px), len(error_px))
+        self._added = np.array(
+            [
+                (error_px[shared - step] - error_px[shared]).mean()
+                for step in self._steps
+                for shared in [pixel[max(0, step) : len(pixel) + min(0, step)]]
+            ]
+        )
+
+    def added(self, step_px: float) -> float:
+        """Return what is added, along the fast axis, to a true step along it."""
+        return float(np.interp(step_px, self._steps, self._added))
+
+    def straight(self, measured_px: float) -> float:
+        """Return the true step of a measured one."""
+        # What is added changes by a few percent of the step: twice is exact to 0.01 pixel.
+        step = measured_px - self.added(measured_px)
+        return measured_px - self.added(step)
 
 
 @dataclass(frozen=True)

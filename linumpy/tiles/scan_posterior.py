@@ -38,17 +38,35 @@ def standard_error(
     value
         Estimate of the function's value, the most likely one or another.
     """
-    log_evidence, square = [], []
+    square = 0.0
+    for weight, both, mean in _weighed(normal, right, prior, scales):
+        spread = function @ solve_positive(both, function)
+        square += weight * float(spread + (function @ mean - value) ** 2)
+    return float(np.sqrt(square))
+
+
+def posterior_mean(
+    normal: np.ndarray, right: np.ndarray, prior: np.ndarray, scales: tuple[float, float]
+) -> np.ndarray:
+    """Return the posterior mean of c, shape (k,); see `standard_error`."""
+    parts = [weight * mean for weight, _, mean in _weighed(normal, right, prior, scales)]
+    return np.asarray(np.sum(parts, axis=0))
+
+
+def _weighed(
+    normal: np.ndarray, right: np.ndarray, prior: np.ndarray, scales: tuple[float, float]
+) -> list[tuple[float, np.ndarray, np.ndarray]]:
+    """Return the probability of each scale, with inverse covariance and mean of c for it."""
+    parts = []
     for scale in np.geomspace(*scales, _N_SCALES):
         inverse = prior / scale**2
         both = normal + inverse
         mean = solve_positive(both, right)
-        spread = function @ solve_positive(both, function)
         gain = right @ mean - _log_determinant(both) + np.log(inverse.diagonal()).sum()
-        log_evidence.append(0.5 * gain)
-        square.append(spread + (function @ mean - value) ** 2)
-    weight = np.exp(np.array(log_evidence) - max(log_evidence))
-    return float(np.sqrt(weight @ np.array(square) / weight.sum()))
+        parts.append((0.5 * float(gain), both, mean))
+    most = max(evidence for evidence, _, _ in parts)
+    total = sum(np.exp(evidence - most) for evidence, _, _ in parts)
+    return [(float(np.exp(e - most) / total), both, mean) for e, both, mean in parts]
 
 
 def _log_determinant(matrix: np.ndarray) -> float:

@@ -137,7 +137,7 @@ def test_wrong_step_without_a_flag_is_counted(module):
         ([], 2),
         (["fix_illumination_3d.n_tiles"], 2),
         (["fix_illumination_3d.residual"], 1),
-        (["scan_distortion.position_sigma"], 1),
+        (["register_tiles.position_bound"], 1),
         (["register_tiles.accepted_share", "fix_illumination_3d.residual"], 0),
     ):
         assert metric.read({**off, "flags": flags}) == silent

@@ -68,6 +68,50 @@ def test_no_pairs_means_no_deviation():
     assert solved.deviation.shape == (4, 3) and not solved.deviation.any()
 
 
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("items", "draws"), [(9, 60), pytest.param(130, 12, marks=pytest.mark.slow)]
+)
+def test_stated_errors_are_those_of_drawn_pairs(rng, items, draws, missing):
+    """Root mean square over draws of pairs and items, where the spreads are as they are said.
+
+    Stages that scale and rotate, noise of pairs, and gaps between groups of items.
+    """
+    side = 3 if items == 9 else 13
+    place = np.array([(i // side, i % side) for i in range(items)], float)
+    place -= place.mean(axis=0)
+    pairs = [
+        (i, j)
+        for i in range(items)
+        for j in (i + 1, i + side)
+        if j < items and (j == i + side or j % side)
+    ]
+    pairs = [pair for pair in pairs if rng.random() >= missing]
+    group = connected_components(items, pairs)
+    joined = group >= 0
+    squares, stated = [], []
+    for _ in range(draws):
+        linear = 0.05 * rng.normal(size=(2, 2))
+        true = place @ linear + 2 * rng.normal(size=(items, 2))
+        errors = np.array([true[b] - true[a] for a, b in pairs])
+        errors += 0.1 * rng.normal(size=errors.shape)
+        solved = solve_network(
+            items, pairs, errors, prior_sigma=2, min_pair_sigma=0.05, terms=place, term_sigma=0.05
+        )
+        left = (solved.deviation - true)[joined]
+        sizes = np.bincount(group[joined])
+        for axis in (0, 1):
+            means = np.bincount(group[joined], left[:, axis]) / sizes
+            squares.append(np.mean((left[:, axis] - means[group[joined]]) ** 2))
+        stated.append(network.deviation_sigma(solved, pairs, 0.1, place))
+    assert np.median(stated) == pytest.approx(np.sqrt(np.mean(squares)), rel=0.25)
+
+
+def test_of_no_pairs_nothing_is_stated(rng):
+    solved = solve_network(4, [], np.zeros((0, 2)), prior_sigma=1.0, min_pair_sigma=0.1)
+    assert network.deviation_sigma(solved, [], 0.1) == 0
+
+
 @given(st.integers(2, 12), st.data())
 def test_components_are_those_of_a_flood_fill(n, data):
     item = st.integers(0, n - 1)

@@ -418,16 +418,34 @@ def test_stage_off_in_scale_rotation_or_shear_is_flagged(affine: Any, status: st
 
 
 @pytest.mark.parametrize(
-    ("sigma_px", "status"), [(0.05, "ok"), (0.4, "warning"), (1.5, "error")], ids=str
+    ("pair_um", "scan_um", "bound_um", "status"),
+    [
+        (None, None, None, "ok"),
+        (0.4, None, 0.4, "ok"),
+        (0.4, 1.4, 2.773, "ok"),
+        (3.1, None, 3.1, "warning"),
+        (0.4, 2.0, 3.94, "warning"),
+        (0.4, 6.0, 11.77, "error"),
+    ],
 )
-def test_a_bent_scan_that_hides_positions_is_a_finding(sigma_px: float, status: str) -> None:
+def test_tiles_that_may_be_off_are_a_finding(
+    pair_um: float | None, scan_um: float | None, bound_um: float | None, status: str
+) -> None:
     """Seen to fail without the limit."""
+    model = replace(MODELS["register_tiles"], pair_sigma_um=pair_um, scan_sigma_um=scan_um)
+    found = measure("register_tiles", model)
+    assert found is not None
+    metric = found.metrics["position_bound"]
+    assert metric.status == status
+    assert metric.value == (None if bound_um is None else pytest.approx(bound_um, abs=0.01))
+
+
+def test_a_bent_scan_is_measured() -> None:
     error_um = np.linspace(-20, 20, 96)
-    model = ScanDistortion(error_um, (10.0, 10.0, 10.0), 96, -0.02, sigma_px)
-    found = measure("scan_distortion", model)
-    assert found is not None and found.metrics["position_sigma"].status == status
-    assert found.metrics["largest"].value == pytest.approx(2.0)
-    assert found.overall_status == status
+    found = measure("scan_distortion", ScanDistortion(error_um, VOXEL, 96, -0.02, 0.4, 0.01))
+    assert found is not None and found.overall_status == "ok"
+    assert found.metrics["largest"].value == pytest.approx(4.0)
+    assert found.metrics["position_sigma"].value == 0.4
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -31,7 +31,10 @@ def test_standard_error_is_that_of_weighted_samples():
 @pytest.mark.parametrize("law", [None, "S", "bow"])
 @pytest.mark.parametrize("jitter", [0.3, 2.5])
 def test_tiles_err_by_what_is_stated(law, jitter):
-    """Error over stated sigma, over five draws of two slices, whether a bend was found or not."""
+    """Error over stated sigma, over five draws of two slices, whether a bend was found or not.
+
+    Strips of neighbours along the slow axis tell a straight scan from one that is bent unseen.
+    """
     error = np.zeros(120) if law is None else LAWS[law] - LAWS[law].mean()
     errors, sigmas = [], []
     for seed in range(5):
@@ -45,7 +48,8 @@ def test_tiles_err_by_what_is_stated(law, jitter):
             sigmas.append(model.position_sigma_px)
     errors, sigmas = np.array(errors), np.array(sigmas)
     if law is None:
-        assert errors.max() < 0.1 and np.median(sigmas) < 0.3
+        assert errors.max() < 0.1 and np.median(sigmas) < 0.2
         return
-    assert (errors < 3 * sigmas + 0.1).mean() >= 0.9
-    assert not ((errors > 0.3) & (sigmas < 0.2)).any()
+    assert (errors < 1.96 * sigmas + 0.1).mean() >= 0.9
+    assert not ((errors > 0.3) & (1.96 * sigmas < 0.3)).any()
+    assert np.sqrt(np.mean((errors / sigmas) ** 2)) > 0.4
