@@ -208,7 +208,7 @@ class RegisterTiles(Stage):
         )
 
     def _scan_error_um(self, scan: ScanDistortion) -> list[float]:
-        return (scan.error_px * self._lateral_um[0]).tolist()  # type: ignore[no-any-return]
+        return (scan.error_px * self._lateral_um[0]).tolist()
 
     def _sigmas_um(
         self, solution: Solution, scan: ScanDistortion | None, results: Sequence[PairResult]

@@ -254,7 +254,7 @@ def _whole(n_pixels: int, step_px: float) -> np.ndarray:
 def _shared(n_pixels: int, step_px: float, pixels: tuple[int, int] | None = None) -> np.ndarray:
     """Return the pixels of tile a, or of a strip of it, that tile b shows too."""
     first, last = pixels or (0, n_pixels)
-    step = int(np.rint(step_px))
+    step = round(step_px)
     return np.arange(max(first, step), min(last, n_pixels + step))
 
 
@@ -351,15 +351,10 @@ class StepMismatch:
     """
 
     def __init__(self, error_px: np.ndarray) -> None:
-        pixel = np.arange(len(error_px))
-        self._steps = np.arange(1 - len(error_px), len(error_px))
-        self._added = np.array(
-            [
-                (error_px[shared - step] - error_px[shared]).mean()
-                for step in self._steps
-                for shared in [pixel[max(0, step) : len(pixel) + min(0, step)]]
-            ]
-        )
+        n = len(error_px)
+        self._steps = np.arange(1 - n, n)
+        shared = [(step, _shared(n, step)) for step in self._steps.tolist()]
+        self._added = np.array([(error_px[x - s] - error_px[x]).mean() for s, x in shared])
 
     def added(self, step_px: float) -> float:
         """Return what is added, along the fast axis, to a true step along it."""
