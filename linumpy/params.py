@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
@@ -206,6 +206,28 @@ def read_params(args: argparse.Namespace) -> dict[str, Any]:
             raise InputError(f"--params {source}: expected a JSON object")
     given = {name: value for name, value in vars(args).items() if name != "params"}
     return {**values, **given}
+
+
+def run_step(step: Callable[..., Any], args: argparse.Namespace, **more: Any) -> Any:
+    """Call a step between two files as the options of `make_stage_parser` ask for it.
+
+    Parameters
+    ----------
+    step
+        Takes input, output, parameters, ``overwrite`` and ``device``.
+    more
+        Further arguments of the step.
+    """
+    from linumpy.core.device import resolve
+
+    return step(
+        args.input,
+        args.output,
+        read_params(args),
+        overwrite=args.overwrite,
+        device=resolve(args.use_gpu, args.gpu_memory),
+        **more,
+    )
 
 
 def _read(path: Path) -> str:

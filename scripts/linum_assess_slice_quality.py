@@ -38,11 +38,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.core.device import resolve
     from linumpy.quality.assess_folder import assess_folder
-    from linumpy.store.atomic import refuse_existing
+    from linumpy.store.atomic import refuse_any
 
-    for path in (args.output, args.slice_config_out):
-        if path is not None:
-            refuse_existing(path, args.overwrite)
+    refuse_any(args.overwrite, args.output, args.slice_config_out)
     assess_folder(
         args.slices,
         args.output,

@@ -49,10 +49,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.benchmark.kvikio_zarr import benchmark_kvikio_zarr, format_record
     from linumpy.core.device import resolve
-    from linumpy.store.atomic import refuse_existing, write_json
+    from linumpy.store.atomic import refuse_any, write_json
 
-    if args.output is not None:
-        refuse_existing(args.output, args.overwrite)
+    refuse_any(args.overwrite, args.output)
     record = benchmark_kvikio_zarr(
         args.array,
         size_gib=args.size_gib,

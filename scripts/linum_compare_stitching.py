@@ -39,10 +39,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.quality.diagnostics_output import write_diagnostic, write_figure
     from linumpy.quality.diagnostics_seams import compare_stitching, grid_seam, seam_figure
     from linumpy.quality.run import Run
-    from linumpy.store.atomic import refuse_existing
+    from linumpy.store.atomic import refuse_any
 
-    if args.seam_picture is not None:
-        refuse_existing(args.seam_picture, args.overwrite)
+    refuse_any(args.overwrite, args.seam_picture)
     registrations = Run(args.run).tile_registrations
     write_diagnostic(args, compare_stitching(registrations), seam_figure)
     if args.seam_picture is not None:

@@ -3,10 +3,11 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import make_stage_parser, run_step
 from linumpy.stage_params.slices import IlluminationParams
 
 
@@ -32,18 +33,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Divide the tiles."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import correct_grid
 
-    correct_grid(
-        "fix_illumination_3d",
-        args.input,
-        args.output,
-        read_params(args),
-        models=args.flatfield,
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(partial(correct_grid, "fix_illumination_3d"), args, models=args.flatfield)
 
 
 if __name__ == "__main__":

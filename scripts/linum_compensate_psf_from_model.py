@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import make_stage_parser, run_step
 from linumpy.stage_params.intensity import PsfParams
 
 
@@ -33,18 +33,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Compensate the axial response by a confocal model."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import refocus_slice
 
-    refocus_slice(
-        args.input,
-        args.output,
-        read_params(args),
-        "model",
-        models=args.models,
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(refocus_slice, args, method="model", models=args.models)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Sequence
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import make_stage_parser, run_step
 from linumpy.stage_params.intensity import AttenuationParams
 
 
@@ -24,16 +24,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Map the attenuation coefficient of a cropped slice."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import attenuation_map
 
-    attenuation_map(
-        args.input,
-        args.output,
-        read_params(args),
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(attenuation_map, args)
 
 
 if __name__ == "__main__":

@@ -49,11 +49,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.core.device import resolve
     from linumpy.io.models import model_place, save_model
     from linumpy.io.previews import brain_preview
-    from linumpy.store.atomic import refuse_existing
+    from linumpy.store.atomic import refuse_any
 
-    for path in (args.preview, args.output_model):
-        if path is not None:
-            refuse_existing(path, args.overwrite)
+    refuse_any(args.overwrite, args.preview, args.output_model)
     model = correct_bias_field(
         args.input,
         args.output,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import make_stage_parser, run_step
 from linumpy.stage_params.slices import CropParams
 
 
@@ -26,17 +26,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Crop a stitched slice below its interface."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import crop_slice
 
-    crop_slice(
-        args.input,
-        args.output,
-        read_params(args),
-        output_model=args.output_model,
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(crop_slice, args, output_model=args.output_model)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Sequence
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import make_stage_parser, run_step
 from linumpy.stage_params.flat import CropTilesParams
 
 
@@ -24,16 +24,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Crop the tiles."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.flat.single_steps import crop_grid
 
-    crop_grid(
-        args.input,
-        args.output,
-        read_params(args),
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(crop_grid, args)
 
 
 if __name__ == "__main__":

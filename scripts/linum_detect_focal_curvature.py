@@ -3,9 +3,10 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from linumpy.cli import parse, run
-from linumpy.params import add_models, make_stage_parser, read_params
+from linumpy.params import add_models, make_stage_parser, run_step
 from linumpy.stage_params.slices import FocalParams
 
 
@@ -26,18 +27,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Correct the focal curvature of a mosaic grid."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import correct_grid
 
-    correct_grid(
-        "detect_focal_curvature",
-        args.input,
-        args.output,
-        read_params(args),
-        models=args.models,
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(partial(correct_grid, "detect_focal_curvature"), args, models=args.models)
 
 
 if __name__ == "__main__":

@@ -42,11 +42,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--slice_config_in and --slice_config_out go together")
 
     from linumpy.mosaic.shift_files import clean_shifts_file
-    from linumpy.store.atomic import refuse_existing
+    from linumpy.store.atomic import refuse_any, refuse_existing
 
     refuse_existing(args.output, args.overwrite)
-    if args.slice_config_out is not None:
-        refuse_existing(args.slice_config_out, args.overwrite)
+    refuse_any(args.overwrite, args.slice_config_out)
     clean_shifts_file(
         args.shifts,
         args.output,

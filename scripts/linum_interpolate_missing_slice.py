@@ -58,11 +58,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.brain.gaps.files import interpolate_gap
     from linumpy.core.device import resolve
-    from linumpy.store.atomic import refuse_existing
+    from linumpy.store.atomic import refuse_any
 
-    for path in (args.output, args.preview, args.manifest_entry):
-        if path is not None:
-            refuse_existing(path, args.overwrite)
+    refuse_any(args.overwrite, args.output, args.preview, args.manifest_entry)
     interpolate_gap(
         args.before,
         args.after,

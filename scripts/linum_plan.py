@@ -67,10 +67,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.planning.machine import has_slurm, this_machine
     from linumpy.planning.plan import make_plan, with_given
     from linumpy.planning.table import plan_json, plan_text
-    from linumpy.store.atomic import refuse_existing, write_json
+    from linumpy.store.atomic import refuse_any, write_json
 
-    if args.json is not None:
-        refuse_existing(args.json, args.overwrite)
+    refuse_any(args.overwrite, args.json)
     values = {"use_gpu": args.on_gpu, "gpu_count": args.gpu_count}
     given = {name: value for name, value in values.items() if value is not None}
     params = {**read_params(argparse.Namespace(params=args.params)), **given_flags(args), **given}

@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Sequence
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import make_stage_parser, run_step
 from linumpy.stage_params.slices import ResampleParams
 
 
@@ -25,16 +25,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Resample a mosaic grid to the working resolution."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import resample_grid
 
-    resample_grid(
-        args.input,
-        args.output,
-        read_params(args),
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(resample_grid, args)
 
 
 if __name__ == "__main__":

@@ -47,10 +47,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.brain.output import stack_folder
     from linumpy.core.device import resolve
     from linumpy.io.previews import brain_preview
-    from linumpy.store.atomic import refuse_existing
+    from linumpy.store.atomic import refuse_any
 
-    if args.preview is not None:
-        refuse_existing(args.preview, args.overwrite)
+    refuse_any(args.overwrite, args.preview)
     stack_folder(
         args.slices,
         args.shifts,

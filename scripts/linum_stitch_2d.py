@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import make_stage_parser, run_step
 from linumpy.stage_params.slices import StitchParams
 
 
@@ -38,18 +38,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stitch the grid."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.flat.single_steps import stitch_grid_2d
 
-    stitch_grid_2d(
-        args.input,
-        args.output,
-        read_params(args),
-        positions=args.positions,
-        transform=args.transform,
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(stitch_grid_2d, args, positions=args.positions, transform=args.transform)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import make_stage_parser, run_step
 from linumpy.stage_params.slices import StitchParams
 
 
@@ -31,17 +31,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stitch a corrected mosaic grid into a slice volume."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.slices.single_stages import stitch_grid
 
-    stitch_grid(
-        args.input,
-        args.output,
-        read_params(args),
-        positions=args.positions,
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(stitch_grid, args, positions=args.positions)
 
 
 if __name__ == "__main__":

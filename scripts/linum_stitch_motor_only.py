@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Sequence
 
 from linumpy.cli import parse, run
-from linumpy.params import make_stage_parser, read_params
+from linumpy.params import make_stage_parser, run_step
 from linumpy.stage_params.slices import StitchParams
 
 
@@ -24,16 +24,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stitch the grid."""
     args = parse(build_parser(), argv)
 
-    from linumpy.core.device import resolve
     from linumpy.quality.motor_only import stitch_motor_only
 
-    stitch_motor_only(
-        args.input,
-        args.output,
-        read_params(args),
-        overwrite=args.overwrite,
-        device=resolve(args.use_gpu, args.gpu_memory),
-    )
+    run_step(stitch_motor_only, args)
 
 
 if __name__ == "__main__":

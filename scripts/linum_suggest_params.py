@@ -31,10 +31,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.quality.suggest_params import params_file, suggest_for, table_text
-    from linumpy.store.atomic import refuse_existing, write_json
+    from linumpy.store.atomic import refuse_any, write_json
 
-    if args.output is not None:
-        refuse_existing(args.output, args.overwrite)
+    refuse_any(args.overwrite, args.output)
     suggestions = suggest_for(args.source, args.shifts, args.assume_unit)
     print(table_text(suggestions))
     if args.output is not None:

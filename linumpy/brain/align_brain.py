@@ -40,7 +40,7 @@ from linumpy.io.models import save_model
 from linumpy.io.omezarr import Image, open_image
 from linumpy.params import build
 from linumpy.stage_params.atlas import AlignParams
-from linumpy.store.atomic import refuse_existing
+from linumpy.store.atomic import refuse_any, refuse_existing
 
 _AMBIGUOUS = 0.05
 _LITTLE_OVERLAP = 0.8
@@ -125,9 +125,7 @@ def align_brain(
         raise InputError("--orientation_preview_only makes an image: say where with --preview")
     if not orientation_preview_only:
         refuse_existing(output, overwrite)
-    for path in (output_model, output_transform, preview):
-        if path is not None:
-            refuse_existing(path, overwrite)
+    refuse_any(overwrite, output_model, output_transform, preview)
     image = open_image(input_path, assume_unit=assume_unit)
     file = read_atlas(atlas_path, orientation=params.atlas_orientation, unit=params.atlas_unit)
     voxel_um = working_voxel_um(image, file, params.level)

@@ -26,7 +26,7 @@ from linumpy.io.omezarr import Image, ImageWriter, open_image
 from linumpy.io.pyramid import Box, Part, Pyramid, pyramid_levels, write_parts
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.stage_params.bias import BiasParams
-from linumpy.store.atomic import atomic_path, refuse_existing
+from linumpy.store.atomic import atomic_path, refuse_any
 from linumpy.store.manifest import check_all, write_manifest
 from linumpy.store.untrusted_zarr import check_links
 
@@ -77,9 +77,7 @@ def correct_bias_field(
     OutputExistsError
         When an output exists and `overwrite` is false.
     """
-    for path in (output, field_path):
-        if path is not None:
-            refuse_existing(path, overwrite)
+    refuse_any(overwrite, output, field_path)
     image = open_image(image_path)
     resolutions = level_resolutions(image)
     labels, weights = sections(image, stack_model, n_sections)

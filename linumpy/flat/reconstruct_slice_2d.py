@@ -27,7 +27,7 @@ from linumpy.slices.raw_source import (
 from linumpy.slices.register_stage import RegisterTiles
 from linumpy.slices.tile_stages import FixIllumination3d
 from linumpy.stage_params.flat import FlatParams
-from linumpy.store.atomic import refuse_existing, together
+from linumpy.store.atomic import refuse_any, together
 
 
 @together()
@@ -114,9 +114,7 @@ def reconstruct_2d_to_files(
     from linumpy.io.omezarr import open_image
     from linumpy.io.previews import aip_png, slice_preview
 
-    for path in (output, aip, preview):
-        if path is not None:
-            refuse_existing(path, overwrite)
+    refuse_any(overwrite, output, aip, preview)
     params = FlatParams.from_values(values)
     flat_field = None
     if params.illumination.enabled:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from linumpy.io.models import model_place, save_model
 from linumpy.io.previews import figure_png
-from linumpy.store.atomic import atomic_path, refuse_existing
+from linumpy.store.atomic import atomic_path, refuse_any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,9 +23,7 @@ def write_diagnostic(args: argparse.Namespace, model: Any, draw: Callable[[Any],
     OutputExistsError
         When an output exists and ``args.overwrite`` is false; nothing is written.
     """
-    for path in (args.output, args.picture):
-        if path is not None:
-            refuse_existing(path, args.overwrite)
+    refuse_any(args.overwrite, args.output, args.picture)
     save_model(*model_place(args.output), model)
     if args.picture is not None:
         write_figure(args.picture, draw(model), args.overwrite)

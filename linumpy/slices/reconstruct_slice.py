@@ -41,7 +41,7 @@ from linumpy.slices.register_stage import RegisterTiles
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile_stages import LEARNED, ResampleMosaicGrid
 from linumpy.stage_params.slices import SliceParams
-from linumpy.store.atomic import refuse_existing, together
+from linumpy.store.atomic import refuse_any, together
 from linumpy.tiles.positions import TileRegistration
 
 
@@ -181,9 +181,7 @@ def reconstruct_to_files(
     """Reconstruct one slice from files to files, images included; see `reconstruct_slice`."""
     from linumpy.io.previews import aip_png, slice_preview
 
-    for path in (output, aip, preview):
-        if path is not None:
-            refuse_existing(path, overwrite)
+    refuse_any(overwrite, output, aip, preview)
     params = SliceParams.from_values(values)
     if not isinstance(models, AcquisitionModels):
         models = AcquisitionModels.load(models, params)

@@ -46,6 +46,13 @@ def refuse_existing(path: Path | str, overwrite: bool) -> Path:
     return path
 
 
+def refuse_any(overwrite: bool, *paths: Path | str | None) -> None:
+    """Raise `OutputExistsError` when one of the outputs that are not None may not be written."""
+    for path in paths:
+        if path is not None:
+            refuse_existing(path, overwrite)
+
+
 @contextmanager
 def atomic_path(
     path: Path | str, *, overwrite: bool = False, directory: bool = False
