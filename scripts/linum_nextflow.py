@@ -4,6 +4,7 @@
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
 
     from linumpy.launch.arguments import asks_for_help, our_schema, refuse_one_dash
-    from linumpy.launch.folder import check_launch_folder
+    from linumpy.launch.folder import check_launch_folder, remove_unused
     from linumpy.launch.parameters import defaults, help_text, read_schema
     from linumpy.launch.run_progress import RunProgress
-    from linumpy.launch.sessions import resolve_resume
+    from linumpy.launch.sessions import output_of, resolve_resume
     from linumpy.launcher.nextflow import launch_command, run_nextflow
 
     folder = Path.cwd()
@@ -59,7 +60,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_launch_folder(folder, arguments, os.environ)
     command, environment = launch_command(arguments, os.environ)
     sys.stdout.flush()
-    sys.exit(run_nextflow(command, environment, typed, RunProgress))
+    output = folder / output_of(arguments, folder)
+    existed, began_s = output.exists(), time.time()
+    status = run_nextflow(command, environment, typed, RunProgress)
+    if schema is not None and status:
+        remove_unused(output, existed, began_s)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

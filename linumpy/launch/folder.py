@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from linumpy.core.errors import InputError
@@ -44,3 +45,33 @@ def check_launch_folder(
         f"{place}: cannot be written to ({reason}), and Nextflow keeps its cache there; launch in "
         "a folder of yours, and name --input and --output by their full paths"
     )
+
+
+def remove_unused(output: Path, existed: bool, began_s: float) -> None:
+    """Remove what Nextflow left in an output folder for a launch that was rejected.
+
+    That is a trace without a task, and the folders that hold nothing else.
+
+    Parameters
+    ----------
+    existed
+        Whether the output folder was there before the launch; then it stays.
+    began_s
+        When the launch began. One that was accepted has left a record since, and keeps its trace.
+    """
+    info = output / "pipeline_info"
+    with contextlib.suppress(OSError):
+        if info.is_symlink() or any(_since(info.glob("run_*.json"), began_s)):
+            return
+        for trace in _since(info.glob("trace_*.tsv"), began_s):
+            if len(trace.read_text(encoding="utf-8", errors="replace").splitlines()) < 2:
+                trace.unlink()
+        # `rmdir` removes nothing that holds a file.
+        info.rmdir()
+        if not existed:
+            output.rmdir()
+
+
+def _since(paths: Iterable[Path], began_s: float) -> list[Path]:
+    # File systems keep times more coarsely than clocks do.
+    return [path for path in paths if path.lstat().st_mtime >= began_s - 1]

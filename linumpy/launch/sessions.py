@@ -58,7 +58,7 @@ def resolve_resume(
     ran = [each for each in past if _ran_tasks(cache, each)]
     if not ran:
         return Resumed(list(arguments), [])
-    mine = _runs_into(folder / _output(arguments, folder))
+    mine = _runs_into(folder / output_of(arguments, folder))
     found = ([each for each in ran if each.run_name in mine] or ran)[-1]
     notes = []
     if found.session != past[-1].session:
@@ -104,7 +104,7 @@ def _ran_tasks(cache: Path, past: Past) -> bool:
         return False
 
 
-def _output(arguments: Sequence[str], folder: Path) -> str:
+def output_of(arguments: Sequence[str], folder: Path) -> str:
     """Return the output folder that the command line or its file of parameters gives."""
     given = value_of(arguments, "--output")
     file = value_of(arguments, "-params-file")

@@ -81,8 +81,8 @@ def test_all_mistakes_of_one_launch_are_read_last(
     for start in expected:
         assert sum(line.startswith(start) for line in lines) == 1, (start, lines)
     assert len(lines) == len(expected)
-    # Nextflow itself opens its trace before it asks.
-    assert [path.name for path in (raw / "results").iterdir()] == ["pipeline_info"]
+    # Nextflow itself makes a folder for its trace before it asks.
+    assert not (raw / "results").exists()
 
 
 def test_subjects_and_units_of_nothing_are_read_last(launcher: Launcher, tmp_path: Path) -> None:
