@@ -79,8 +79,13 @@ def script_line(name: str, *arguments: str) -> list[str]:
     return [sys.executable, str(script), *arguments]
 
 
-def prepare(folder: Path) -> None:
-    """Simulate, and run everything on the CPU."""
+def is_wanted(name: str, only: Sequence[str]) -> bool:
+    """Whether a command is of one of the scripts; any is where none is named."""
+    return not only or name.split(maxsplit=1)[0] in only
+
+
+def prepare(folder: Path, only: Sequence[str]) -> None:
+    """Simulate, and run scripts on the CPU."""
     script = ROOT / "scripts" / "linum_phantom.py"
     simulated = folder / "acquisition"
     sizes = [part for key, value in SMALL.items() for part in (f"--{key}", str(value))]
@@ -92,7 +97,8 @@ def prepare(folder: Path) -> None:
     ):
         tables = [str(simulated / "raw"), str(folder / table)]
         subprocess.run(script_line(name, *tables), check=True, stdout=subprocess.DEVNULL)
-    for name, arguments in commands(folder).items():
+    wanted = {name: words for name, words in commands(folder).items() if is_wanted(name, only)}
+    for name, arguments in wanted.items():
         if name == "aip aip":
             shutil.copytree(folder / "grids/mosaic_grid_3d_z01.ome.zarr", Place(folder, 4).grid)
         begun = time.monotonic()
@@ -154,19 +160,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("what", choices=("prepare", "measure"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--workers", type=int, default=1, help="processes at a time")
-    parser.add_argument("--only", default="", help="scripts to measure, separated by commas")
+    parser.add_argument("--only", default="", help="scripts, separated by commas")
     parser.add_argument("--record", action="store_true", help="add to the list of CuPy's kernels")
     parser.add_argument("--output", type=Path, help="JSON file of the figures")
     arguments = parser.parse_args(argv)
     folder = arguments.folder.resolve()
+    only = [part for part in arguments.only.split(",") if part]
     if arguments.what == "prepare":
         folder.mkdir(parents=True)
-        prepare(folder)
+        prepare(folder, only)
         return 0
-    only = [part for part in arguments.only.split(",") if part]
     # Of slices that are all alike, one is measured.
     names = [name for name in commands(folder) if " z" not in name or name.endswith("z01")]
-    names = [name for name in names if not only or name.split(maxsplit=1)[0] in only]
+    names = [name for name in names if is_wanted(name, only)]
     with ThreadPoolExecutor(arguments.workers) as pool:
         rows = list(pool.map(lambda name: measure_one(name, folder), names))
     kernels = {
