@@ -62,7 +62,7 @@ def chain(tiny, tiny_grids, tmp_path_factory):
         call(stage.name, before, f[stage.name], *models)
         before = f[stage.name]
     f["corrected"] = before
-    call("register_tiles", f["corrected"], f["positions"])
+    call("register_tiles", f["corrected"], f["positions"], *models)
     call("stitch_3d_refined", f["corrected"], f["stitched"], "--positions", f["positions"])
     call("crop_3d_mosaic_below_interface", f["stitched"], f["cropped"], "--output_model", f["cut"])
     first = f["slices"] / "slice_z01.ome.zarr"
@@ -244,7 +244,9 @@ def outputs(chain, grids):
         ),
         "aip": ((chain["corrected"],), (), None),
         "aip_png": ((chain["corrected"],), (), None),
-        "register_tiles": ((chain["corrected"],), (), chain["positions"]),
+        "register_tiles": (
+            (chain["corrected"],), ("--models", chain["models"]), chain["positions"],
+        ),
         "stitch_3d_refined": (
             (chain["corrected"],), ("--positions", chain["positions"]), chain["stitched"],
         ),
