@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from linumpy.core.compiled_kernels import COMPILERS, FOLDER, Origin, kernel_key
+from linumpy.core.compiled_kernels import COMPILERS, FOLDER, Origin, bundle_path, kernel_key
 
 ARCHITECTURES = (75, 80, 90, 100, 120)
 """First ones of each major compute capability: their code runs on all later ones of it."""
@@ -51,6 +51,30 @@ def write_list(kernels: Iterable[Kernel], path: Path = LIST) -> None:
     """Write a list of CuPy's kernels, sorted, each once."""
     rows = [[source, list(options)] for source, options in sorted(set(kernels))]
     path.write_bytes(lzma.compress(json.dumps(rows, indent=0).encode(), preset=9))
+
+
+def all_kernels() -> list[Kernel]:
+    """Return what a bundle holds."""
+    return [*own_kernels(), *cupy_kernels()]
+
+
+def digest_of(kernels: Iterable[Kernel]) -> str:
+    """Return a digest of sources and options."""
+    return kernel_key("".join(sorted(kernel_key(*kernel) for kernel in kernels)), ())
+
+
+def missing_bundles(capabilities: Iterable[str], folder: Path = FOLDER) -> list[str]:
+    """Return the compute capabilities without a bundle of today's sources."""
+    digest = digest_of(all_kernels()).encode()
+
+    def is_missing(capability: str) -> bool:
+        path = bundle_path(capability, folder)
+        try:
+            return path is None or zipfile.ZipFile(path).comment.split(b" ")[-1] != digest
+        except (OSError, zipfile.BadZipFile):
+            return True
+
+    return sorted({capability for capability in capabilities if is_missing(capability)})
 
 
 class _Compiled(Exception):
@@ -105,7 +129,7 @@ def write_bundles(
                 for key, code in sorted(dict(pool.map(_compile_one, work)).items()):
                     # Without a date, the same kernels make the same file.
                     bundle.writestr(zipfile.ZipInfo(key), code, zipfile.ZIP_DEFLATED)
-                bundle.comment = Origin.here().as_comment()
+                bundle.comment = Origin.here().as_comment(digest_of(kernels))
             aside.replace(target)
             print(f"{target}: {len(kernels)} kernels, {target.stat().st_size} bytes", flush=True)
 
@@ -140,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A missing library is an ImportError here, a RuntimeError or an OSError there.
         print(f"kernels are compiled at first use: no compiler here ({error})", file=sys.stderr)
         return 0
-    write_bundles([*own_kernels(), *cupy_kernels()], architectures, args.output, args.jobs)
+    write_bundles(all_kernels(), architectures, args.output, args.jobs)
     return 0
 
 

@@ -66,13 +66,13 @@ class Origin:
 
         return cls(int(compiler.nvrtc.getVersion()[0]), str(core.CUPY_CACHE_KEY))
 
-    def as_comment(self) -> bytes:
-        """Return what a bundle carries as its comment."""
-        return f"{self.cuda} {self.headers}".encode()
+    def as_comment(self, digest: str) -> bytes:
+        """Return what a bundle of the sources of that digest carries as its comment."""
+        return f"{self.cuda} {self.headers} {digest}".encode()
 
     def takes(self, comment: bytes, source: str) -> bool:
         """Whether code of a bundle with that comment can be used for a source here."""
-        cuda, _, headers = comment.decode(errors="replace").partition(" ")
+        cuda, headers, *_ = [*comment.decode(errors="replace").split(" "), ""]
         same = headers == self.headers or "#include <cupy/" not in source
         return same and cuda.isdecimal() and int(cuda) <= self.cuda
 

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from linumpy.core.errors import InputError
 from linumpy.launch.discover import checked_file, checked_path, manual_transforms
 from linumpy.launch.keep import Keeper
+from linumpy.launch.kernels import compile_missing
 from linumpy.launch.names import is_address, local_path
 from linumpy.launch.parameters import help_text, problems, read_schema
 from linumpy.launch.places import runs_here
@@ -83,12 +84,15 @@ def _planned(found: Answer, asked: dict[str, Any]) -> Answer:
     if is_preview:
         return {**found, "text": done.stderr + done.stdout}
     lacking = [] if asked.get("resume") else plan["disk_problems"]
-    if asked["params"]["gpu_count"] != 0 and runs_here(asked.get("configs") or ()):
+    here = asked["params"]["gpu_count"] != 0 and runs_here(asked.get("configs") or ())
+    if here:
         lacking = [*lacking, *plan["memory_problems"]]
     if lacking and asked["params"]["skip_preflight"]:
         found["warnings"] = [*found["warnings"], *lacking]
     elif lacking:
         raise ProblemsError([Problem(text) for text in lacking])
+    if here and asked["params"]["use_gpu"]:
+        found["warnings"] = [*found["warnings"], *compile_missing()]
     note_plan(plan, asked["params"]["output"])
     return {**found, "needs": None}
 

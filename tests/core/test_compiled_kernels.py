@@ -7,7 +7,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from linumpy.core import compile_kernels, compiled_kernels
-from linumpy.core.compile_kernels import cupy_kernels, main, own_kernels, write_list
+from linumpy.core.compile_kernels import (
+    cupy_kernels,
+    digest_of,
+    main,
+    missing_bundles,
+    own_kernels,
+    write_list,
+)
 from linumpy.core.compiled_kernels import (
     COMPILERS,
     Origin,
@@ -19,7 +26,7 @@ from linumpy.core.compiled_kernels import (
 
 OWN = 'extern "C" __global__ void own() {}'
 CUPY = f"#include <cupy/carray.cuh>\n{OWN}"
-HERE = Origin(12, "these headers")
+HERE = Origin(12, "these-headers")
 OPTIONS = ("-I/somewhere", "--std=c++17", "-ftz=true")
 
 
@@ -29,7 +36,7 @@ def bundle(tmp_path):
     with zipfile.ZipFile(tmp_path / "sm_90.zip", "w") as file:
         file.writestr(kernel_key(OWN, OPTIONS), b"own code")
         file.writestr(kernel_key(CUPY, OPTIONS), b"cupy code")
-        file.comment = HERE.as_comment()
+        file.comment = HERE.as_comment("digest")
     compiled_kernels._open_bundle.cache_clear()
     use_compiled.cache_clear()
     return tmp_path
@@ -71,8 +78,8 @@ def test_newest_code_that_runs_is_taken(tmp_path):
 def test_kernels_of_another_origin_are_not_taken(bundle):
     others, newer, older = (
         Origin(12, "others"),
-        Origin(13, "these headers"),
-        Origin(11, "these headers"),
+        Origin(13, "these-headers"),
+        Origin(11, "these-headers"),
     )
     assert find_compiled(CUPY, OPTIONS, "90", HERE, bundle) == b"cupy code"
     assert find_compiled(CUPY, OPTIONS, "90", newer, bundle) == b"cupy code"
@@ -102,7 +109,7 @@ def compiler(request, monkeypatch):
     made.compile = lambda *args, **named: getattr(made, request.param)(*args, **named)
     modules = {name: ModuleType(name) for name in ("cupy", "cupy.cuda", "cupy._core")}
     modules["cupy.cuda"].compiler = made
-    modules["cupy._core"].core = SimpleNamespace(CUPY_CACHE_KEY="these headers")
+    modules["cupy._core"].core = SimpleNamespace(CUPY_CACHE_KEY="these-headers")
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     return made
@@ -154,6 +161,16 @@ def test_list_of_kernels_is_sources_without_places(tmp_path):
 def test_own_kernels_are_those_of_all_rooms():
     starts = {source.split("\n", 1)[0] for source, _ in own_kernels()}
     assert len(starts) == len(own_kernels()) == 4
+
+
+def test_bundle_of_other_sources_is_missing(tmp_path):
+    kernels = compile_kernels.all_kernels()
+    for number, listed in ((80, kernels), (90, kernels[1:])):
+        with zipfile.ZipFile(tmp_path / f"sm_{number}.zip", "w") as file:
+            file.comment = HERE.as_comment(digest_of(listed))
+    assert missing_bundles(["120", "90", "89", "80", "90"], tmp_path) == ["120", "90"]
+    (tmp_path / "sm_80.zip").write_bytes(b"no zip")
+    assert missing_bundles(["80"], tmp_path) == ["80"]
 
 
 def test_build_goes_on_without_a_compiler(tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from linumpy.core.leases.nvml import Gpu, by_uuid, list_gpus, visible_gpus
+from linumpy.core.leases.nvml import Gpu, by_uuid, compute_capabilities, list_gpus, visible_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 SAME = [Gpu(f"GPU-{n}{n}{n}{n}-5", "H", 10) for n in range(4)]
@@ -112,6 +112,10 @@ class Library:
         text.value = b"H"
         return 0
 
+    def nvmlDeviceGetCudaComputeCapability(self, handle, major, minor):
+        major._obj.value, minor._obj.value = (8, 9) if handle.value == 102 else (9, 0)
+        return 0
+
     def nvmlDeviceGetMemoryInfo(self, handle, memory):
         memory._obj.total, memory._obj.free = 80, handle.value
         return 3 if handle.value == 201 else 0
@@ -124,6 +128,12 @@ def test_gpus_are_listed_with_their_memory_and_parts():
         Gpu("MIG-first", "H", 80, 200),
         Gpu("MIG-second", "H", 80, 201),
     ]
+    assert library.open == 0
+
+
+def test_compute_capabilities_are_those_of_cards():
+    library = Library()
+    assert compute_capabilities(library) == ["90", "89"]
     assert library.open == 0
 
 

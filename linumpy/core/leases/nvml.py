@@ -87,6 +87,29 @@ class _Nvml:
         return [part for part in found if part is not None]
 
 
+def compute_capabilities(library: Any = None) -> list[str]:
+    """Return those of the GPUs of this machine, as ``90`` for 9.0; `library` as in `list_gpus`."""
+    if library is None:
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return []
+    nvml = _Nvml(library)
+    if not nvml.call("nvmlInit_v2"):
+        return []
+    try:
+        found = []
+        for number in range(nvml.count("nvmlDeviceGetCount_v2")):
+            handle = nvml.handle("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(number))
+            major, minor = ctypes.c_int(), ctypes.c_int()
+            parts = ctypes.byref(major), ctypes.byref(minor)
+            if handle and nvml.call("nvmlDeviceGetCudaComputeCapability", handle, *parts):
+                found.append(f"{major.value}{minor.value}")
+        return found
+    finally:
+        nvml.call("nvmlShutdown")
+
+
 def list_gpus(library: Any = None) -> list[Gpu]:
     """Return the GPUs that this process may use, in the order of the bus.
 

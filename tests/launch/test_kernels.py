@@ -1,0 +1,52 @@
+"""Kernels are compiled at a machine's first launch on a GPU, and at no other."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from linumpy.launch import kernels
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine with two GPUs and CuPy, whose compiler is only asked; what it was asked."""
+    asked = []
+
+    def run(line, **options):
+        asked.append(line)
+        return subprocess.CompletedProcess(line, 0, "", "")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(kernels, "FOLDER", tmp_path / "compiled")
+    monkeypatch.setattr(kernels, "compute_capabilities", lambda: ["90", "89"])
+    monkeypatch.setattr(kernels, "missing_bundles", lambda found: sorted(found))
+    monkeypatch.setattr(subprocess, "run", run)
+    return asked
+
+
+def test_missing_bundles_are_compiled_once(machine, monkeypatch):
+    assert kernels.compile_missing() == []
+    assert machine == [[sys.executable, "-m", "linumpy.core.compile_kernels", "--arch", "89,90"]]
+    monkeypatch.setattr(kernels, "missing_bundles", lambda found: [])
+    assert kernels.compile_missing() == [] and len(machine) == 1
+
+
+def test_no_cupy_and_no_right_to_write_are_let_be(machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels, "FOLDER", tmp_path / "no folder" / "compiled")
+    assert kernels.compile_missing() == []
+    monkeypatch.setattr(kernels, "FOLDER", tmp_path / "compiled")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert kernels.compile_missing() == [] and machine == []
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "cause"),
+    [(0, "kernels are ...: no compiler here", "no compiler here"), (1, "", "status 1")],
+)
+def test_failure_is_a_warning_with_its_cause(machine, monkeypatch, status, said, cause):
+    result = subprocess.CompletedProcess([], status, "", said)
+    monkeypatch.setattr(subprocess, "run", lambda line, **options: result)
+    (warning,) = kernels.compile_missing()
+    assert "compiled by the tasks" in warning and cause in warning
