@@ -287,12 +287,22 @@ def results_of(
         return
     # Spawned: a process that has used a GPU must not be forked.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    number = context.Value("i", 0)
+    with ProcessPoolExecutor(jobs, context, _take_core, (number,)) as pool:
         pending: set[Future[dict[str, Any]]] = {pool.submit(make, t) for t in tasks}
         while pending:
             finished, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in finished:
                 yield future.result()
+
+
+def _take_core(number: Any) -> None:
+    """Let a process work on a core of its own: threads of several would wait for each other."""
+    with number.get_lock():
+        mine = number.value
+        number.value += 1
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[mine % len(cores)]})
 
 
 def run_whole(args: argparse.Namespace) -> None:

@@ -3,8 +3,8 @@
 
     python benchmarks/verdict_time.py FOLDER [--preset small] [--gib 4] [--use_gpu]
 
-Simulates two slices below FOLDER, where they are not there yet, and judges both. With ``--gib`` the
-preset has so many more tiles that a slice of raw data has that size.
+Simulates a slice below FOLDER, where it is not there yet, and judges it and a copy of it, as after
+a cut that did not happen. With ``--gib`` the preset has as many tiles as a slice of that size.
 """
 
 from __future__ import annotations
@@ -43,22 +43,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.phantom.params import preset
     from linumpy.phantom.simulate import simulate
 
-    params = preset(args.preset, n_slices=2)
+    params = preset(args.preset, n_slices=1)
     if args.tile_px:
         params = replace(params, nx=args.tile_px, ny=args.tile_px)
     if args.gib:
-        tile = params.raw_bytes / params.n_slices / (params.tiles_x * params.tiles_y)
+        tile = params.raw_bytes / (params.tiles_x * params.tiles_y)
         side = math.ceil(math.sqrt(args.gib * 2**30 / tile))
         params = replace(params, tiles_x=side, tiles_y=side)
     raw = args.folder / "raw"
     if not raw.exists():
         simulate(args.folder, params, 5)
+        for path in (raw / "slice_z00").rglob("*"):
+            name = str(path.relative_to(raw)).replace("_z00", "_z01")
+            if path.is_file():
+                (raw / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, raw / name)
     results = args.folder / "results"
     shutil.rmtree(results, ignore_errors=True)
     judge = Judge(raw, results, GridOptions(), resolve(args.use_gpu))
     brain = LiveBrain(results, judge.volume_of)
     lines: list[dict[str, object]] = []
-    size = round(params.raw_bytes / params.n_slices / 2**30, 3)
+    size = round(params.raw_bytes / 2**30, 3)
     print(
         f"{size} GiB, {params.tiles_x * params.tiles_y} tiles a slice, "
         f"{len(os.sched_getaffinity(0))} cores, {'GPU' if args.use_gpu else 'no GPU'}"

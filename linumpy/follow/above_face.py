@@ -86,13 +86,14 @@ def foreign_bodies(
         with np.errstate(all="ignore"):
             ratio = np.where(above[key], power / water[:, None, None], 0.0)
         ratio = np.nan_to_num(ratio, nan=0.0, posinf=0.0)
-        if (ratio.max(axis=0) > SIGNAL_OVER_WATER).sum() < _LEAST_BLOCKS:
+        is_mirror = float(power.max()) > MIRROR**2 * tissue
+        if not is_mirror and (ratio.max(axis=0) > SIGNAL_OVER_WATER).sum() < _LEAST_BLOCKS:
             continue
-        plane, i, j = np.unravel_index(int(ratio.argmax()), ratio.shape)
+        place = (power if is_mirror else ratio).argmax()
+        plane, i, j = np.unravel_index(int(place), power.shape)
         height = float(faces[key][i, j] - (plane + 0.5) * axial_um)
-        # Its skirts may be all that lies above the margin.
-        peak = float(power[: int(faces[key][i, j] / axial_um) + 1, i, j].max())
-        found[key] = Foreign(height, float(np.sqrt(ratio.max())), peak > MIRROR**2 * tissue)
+        brightest = float(power[plane, i, j] / np.nanmedian(water))
+        found[key] = Foreign(height, float(np.sqrt(brightest)), is_mirror)
     return found
 
 

@@ -184,7 +184,7 @@ class Judge:
         shift = common_focus_shift(alive, models.axial, axial_um)
         figures["focus_shift"] = None if shift is None else round(shift, 2)
         reasons += common_focus_reasons(shift)
-        focus = {key: each.focus for key, each in light.items() if each.focus is not None}
+        focus = {key: each.focus for key, each in light.items()}
         reasons += focus_reasons(focus, names)
         foreign = foreign_bodies(powers, corners, block_um, cut, axial_um)
         reasons += foreign_reasons(foreign, names)

@@ -17,7 +17,7 @@ from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.slices.tile import Key
 
 _SIDES = ((1, 0), (0, 1))
-_LEAST_PLANES = 8
+LEAST_PLANES = 8
 _LEAST_BLOCKS = 8
 _SIGNAL_OVER_NOISE = 1.0
 """Power over that of the noise from which blocks, and the planes of all of them, count."""
@@ -32,13 +32,12 @@ class TileLight:
     Attributes
     ----------
     focus
-        How far its focus lies below that of its neighbours, Rayleigh lengths; None without a
-        learned response.
+        How far its focus lies below that of its neighbours, Rayleigh lengths.
     gain
         Amplitude over that of its neighbours.
     """
 
-    focus: float | None
+    focus: float
     gain: float
 
 
@@ -89,18 +88,18 @@ def tile_light(
             own.setdefault(key, []).append(ratio - usual)
             own.setdefault(other, []).append(usual - ratio)
     model = None
-    if axial.focus_um is not None and axial.rayleigh_um is not None and own:
+    if axial.medium == "agarose" and axial.focus_um is not None and own:
         model = shifted_responses(len(next(iter(powers.values()))), axial, axial_um)
     found = {}
     for key, several in own.items():
-        known = [ratio for ratio in several if np.isfinite(ratio).sum() >= _LEAST_PLANES]
+        known = [ratio for ratio in several if np.isfinite(ratio).sum() >= LEAST_PLANES]
         if known:
-            shifts = [0.0 if model is None else best_shift(model, ratio) or 0.0 for ratio in known]
-            gains = [_gain(model, ratio, s) for ratio, s in zip(known, shifts, strict=True)]
+            shifts = [shift_by_range(r) if model is None else best_shift(model, r) for r in known]
+            gains = [_gain(model, r, s) for r, s in zip(known, shifts, strict=True)]
             # A tile beside one out of focus or dark has other neighbours: the lower middle one.
             middle = (len(known) - 1) // 2
             found[key] = TileLight(
-                None if model is None else sorted(shifts, key=abs)[middle],
+                sorted(shifts, key=abs)[middle],
                 float(np.exp(sorted(gains, key=abs)[middle] / 2)),
             )
     return found
@@ -165,11 +164,21 @@ def _log_response(depth: np.ndarray, focus: float, rayleigh: float) -> np.ndarra
     return -np.log1p(np.square((depth - focus) / rayleigh))
 
 
-def best_shift(model: np.ndarray, ratio: np.ndarray) -> float | None:
+def shift_by_range(ratio: np.ndarray) -> float:
+    """Return by how many factors of two a log ratio changes along depth, negative upwards.
+
+    A shift by a Rayleigh length halves the power at the focus. It serves where the response was not
+    learned from agarose: where the focus lies, and how long a Rayleigh length is, is not known.
+    """
+    known = ratio[np.isfinite(ratio)]
+    smooth = np.convolve(known, np.full(LEAST_PLANES, 1 / LEAST_PLANES), "valid")
+    change = float(np.ptp(smooth)) / np.log(2)
+    return change if smooth.argmax() > smooth.argmin() else -change
+
+
+def best_shift(model: np.ndarray, ratio: np.ndarray) -> float:
     """Return the shift whose response explains a log ratio best, up to a gain."""
     known = np.isfinite(ratio)
-    if known.sum() < _LEAST_PLANES:
-        return None
     ours = ratio[known] - ratio[known].mean()
     theirs = model[:, known] - model[:, known].mean(axis=1, keepdims=True)
     left = np.square(theirs - ours).sum(axis=1)

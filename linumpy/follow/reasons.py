@@ -170,8 +170,9 @@ def wedge_reasons(
         return []
     change = np.subtract(figures["tilt_um"], np.median([f["tilt_um"] for f in known], axis=0))
     fall = float(np.hypot(*change))
-    errors = [f.get("tilt_error_um") or 0.0 for f in known]
-    error = float(np.hypot(figures["tilt_error_um"], np.median(errors) / np.sqrt(len(known))))
+    # Faces of an acquisition are alike: together they say better how uneven they are.
+    errors = [f["tilt_error_um"] for f in (*known, figures) if f.get("tilt_error_um") is not None]
+    error = float(np.sqrt(np.mean(np.square(errors or [0])) * (1 + 1 / len(known))))
     figures["wedge_um"] = round(fall, 1)
     limits = LIMITS["uneven_cut"]
     # At the rim the cut is off by half the fall.

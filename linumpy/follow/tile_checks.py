@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import to_host
-from linumpy.follow.overlaps import best_shift, block_power, shifted_responses
+from linumpy.follow.overlaps import LEAST_PLANES, best_shift, block_power, shifted_responses
 from linumpy.intensity.compensate_psf import AxialResponse, cell_means
 from linumpy.intensity.compensate_psf_profile import NoProfileError, measure_profile
 from linumpy.mosaic.raw_tiles import RawTiles
@@ -92,4 +92,6 @@ def common_focus_shift(
     seen = slice(found.start, found.stop)
     ratio[seen] = found.log_power - before[seen]
     ratio[~np.isfinite(ratio)] = np.nan
+    if np.isfinite(ratio).sum() < LEAST_PLANES:
+        return None
     return best_shift(shifted_responses(found.n_planes, axial, axial_um), ratio)

@@ -106,12 +106,17 @@ def test_gain_of_one_tile_is_found_without_the_noise_and_no_other(gain):
         assert [each.gain for each in found.values()] == pytest.approx([1.0] * 8, rel=0.05)
 
 
-def test_without_a_learned_response_no_focus_is_reported():
+@pytest.mark.parametrize(("shift", "least"), [(-2.0, 0.7), (1.2, 1.0)])
+@pytest.mark.parametrize("axial", [Axial(focus_um=None), Axial(medium="tissue", rayleigh_um=90.0)])
+def test_without_a_response_of_agarose_a_factor_of_two_tells(axial, shift, least):
     rng = np.random.default_rng(1)
-    image = tissue(rng, 2)
-    tiles = {(0, y): tile(rng, (0, y), image, 1.5 * y, 1.0) for y in range(2)}
-    assert {each.focus for each in light(tiles, Axial(focus_um=None)).values()} == {None}
-    assert light({(0, 0): tiles[0, 0]}, Axial()) == {}
+    image = tissue(rng, 3)
+    places = [(x, y) for x in range(3) for y in range(3)]
+    tiles = {p: tile(rng, p, image, shift if p == (1, 1) else 0.0, 1.0) for p in places}
+    found = light(tiles, axial)
+    assert found.pop((1, 1)).focus / np.sign(shift) > least
+    assert max(abs(each.focus) for each in found.values()) < 0.5
+    assert light({(0, 0): tiles[0, 0]}, axial) == {}
 
 
 def test_focal_surface_is_taken_out_of_the_depths():
