@@ -44,7 +44,7 @@ workflow {
         made = reconstruct_3d(
             source.subject,
             prepare.out.slices,
-            prepare.out.count,
+            prepare.out.ids,
             prepare.out.shifts,
             prepare.out.config,
             manual,
@@ -116,6 +116,7 @@ workflow prepare {
 
     emit:
     slices // [slice_id, grid, raw, digest]; the grid or the raw folder is []
+    ids = chosen.map { rows -> rows.collect { row -> row[0] } }
     count = chosen.map { rows -> rows.size() }
     shifts
     config
@@ -129,13 +130,14 @@ workflow reconstruct_3d {
     take:
     subject
     slices
-    count // of slices
+    ids // of slices
     shifts
     config
     manual // [folder of transforms, digest], or null
     schema
 
     main:
+    count = ids.map { all -> all.size() }
     learn(slices, count, schema)
     if (params.fused) {
         reconstructed = reconstruct_fused(slices, learn.out.models, schema)
@@ -143,7 +145,7 @@ workflow reconstruct_3d {
     else {
         reconstructed = reconstruct_chained(slices, learn.out.models, schema)
     }
-    assemble(subject, reconstructed.slices, count, shifts, config, manual, schema)
+    assemble(subject, reconstructed.slices, ids, shifts, config, manual, schema)
     finish(subject, assemble.out.brain, assemble.out.stack_model, assemble.out.preview, schema)
     diagnose(
         subject,

@@ -145,18 +145,26 @@ PROCESSES = (
         "slices_2d/slice_2d_z01.ome.zarr",
     ),
     Process(
+        "measure_pairs",
+        lambda p: [p / "slices", p / "pairs", "--shifts", p / "shifts_xy.csv"],
+        "slices",
+        "pairs",
+    ),
+    Process(
         "assess_slice_quality",
         lambda p: [
             *(p / "slices", "--output", p / "quality.json", "--shifts", p / "shifts_xy.csv"),
             *("--slice_config_in", p / "slice_config.csv"),
-            *("--slice_config_out", p / "rated.csv"),
+            *("--slice_config_out", p / "rated.csv", "--pairs", p / "pairs"),
         ],
         "slices",
         "quality.json",
     ),
     Process(
         "register_slices",
-        lambda p: [p / "slices", p / "shifts_xy.csv", p / "registration.json"],
+        lambda p: [
+            *(p / "slices", p / "shifts_xy.csv", p / "registration.json", "--pairs", p / "pairs")
+        ],
         "slices",
         "registration.json",
     ),

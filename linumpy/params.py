@@ -92,7 +92,7 @@ def add_arguments(
     parser
         Gets a group of arguments.
     kinds
-        Parameter dataclasses.
+        Parameter dataclasses; what several of them share gets one flag.
     short
         One-letter flags by parameter name.
     """
@@ -102,9 +102,13 @@ def add_arguments(
         metavar="JSON",
         help="file with parameters under their pipeline names; - reads standard input",
     )
+    added: set[str] = set()
     for kind in kinds:
         for field in dataclasses.fields(kind):
             meta = field.metadata
+            if meta["name"] in added:
+                continue
+            added.add(meta["name"])
             if isinstance(field.default, bool):
                 options: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
             else:

@@ -1,6 +1,7 @@
 // How good each slice is, seen beside its neighbours; bad ones are left out from here on.
 //
-// Takes all slices as one folder and both tables. A slice that is left out already stays out.
+// Takes all slices as one folder, both tables, and what was measured of pairs. A slice that is left
+// out already stays out.
 
 include { gpu_flags } from './local/script'
 
@@ -13,6 +14,7 @@ process assess_slice_quality {
     path slices, stageAs: 'slices/*'
     path shifts, stageAs: 'in/shifts_xy.csv'
     path config, stageAs: 'in/slice_config.csv'
+    path pairs, stageAs: 'pairs/*'
     stdin
 
     output:
@@ -27,6 +29,7 @@ process assess_slice_quality {
         --shifts in/shifts_xy.csv \\
         --slice_config_in in/slice_config.csv \\
         --slice_config_out slice_config.csv \\
+        --pairs pairs \\
         --params - \\
         ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """

@@ -1,6 +1,6 @@
 // Where slices lie against each other, from the tissue that neighbours share.
 //
-// Takes all slices as one folder, and both tables; all pairs are solved together.
+// Takes all slices as one folder, both tables, and what was measured of pairs; all are solved together.
 
 include { gpu_flags } from './local/script'
 
@@ -13,6 +13,7 @@ process register_slices {
     path slices, stageAs: 'slices/*'
     path shifts, stageAs: 'shifts_xy.csv'
     path config, stageAs: 'slice_config.csv'
+    path pairs, stageAs: 'pairs/*'
     stdin
 
     output:
@@ -24,6 +25,7 @@ process register_slices {
     """
     linum_register_slices.py slices shifts_xy.csv models/register_slices.json \\
         --slice_config slice_config.csv \\
+        --pairs pairs \\
         --params - \\
         ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """

@@ -28,6 +28,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slice_config_out", type=Path, help="the same with scores and decisions, to write"
     )
+    parser.add_argument(
+        "--pairs", type=Path, help="folder of linum_measure_pairs.py; other pairs are compared here"
+    )
     add_arguments(parser, QualityParams)
     return parser
 
@@ -48,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         shifts=args.shifts,
         config_in=args.slice_config_in,
         config_out=args.slice_config_out,
+        pairs=args.pairs,
         overwrite=args.overwrite,
         device=resolve(args.use_gpu, args.gpu_memory),
     )

@@ -26,6 +26,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slice_config", type=Path, help="slice_config.csv; slices with use=false stay out"
     )
+    parser.add_argument(
+        "--pairs", type=Path, help="folder of linum_measure_pairs.py; other pairs are measured here"
+    )
     add_arguments(parser, RegisterParams)
     return parser
 
@@ -45,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.output,
         read_params(args),
         config=args.slice_config,
+        pairs=args.pairs,
         device=resolve(args.use_gpu, args.gpu_memory),
     )
 

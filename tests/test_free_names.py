@@ -69,6 +69,7 @@ COMMANDS = {
         *("--registration", REGISTRATION, "--manifest_entry", "out.csv"),
     ),
     "learn_models": ("--output", "out", "--no-compensate_psf_enabled", "--", "{grid}"),
+    "measure_pairs": (SLICES, "out"),
     "normalize_intensities_per_slice": ("--", "{volume}", "out.zarr"),
     "reconstruct_slice": (*MODELS, "--", "{grid}", "out.zarr"),
     "reconstruct_slice_2d": (*MODELS, "--", "{grid}", "out.zarr"),

@@ -1,9 +1,10 @@
 // From slices to one brain.
 
 include { stage_params } from '../modules/local/schema'
-include { is_used; single_gaps } from '../modules/local/input'
-include { both; in_order; once; placed; whole } from '../modules/local/channels'
+include { is_used; rows_up_to; single_gaps } from '../modules/local/input'
+include { both; groups_with_next; in_groups; in_order; once; placed; whole } from '../modules/local/channels'
 
+include { measure_pairs } from '../modules/measure_pairs'
 include { assess_slice_quality } from '../modules/assess_slice_quality'
 include { register_slices } from '../modules/register_slices'
 include { refine_manual_transforms } from '../modules/refine_manual_transforms'
@@ -19,27 +20,36 @@ workflow assemble {
     take:
     subject
     slices
-    count // of slices
+    ids // of slices
     shifts
     config
     manual // [folder of transforms, digest], or null
     schema
 
     main:
-    all_slices = whole(slices, count)
+    all_slices = whole(slices, ids.map { all -> all.size() })
     volumes = in_order(all_slices)
     files = channel.empty()
     times = channel.empty()
     manifests = channel.value([])
 
+    measured = in_groups(slices, ids).combine(shifts).multiMap { own, some, last, table ->
+        slices: [own, some]
+        given: stage_params('measure_pairs', params, schema, [shifts_rows: rows_up_to(table, last)])
+    }
+    measure_pairs(measured.slices, measured.given)
+    pairs = whole(measure_pairs.out.pairs, ids.map { all -> groups_with_next(all).size() })
+        .map { groups -> groups.flatten().sort { path -> path.name } }
+    times = times.mix(measure_pairs.out.time)
+
     if (params.assess_quality_enabled) {
-        assess_slice_quality(volumes, shifts, config, stage_params('assess_slice_quality', params, schema))
+        assess_slice_quality(volumes, shifts, config, pairs, stage_params('assess_slice_quality', params, schema))
         config = assess_slice_quality.out.config
         files = files.mix(assess_slice_quality.out.models)
         times = times.mix(assess_slice_quality.out.time)
     }
 
-    register_slices(volumes, shifts, config, stage_params('register_slices', params, schema))
+    register_slices(volumes, shifts, config, pairs, stage_params('register_slices', params, schema))
     registration = register_slices.out.registration
     metrics = register_slices.out.metrics
     times = times.mix(register_slices.out.time)

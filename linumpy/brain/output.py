@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Canvas, align_mosaics_3d_from_shifts
+from linumpy.brain.measured_pairs import load_pairs
 from linumpy.brain.register_slices import motor_registration, register_slices
 from linumpy.brain.slice_folder import load_folder
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume
@@ -29,7 +30,7 @@ from linumpy.params import build
 from linumpy.stage_params.brain import RegisterParams, StackParams
 from linumpy.store.atomic import together, write_text
 
-_MAX_PAIRS = 4
+MAX_PAIRS = 4
 
 
 def register_folder(
@@ -39,16 +40,24 @@ def register_folder(
     values: Mapping[str, Any],
     *,
     config: Path | None = None,
+    pairs: Path | None = None,
     device: Device = CPU,
 ) -> SliceRegistration:
-    """Register the slices of a folder and write the model as JSON."""
+    """Register the slices of a folder and write the model as JSON.
+
+    Parameters
+    ----------
+    pairs
+        Folder with measurements of pairs (`linumpy.brain.measured_pairs`).
+    """
     params = build(RegisterParams, values)
     volumes, voxel_um, interval_um = load_folder(folder, shifts, config, device=device)
     # Every pair in hand takes the memory of some planes of two slices.
     if not any(volume.place is None for volume in volumes):
         raise InputError(f"{folder}: every slice is interpolated; expected measured ones")
-    workers = min(default_workers(device), _MAX_PAIRS)
-    model = register_slices(volumes, voxel_um, interval_um, params, workers=workers)
+    workers = min(default_workers(device), MAX_PAIRS)
+    known = {} if pairs is None else load_pairs(pairs, volumes, voxel_um, params)
+    model = register_slices(volumes, voxel_um, interval_um, params, known=known, workers=workers)
     save_model(*model_place(output), model)
     return model
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.local_fit import LocalFit
+from linumpy.brain.measured_pairs import Depths
 from linumpy.brain.pair_depths import MIN_PLANES
 from linumpy.brain.pair_match import PairMatch
 from linumpy.brain.pair_shift import PairParts, PairShift
@@ -33,6 +34,7 @@ def register_pair(
     params: RegisterParams,
     *,
     expected_um: Sequence[float] | None = None,
+    known: Depths | None = None,
 ) -> PairShift:
     """Register one slice with another.
 
@@ -48,6 +50,8 @@ def register_pair(
         How far the faces may be apart, the likeliest distance first; None for what the slices' own
         metadata and the interval say. Where slices that follow each other match clearly at none
         of them, a cut thicker by an interval is tried, too.
+    known
+        Measurements of this pair that were made before; those made now are added.
 
     Returns
     -------
@@ -59,9 +63,17 @@ def register_pair(
     if params.expected_z:
         expected_um = expected_um[:1]
     none = PairShift(fixed.slice_id, moving.slice_id, np.zeros(3))
+    known = {} if known is None else known
+
+    def measure(distance_um: float) -> PairShift:
+        offset = expected_plane(1, distance_um, voxel_um[0], 0)
+        if offset not in known:
+            known[offset] = _register_at(fixed, moving, voxel_um, offset, params)
+        return known[offset]
+
     best: PairShift | None = None
     for distance_um in expected_um:
-        found = _register_at(fixed, moving, voxel_um, distance_um, params)
+        found = measure(distance_um)
         best = found if best is None else max(best, found, key=_clearness)
         if _is_clear(best):
             break
@@ -69,7 +81,7 @@ def register_pair(
     if not _is_clear(best) and step == 1 and not params.expected_z:
         # A double cut. It has to be clear: what is not is more likely as deep as it should be.
         deeper = expected_um[0] + interval_um
-        found = _register_at(fixed, moving, voxel_um, deeper, params)
+        found = measure(deeper)
         if _is_clear(found) and _clearness(found) > _clearness(best):
             best = found
     shift = best.shift_um.copy()
@@ -90,12 +102,11 @@ def _register_at(
     fixed: SliceVolume,
     moving: SliceVolume,
     voxel_um: tuple[float, float, float],
-    distance_um: float,
+    offset: int,
     params: RegisterParams,
 ) -> PairShift:
-    """Measure a pair about one distance of the faces; the answer's z is the distance itself."""
+    """Measure a pair about one distance of faces, in planes; the answer's z is the distance, um."""
     none = PairShift(fixed.slice_id, moving.slice_id, np.zeros(3))
-    offset = expected_plane(1, distance_um, voxel_um[0], 0)
     if min(moving.shape[0], fixed.shape[0] - offset) - params.first_plane < MIN_PLANES:
         return replace(none, reason=NO_SHARED_PLANES)
     pair = PairMatch(fixed, moving, np.asarray(voxel_um), offset, params)

@@ -2,8 +2,8 @@
 
 Consecutive slices, and those two apart, are measured against each other (`register_pairwise`);
 all pairs and the motor positions are then solved together (`solve_slices`), relative to the
-middle slice, instead of being summed along a chain. One task does all pairs: they share the
-slices that they read, and a pair takes less time than a process of its own would take to start.
+middle slice, instead of being summed along a chain. Pairs are measured in groups as soon as their
+slices are there (`quality.measure_pairs`); what was measured before is not measured again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from linumpy.brain.deformation_model import deformation_record
 from linumpy.brain.expected_depths import expected_depths, expected_steps
+from linumpy.brain.measured_pairs import Depths
 from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
@@ -45,6 +46,7 @@ def register_slices(
     interval_um: float,
     params: RegisterParams,
     *,
+    known: Mapping[tuple[int, int], Depths] | None = None,
     workers: int = 1,
 ) -> SliceRegistration:
     """Register all slices of a brain against each other.
@@ -58,22 +60,53 @@ def register_slices(
         Voxel size of all.
     interval_um
         Slicing interval.
+    known
+        Measurements of pairs by ids of the slices, as `measure_shifts` gives them.
     workers
         Pairs that are registered at once; the answer does not depend on it.
     """
     slices = [volume for volume in slices if volume.place is None]
+    found = {pair: dict(depths) for pair, depths in (known or {}).items()}
+    pairs = pairs_to_measure(slices)
+    measured = measure_shifts(slices, pairs, voxel_um, interval_um, params, found, workers)
+    shifts = [shift for shift in measured if _worth_telling(shift)]
+    return solve_registration(slices, shifts, voxel_um, interval_um, params)
+
+
+def measure_shifts(
+    slices: Sequence[SliceVolume],
+    pairs: Sequence[tuple[SliceVolume, SliceVolume]],
+    voxel_um: tuple[float, float, float],
+    interval_um: float,
+    params: RegisterParams,
+    known: dict[tuple[int, int], Depths],
+    workers: int = 1,
+) -> list[PairShift]:
+    """Measure pairs of slices, and add to `known` what was not measured before.
+
+    Parameters
+    ----------
+    slices
+        In order of their ids: their metadata together tell how deep each is expected.
+    """
     number = {volume.slice_id: n for n, volume in enumerate(slices)}
     accounts = expected_depths(slices, interval_um)
 
     def measure(pair: tuple[SliceVolume, SliceVolume]) -> PairShift:
-        steps = expected_steps(accounts, number, pair[0].slice_id, pair[1].slice_id)
-        return register_pair(*pair, voxel_um, interval_um, params, expected_um=steps)
+        ids = (pair[0].slice_id, pair[1].slice_id)
+        return register_pair(
+            *pair,
+            voxel_um,
+            interval_um,
+            params,
+            expected_um=expected_steps(accounts, number, *ids),
+            known=known[ids],
+        )
 
-    pairs = pairs_to_measure(slices)
+    for fixed, moving in pairs:
+        known.setdefault((fixed.slice_id, moving.slice_id), {})
     with ThreadPoolExecutor(workers) as pool:
-        measured = progress(pool.map(measure, pairs), len(pairs), "pairs of slices")
-        shifts = [shift for shift in measured if _worth_telling(shift)]
-    return solve_registration(slices, shifts, voxel_um, interval_um, params)
+        return list(progress(pool.map(measure, pairs), len(pairs), "pairs of slices"))
 
 
 def pairs_to_measure(slices: Sequence[SliceVolume]) -> list[tuple[SliceVolume, SliceVolume]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
+from itertools import groupby
 from typing import Any
 
 from linumpy.planning.plan_params import PlanParams
@@ -103,29 +104,50 @@ def build_tasks(survey: Survey, sizes: Sizes, params: PlanParams, times: StageTi
     """Return the tasks of a run on an acquisition."""
     graph = Graph(survey, sizes, params, times)
     facts = run_facts(params.values, survey, straight=params.straight)
-    places = {"run": (None,), "slice": survey.ids, "gap": survey.gaps}
     names: dict[str, dict[int | None, str]] = {}
     for stage in stages_of(facts):
         names[stage.name] = {}
-        for slice_id in places[stage.per]:
-            what = "all slices" if slice_id is None else f"z{slice_id:02d}"
-            needs = [name for a in stage.after for name in _of(names.get(a, {}), slice_id)]
+        for first, own, needed in _places(stage.per, survey):
+            what = "all slices" if first is None else f"z{first:02d}"
+            needs = [name for a in stage.after for name in _of(names.get(a, {}), needed)]
             name = f"{stage.name} ({what})"
-            names[stage.name][slice_id] = name
-            graph.tasks.append(_task(graph, stage, name, slice_id, needs, raw=facts["straight"]))
+            names[stage.name][first] = name
+            graph.tasks.append(_task(graph, stage, name, own, needs, raw=facts["straight"]))
     return graph
 
 
-def _of(names: Mapping[int | None, str], slice_id: int | None) -> Iterator[str]:
-    """Yield the tasks of a stage that one on a slice needs: that slice's, else all of them."""
-    yield from [names[slice_id]] if slice_id in names else names.values()
+PAIRS_GROUP = 8
+"""Ids of slices whose pairs one task measures, as in ``modules/local/channels.nf``."""
+
+
+def _places(
+    per: str, survey: Survey
+) -> Iterator[tuple[int | None, tuple[int, ...], tuple[int, ...]]]:
+    """Yield for each task of a stage its first id, the slices it works on, and those it needs."""
+    ids = survey.ids
+    if per == "run":
+        yield None, ids, ()
+    elif per == "slice":
+        yield from ((slice_id, (slice_id,), (slice_id,)) for slice_id in ids)
+    elif per == "gap":
+        yield from ((slice_id, (slice_id,), ()) for slice_id in survey.gaps)
+    else:
+        for _, group in groupby(ids, lambda slice_id: slice_id // PAIRS_GROUP):
+            own = tuple(group)
+            start = ids.index(own[0])
+            yield own[0], own, ids[start : start + len(own) + 2]
+
+
+def _of(names: Mapping[int | None, str], needed: Iterable[int]) -> list[str]:
+    """Return the tasks of a stage that one on some slices needs: these slices', else all."""
+    return [names[i] for i in needed if i in names] or list(names.values())
 
 
 def _task(
     graph: Graph,
     stage: Declaration,
     name: str,
-    slice_id: int | None,
+    own: tuple[int, ...],
     needs: list[str],
     *,
     raw: bool,
@@ -144,14 +166,14 @@ def _task(
         memory_bytes=REQUESTS[stage.label],
         gpu=1 / stage.gpu_tasks if on_gpu else 0.0,
         start_s=0.0 if time is None else time.start_s,
-        compute_s=0.0 if time is None else time.seconds(*_work(graph, stage, slice_id)),
+        compute_s=0.0 if time is None else time.seconds(*_work(graph, stage, own)),
     )
 
 
-def _work(graph: Graph, stage: Declaration, slice_id: int | None) -> tuple[float, float]:
+def _work(graph: Graph, stage: Declaration, own: tuple[int, ...]) -> tuple[float, float]:
     """Return what a task works on: GiB or items, and pieces (tiles or slices)."""
     survey, sizes = graph.survey, graph.sizes
-    scans: list[SliceScan] = [s for s in survey.slices if slice_id in (None, s.slice_id)]
+    scans: list[SliceScan] = [s for s in survey.slices if s.slice_id in own]
     tiles = sum(scan.n_tiles for scan in scans)
     grid_bytes = sum(scan.grid_bytes for scan in scans)
     if stage.work == "learned":
@@ -159,11 +181,11 @@ def _work(graph: Graph, stage: Declaration, slice_id: int | None) -> tuple[float
         return share * grid_bytes / GIB, round(share * tiles)
     if stage.work == "grid":
         return grid_bytes / GIB, tiles
+    made: list[SliceSize] = [s for s in sizes.slices if s.slice_id in own]
     if stage.work == "resampled":
-        made: list[SliceSize] = [s for s in sizes.slices if slice_id in (None, s.slice_id)]
         return sum(size.resampled_bytes for size in made) / GIB, 0
     if stage.work == "slices":
-        return sizes.slices_bytes / GIB, len(scans)
+        return sum(size.volume_bytes for size in made) / GIB, len(scans)
     if stage.work == "brain":
         return sizes.brain_bytes / GIB, 0
     return (1 if stage.per == "gap" else len(scans)) if stage.work == "items" else 0.0, 0

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from linumpy.brain.output import MAX_PAIRS
 from linumpy.core.device import CPU, Device, default_workers
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger
@@ -15,9 +16,8 @@ from linumpy.io.omezarr import open_image
 from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
 from linumpy.params import build
 from linumpy.quality.assess_slice_quality import SliceQuality, assess_slice_quality
+from linumpy.quality.measured_similarities import Known, load_similarities
 from linumpy.stage_params.quality import QualityParams
-
-_MAX_PAIRS = 4
 
 
 def assess_folder(
@@ -28,6 +28,7 @@ def assess_folder(
     shifts: Path | None = None,
     config_in: Path | None = None,
     config_out: Path | None = None,
+    pairs: Path | None = None,
     overwrite: bool = False,
     device: Device = CPU,
 ) -> SliceQuality:
@@ -40,6 +41,8 @@ def assess_folder(
     config_in, config_out
         ``slice_config.csv`` to read, and the one to write. Slices that the first leaves out are
         not looked at and stay out.
+    pairs
+        Folder with comparisons of pairs (`linumpy.quality.measured_similarities`).
 
     Raises
     ------
@@ -53,14 +56,15 @@ def assess_folder(
     paths = find_slices(folder, config_in)
     volumes, voxel_um, interval_um = load_slices(paths, shifts, by_name=True, device=device)
     # Every pair in hand takes the memory of some planes of two slices.
-    workers = min(default_workers(device), _MAX_PAIRS)
+    workers = min(default_workers(device), MAX_PAIRS)
+    known = Known() if pairs is None else load_similarities(pairs, volumes, voxel_um, params)
     amplitude = {}
     for path in paths:
         attributes = open_image(path).attributes
         if attributes.get("amplitude_scale"):
             amplitude[int(attributes["slice_id"])] = float(attributes["amplitude_scale"])
     model = assess_slice_quality(
-        volumes, voxel_um, interval_um, params, amplitude=amplitude, workers=workers
+        volumes, voxel_um, interval_um, params, amplitude=amplitude, known=known, workers=workers
     )
     save_model(*model_place(output), model)
     for record in model.slices:

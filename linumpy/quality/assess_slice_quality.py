@@ -20,9 +20,10 @@ import numpy as np
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.core.log import progress
+from linumpy.quality.measured_similarities import Known, Match
 from linumpy.quality.similarity import Similarity, detail_variance
 from linumpy.quality.slice_comparison import SliceComparison, middle, slabs, spread_depths
-from linumpy.stage_params.quality import QualityParams
+from linumpy.stage_params.quality import ComparisonParams, QualityParams
 
 WORKING_UM = 10.0
 WEIGHTS = {"ssim": 0.5, "edges": 0.3, "variance": 0.2}
@@ -100,6 +101,7 @@ def assess_slice_quality(
     params: QualityParams,
     *,
     amplitude: Mapping[int, float] | None = None,
+    known: Known | None = None,
     workers: int = 1,
 ) -> SliceQuality:
     """Rate all slices of a brain.
@@ -115,50 +117,39 @@ def assess_slice_quality(
     amplitude
         What normalisation divided each slice by, by slice id. A slice that lost the light, by a
         bubble or a wrong focus, may still look like its neighbours once it is normalised.
+    known
+        What was compared before; what is compared now is added.
     workers
         Slices and pairs in hand at once; the answer does not depend on it.
     """
-    factor = max(1, round(WORKING_UM / voxel_um[1]))
+    known = Known() if known is None else known
     pairs = neighbours(slices)
     place = {volume.slice_id: n for n, volume in enumerate(slices)}
     expected = expected_depths(slices, interval_um)[0]
     depths = expected.copy()
     with ThreadPoolExecutor(workers) as pool:
-        details = dict(
-            zip(
-                (s.slice_id for s in slices),
-                pool.map(lambda s: _details(s, params, factor), slices),
-                strict=True,
-            )
-        )
-        constant = {k for k, found in details.items() if found is None}
+        constant = find_constant(slices, voxel_um, params, known, pool)
 
         def compare(pair: tuple[SliceVolume, SliceVolume]) -> PairSimilarity:
-            fixed, moving = pair
-            ratio = _variance_ratio(details[fixed.slice_id], details[moving.slice_id])
-            known = PairSimilarity(fixed.slice_id, moving.slice_id, None, None, ratio)
-            if constant & {fixed.slice_id, moving.slice_id}:
-                return known
-            deeper = float(depths[place[moving.slice_id]] - depths[place[fixed.slice_id]])
-            comparison = SliceComparison(fixed, moving, voxel_um, params, factor)
-            found = comparison.at(deeper)
-            return known if found is None else _with(known, found, comparison)
+            deeper = float(depths[place[pair[1].slice_id]] - depths[place[pair[0].slice_id]])
+            return compare_pair(pair, deeper, voxel_um, params, known)
 
         def search(number: int) -> tuple[float, PairSimilarity] | None:
-            comparison = SliceComparison(*pairs[number], voxel_um, params, factor)
+            comparison = SliceComparison(*pairs[number], voxel_um, params, _factor(voxel_um))
             match = comparison.where_they_match()
             if match is None:
                 return None
-            return match[0], _with(compared[number], match[1], comparison)
+            return match[0], replace(
+                compared[number], **_match(*pairs[number], match[1], comparison)
+            )
 
         compared = list(progress(pool.map(compare, pairs), len(pairs), "pairs of slices"))
         doubtful = _doubtful(compared, place)
         for number, match in zip(doubtful, pool.map(search, doubtful), strict=True):
-            known = compared[number]
-            if match is None or (match[1].ssim or 0.0) <= (known.ssim or 0.0):
+            if match is None or (match[1].ssim or 0.0) <= (compared[number].ssim or 0.0):
                 continue
             compared[number] = match[1]
-            below = place[known.moving_id]
+            below = place[match[1].moving_id]
             # A thicker cut moves all later slices.
             depths[below:] += match[0] - (depths[below] - depths[below - 1])
         moved = [
@@ -200,17 +191,67 @@ def assess_slice_quality(
     )
 
 
-def _with(known: PairSimilarity, found: Similarity, comparison: SliceComparison) -> PairSimilarity:
-    """Add to a pair what its comparison found."""
+def find_constant(
+    slices: Sequence[SliceVolume],
+    voxel_um: tuple[float, float, float],
+    params: ComparisonParams,
+    known: Known,
+    pool: ThreadPoolExecutor,
+) -> set[int]:
+    """Look at the detail of each slice that is not known, and return the constant slices."""
+    new = [volume for volume in slices if volume.slice_id not in known.details]
+    factor = _factor(voxel_um)
+    found = pool.map(lambda volume: _details(volume, params, factor), new)
+    known.details.update(zip((volume.slice_id for volume in new), found, strict=True))
+    return {s.slice_id for s in slices if known.details[s.slice_id] is None}
+
+
+def compare_pair(
+    pair: tuple[SliceVolume, SliceVolume],
+    distance_um: float,
+    voxel_um: tuple[float, float, float],
+    params: ComparisonParams,
+    known: Known,
+) -> PairSimilarity:
+    """Compare two slices, with their faces so far apart, unless that is known.
+
+    Parameters
+    ----------
+    known
+        With the details of both.
+    """
+    ids = (pair[0].slice_id, pair[1].slice_id)
+    details = [known.details[slice_id] for slice_id in ids]
+    none = PairSimilarity(*ids, None, None, _variance_ratio(*details))
+    comparison = SliceComparison(*pair, voxel_um, params, _factor(voxel_um))
+    start = comparison.start_at(distance_um)
+    if start is None or any(each is None for each in details):
+        return none
+    matches = known.pairs.setdefault(ids, {})
+    if start not in matches:
+        found = comparison.compare_from(start)
+        matches[start] = None if found is None else _match(*pair, found, comparison)
+    match = matches[start]
+    return none if match is None else replace(none, **match)
+
+
+def _match(
+    fixed: SliceVolume, moving: SliceVolume, found: Similarity, comparison: SliceComparison
+) -> Match:
     foreign = tuple(
         {
-            "slice_id": known.fixed_id if body.in_first else known.moving_id,
+            "slice_id": fixed.slice_id if body.in_first else moving.slice_id,
             "area_um2": body.n_px * comparison.column_um2,
             "centre_um": comparison.place_of(body),
         }
         for body in found.foreign
     )
-    return replace(known, ssim=found.ssim, edges=found.edges, foreign=foreign)
+    return {"ssim": found.ssim, "edges": found.edges, "foreign": foreign}
+
+
+def _factor(voxel_um: tuple[float, float, float]) -> int:
+    """Return how many pixels of a side are one when slices are compared."""
+    return max(1, round(WORKING_UM / voxel_um[1]))
 
 
 def _doubtful(compared: Sequence[PairSimilarity], place: Mapping[int, int]) -> list[int]:
@@ -318,7 +359,7 @@ def _calibration_slices(slices: Sequence[SliceVolume]) -> set[int]:
     }
 
 
-def _details(volume: SliceVolume, params: QualityParams, factor: int) -> np.ndarray | None:
+def _details(volume: SliceVolume, params: ComparisonParams, factor: int) -> np.ndarray | None:
     """Return ln of the detail's variance at each sampled depth; None for a constant slice."""
     rows, columns = (middle(0, n, params.roi_size_px) for n in volume.shape[1:])
     top = min(params.first_plane, volume.shape[0] - 1)

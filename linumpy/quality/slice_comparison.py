@@ -12,7 +12,7 @@ from linumpy.core.device import Array, namespace
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE
 from linumpy.quality.foreign_bodies import ForeignBody
 from linumpy.quality.similarity import Similarity, compare_planes, match_peak
-from linumpy.stage_params.quality import QualityParams
+from linumpy.stage_params.quality import ComparisonParams
 
 REACH_UM = 2000.0
 SLAB_PLANES = 3
@@ -26,7 +26,7 @@ class SliceComparison:
         fixed: SliceVolume,
         moving: SliceVolume,
         voxel_um: tuple[float, float, float],
-        params: QualityParams,
+        params: ComparisonParams,
         factor: int,
     ) -> None:
         self._fixed, self._moving = fixed, moving
@@ -56,25 +56,25 @@ class SliceComparison:
             there.append(slice(shared.start - shift, shared.stop - shift))
         return (here[0], here[1]), (there[0], there[1])
 
-    def at(self, distance_um: float) -> Similarity | None:
-        """Compare the slices with their faces so far apart.
+    def start_at(self, distance_um: float) -> int | None:
+        """Return the plane of the fixed slice to compare from with the faces so far apart.
 
         Slices that share nothing are compared where they come closest, if they follow each other or
-        lack no more than the thickness of a slab.
+        lack no more than the thickness of a slab; else None.
         """
         start = expected_plane(1, distance_um, self._axial_um, self._top)
         last = max(0, self._fixed.shape[0] - SLAB_PLANES)
         # Within a slab's thickness tissue still looks alike.
         if start > last + SLAB_PLANES and self._apart:
             return None
-        return self._from(min(max(0, start), last))
+        return min(max(0, start), last)
 
     def where_they_match(self) -> tuple[float, Similarity] | None:
         """Compare the slices at the depth where they match best; None where they do not.
 
         Returns
         -------
-        Distance of the faces there, um, and what `at` returns.
+        Distance of the faces there, um, and what `compare_from` returns.
         """
         starts = list(range(self._fixed.shape[0] - SLAB_PLANES + 1))
         if self._windows is None or not starts:
@@ -92,15 +92,15 @@ class SliceComparison:
                 best, correlation = n, peak.correlation
         if best < 0:
             return None
-        near = [(n, self._from(n)) for n in (best - 1, best, best + 1) if n in starts]
+        near = [(n, self.compare_from(n)) for n in (best - 1, best, best + 1) if n in starts]
         known = [(found, n) for n, found in near if found is not None]
         if not known:
             return None
         found, n = max(known, key=lambda item: (item[0].ssim, item[0].edges, item[1]))
         return (n - self._top) * self._axial_um, found
 
-    def _from(self, start: int) -> Similarity | None:
-        """Compare the slices from one plane of the fixed slice on."""
+    def compare_from(self, start: int) -> Similarity | None:
+        """Compare the slices from one plane of the fixed slice on; None without tissue."""
         if self._windows is None:
             return None
         top = self._top

@@ -92,7 +92,7 @@ class StackParams(FaceParams):
 
 REGISTER_SLICES = Declaration(
     "register_slices",
-    after=(*VOLUMES, *SHIFTS, *CONFIG, "assess_slice_quality"),
+    after=(*VOLUMES, *SHIFTS, *CONFIG, "measure_pairs", "assess_slice_quality"),
     when=IN_3D,
     work="slices",
     label="brain",

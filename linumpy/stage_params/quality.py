@@ -5,12 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linumpy.params import param
-from linumpy.stage_params.brain import FaceParams
+from linumpy.stage_params.brain import FaceParams, RegisterParams
 from linumpy.stage_params.declaration import CONFIG, IN_3D, MB, SHIFTS, VOLUMES, Declaration, Memory
 
 
 @dataclass(frozen=True)
-class QualityParams(FaceParams):
+class ComparisonParams(FaceParams):
+    """What of slices is compared; others take this on."""
+
+    roi_size_px: int = param(
+        1024,
+        "assess_quality_roi_size",
+        "side of the square in the middle of a slice that is looked at, pixels",
+        minimum=64,
+    )
+    sample_depth: int = param(
+        5, "assess_quality_sample_depth", "depths of a slice that are looked at", minimum=1
+    )
+
+
+@dataclass(frozen=True)
+class QualityParams(ComparisonParams):
     """Parameters of rating slices against their neighbours."""
 
     min_quality: float = param(
@@ -26,15 +41,6 @@ class QualityParams(FaceParams):
         "brightness below which a slice is left out, as a share of the median slice's",
         minimum=0,
         maximum=1,
-    )
-    roi_size_px: int = param(
-        1024,
-        "assess_quality_roi_size",
-        "side of the square in the middle of a slice that is looked at, pixels",
-        minimum=64,
-    )
-    sample_depth: int = param(
-        5, "assess_quality_sample_depth", "depths of a slice that are looked at", minimum=1
     )
     exclude_first: int = param(
         0, "assess_quality_exclude_first", "slices from the first one on to leave out", minimum=0
@@ -58,9 +64,19 @@ class RotationDiagnosticParams:
     )
 
 
+MEASURE_PAIRS = Declaration(
+    "measure_pairs",
+    after=(*VOLUMES, *SHIFTS, *CONFIG),
+    when=IN_3D,
+    per="pairs",
+    work="slices",
+    label="slice",
+    memory=Memory(110 * MB, slices=4.0),
+    params=(RegisterParams, ComparisonParams),
+)
 ASSESS_SLICE_QUALITY = Declaration(
     "assess_slice_quality",
-    after=(*VOLUMES, *SHIFTS, *CONFIG),
+    after=(*VOLUMES, *SHIFTS, *CONFIG, "measure_pairs"),
     when={**IN_3D, "assess_quality_enabled": True},
     work="slices",
     label="brain",

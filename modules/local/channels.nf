@@ -56,3 +56,23 @@ def places(files) {
 def items(files) {
     files.map { rows -> rows.sort(false) { row -> row[0] }.collect { row -> row[1] } }
 }
+
+// Slices in groups of neighbouring ids: [ids of a group, the same and the two that follow it]. One
+// slice more or less changes its group, and the one before where it is among the two.
+def groups_with_next(ids) {
+    def all = ids.sort(false) { id -> id.toInteger() }
+    all.groupBy { id -> id.toInteger().intdiv(8) }.values()
+        .collect { own -> [own, all.drop(all.indexOf(own[0])).take(own.size() + 2)] }
+}
+
+// Each of these groups once its slices are there: [ids of the group, volumes, last id of them].
+def in_groups(slices, ids) {
+    slices.combine(ids.map { all -> [groups_with_next(all)] })
+        .flatMap { slice_id, path, groups ->
+            groups.findAll { _own, needed -> slice_id in needed }
+                .collect { own, needed -> tuple(groupKey(own, needed.size()), [slice_id, path]) }
+        }
+        .groupTuple()
+        .map { own, rows -> [own.target] + by_id(rows).transpose().reverse() }
+        .map { own, volumes, needed -> [own, volumes, needed[-1]] }
+}

@@ -110,6 +110,12 @@ def is_used(config, slice_id) {
     !is_no(row?.use)
 }
 
+// Rows of shifts_xy.csv up to the one that places a slice: those after it move no slice before.
+def rows_up_to(shifts, slice_id) {
+    shifts.splitCsv(header: true, strip: true)
+        .takeWhile { row -> !(row.fixed_id ==~ /[0-9.]+/) || row.fixed_id.toDouble() < slice_id.toDouble() }
+}
+
 def is_no(cell) {
     cell?.toLowerCase() in ['false', '0', '0.0', 'no', 'n', 'f']
 }

@@ -34,11 +34,11 @@ def typed_params(given, schema) {
 
 // The parameters that a process consumes, as JSON for its standard input. Another process's
 // parameter is not in it, so changing that one leaves this process's cached tasks valid.
-def stage_params(process_name, given, schema) {
+def stage_params(process_name, given, schema, more = [:]) {
     def consumed = schema_properties(schema)
         .findAll { _name, property -> process_name in (property.stages ?: []) }
         .collectEntries { name, property -> [name, typed(given[name], property)] }
-    to_json(new TreeMap(consumed))
+    to_json(new TreeMap(consumed + more))
 }
 
 // What the report tells about the run, as JSON: parameters, and the time of each task.

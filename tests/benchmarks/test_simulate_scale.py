@@ -45,7 +45,7 @@ def test_command_writes_tables_record_and_image(scale, tmp_path, capsys):
     options = ["--slices", "6", "--size", "1", "--gpus", "1", "8"]
     scale.main([*options, "--output", str(out), "--picture", str(picture)])
     said = capsys.readouterr().out
-    assert "SLURM, from raw tiles: 7 GB in 17 tasks" in said
+    assert "SLURM, from raw tiles: 7 GB in 18 tasks" in said
     record = json.loads(out.read_text())
     assert [row["gpus"] for row in record["scenarios"]["one machine, from raw tiles"]] == [1, 8]
     assert record["without"].keys() == {"1", "8"}

@@ -64,6 +64,7 @@ CASES = [
      f"{ABOVE} {SLICE} OUT.ome.zarr --id 1 --registration register_slices.json"
      " --shifts shifts_xy.csv"),
     ("learn_models", GRID, f"{GRID} --output OUT"),
+    ("measure_pairs", SLICE, "slices OUT"),
     ("normalize_intensities_per_slice", SLICE, f"{SLICE} OUT.ome.zarr"),
     ("plan", GRID, "grids"),
     ("reconstruct_slice", GRID, f"{GRID} OUT.ome.zarr --models models"),

@@ -64,6 +64,9 @@ for flag, stems in {
     folder = Path(arguments[arguments.index(flag) + 1]) if flag in arguments else Path("x.json")
     if not folder.suffix:
         made += [folder / f"{stem}.json" for stem in stems]
+if name == "measure_pairs":
+    first = arguments[arguments.index("--ids") + 1]
+    made.append(Path(arguments[1]) / f"register_pairs_z{first}.json")
 if name == "analyze_shifts":
     made.append(Path(arguments[1]) / "analyze_shifts.json")
 for path in made:

@@ -146,7 +146,7 @@ def test_gpu_profile_bounds_the_tasks_on_a_gpu(launcher: Launcher) -> None:
     texts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "modules").glob("*.nf")]
     told = ["gpu_flags(params.use_gpu, params.gpu_memory, task)" in text for text in texts]
     assert told == ["label 'gpu'" in text for text in texts]
-    assert sum(told) == 27
+    assert sum(told) == 28
 
 
 def test_help_shows_every_parameter(launcher: Launcher) -> None:

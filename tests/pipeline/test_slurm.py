@@ -128,7 +128,7 @@ def test_run_survives_lost_jobs_and_lack_of_memory(jobs: Jobs) -> None:
 
 
 def test_only_jobs_that_can_use_a_gpu_ask_for_one(jobs: Jobs) -> None:
-    assert len(jobs.calls) == 13
+    assert len(jobs.calls) == 14
     for script in jobs.calls:
         for options in jobs.options(script):
             asked = [option for option in options if "gpu:" in option]

@@ -24,6 +24,8 @@ FUSED = {
     "reconstruct_slice (z00)",
     "reconstruct_slice (z02)",
     "reconstruct_slice (z110)",
+    "measure_pairs (z00)",
+    "measure_pairs (z110)",
     "assess_slice_quality (all slices)",
     "register_slices (all slices)",
     "auto_exclude_slices (all slices)",
@@ -198,6 +200,8 @@ def test_chained_mode_from_published_grids(stubs: Stubs) -> None:
         # Which slices were not chosen is put into the table.
         "generate_slice_config (all slices)",
         "learn_models (all slices)",
+        "measure_pairs (z00)",
+        "measure_pairs (z110)",
         "detect_rehoming (all slices)",
         "assess_slice_quality (all slices)",
         "register_slices (all slices)",

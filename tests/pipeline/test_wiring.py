@@ -121,6 +121,7 @@ def test_resume_runs_only_what_failed_and_what_follows(failed: Failed) -> None:
     assert {name for name, state in states.items() if state == "COMPLETED"} == {
         "reconstruct_slice (z01)",
         *({"reconstruct_slice (z00)"} - done),
+        "measure_pairs (z00)",
         "assess_slice_quality (all slices)",
         "register_slices (all slices)",
         "auto_exclude_slices (all slices)",
@@ -129,7 +130,7 @@ def test_resume_runs_only_what_failed_and_what_follows(failed: Failed) -> None:
         "generate_pipeline_report (report)",
     }
     assert set(states.values()) == {"COMPLETED", "CACHED"}
-    assert len(states) == 15
+    assert len(states) == 16
 
 
 def test_both_launches_are_on_record(failed: Failed) -> None:
@@ -192,7 +193,7 @@ def test_report_states_how_the_run_ended(failed: Failed) -> None:
 
 def test_gpu_reaches_every_capable_process(failed: Failed) -> None:
     notes = calls(failed.folder / "failed") | calls(failed.folder / "resumed")
-    assert len(notes) == 13
+    assert len(notes) == 14
     for script, made in notes.items():
         for note in made:
             assert ("--use_gpu" in note["arguments"]) is (script not in CPU_ONLY), script
@@ -214,14 +215,19 @@ def test_acquisition_parameters_reach_the_grid(failed: Failed) -> None:
 
 def test_each_process_gets_its_own_parameters(failed: Failed) -> None:
     notes = calls(failed.folder / "failed") | calls(failed.folder / "resumed")
-    for script in ("learn_models", "reconstruct_slice", "register_slices", "stack_slices_motor"):
+    scripts = ("learn_models", "reconstruct_slice", "measure_pairs", "register_slices")
+    for script in (*scripts, "stack_slices_motor"):
         expected = {
             name: SET.get(name, prop["default"])
             for name, prop in PROPERTIES.items()
             if script in prop.get("stages", ())
         }
         for note in notes[script]:
-            assert json.loads(note["stdin"]) == expected, script
+            told = json.loads(note["stdin"])
+            if script == "measure_pairs":
+                # The table of shifts that was made up has no row.
+                assert told.pop("shifts_rows") == []
+            assert told == expected, script
     assert json.loads(notes["stack_slices_motor"][0]["stdin"])["pyramid_resolutions"] == "20,40.5"
 
 
@@ -234,7 +240,7 @@ def test_report_gets_the_run(failed: Failed) -> None:
     ran = {(task["process"], task["tag"]) for task in told["tasks"]}
     assert ("create_mosaic_grid_3d", "z01") in ran
     assert ("reconstruct_slice", "z01") in ran
-    assert len(ran) == 14
+    assert len(ran) == 15
     assert all(isinstance(task["seconds"], int) for task in told["tasks"])
 
 

@@ -24,7 +24,7 @@ DEFAULT_STEPS = {
     "analyze_shifts", "assess_slice_quality", "auto_exclude_slices", "create_mosaic_grid_3d",
     "detect_rehoming", "estimate_xy_shift_from_metadata", "finalise_interpolation",
     "generate_pipeline_report", "generate_slice_config", "interpolate_missing_slice",
-    "learn_models", "reconstruct_slice", "register_slices", "stack_slices_motor",
+    "learn_models", "measure_pairs", "reconstruct_slice", "register_slices", "stack_slices_motor",
 }  # fmt: skip
 
 PARSE_ALL = """

@@ -96,7 +96,7 @@ def test_every_task_is_a_job_and_a_lost_one_is_run_again(stated: Stated) -> None
     assert stated.launch.text.count("Execution is retried") == 1
     assert set(read_trace(stated.output).values()) == {"COMPLETED"}
     jobs = [n["environment"]["SLURM_JOB_ID"] for ns in stated.calls.values() for n in ns]
-    assert len(set(jobs)) == len(jobs) == 18
+    assert len(set(jobs)) == len(jobs) == 19
     first, second = sorted(stated.calls["register_slices"], key=lambda note: note["began"])
     assert first["environment"]["SLURM_MEM_PER_NODE"] == "2048"
     assert second["environment"]["SLURM_MEM_PER_NODE"] == "4096"

@@ -1,0 +1,120 @@
+"""Measure a group of pairs of slices, as soon as their slices are there.
+
+A group holds the pairs whose upper slice it names. Pairs are registered, and compared for the
+rating of slices, at the depths that the group's own metadata tell. What all slices together expect
+elsewhere, `register_slices` and `assess_slice_quality` measure themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from linumpy.brain.expected_depths import expected_depths
+from linumpy.brain.measured_pairs import Depths, save_pairs
+from linumpy.brain.output import MAX_PAIRS
+from linumpy.brain.register_slices import measure_shifts, pairs_to_measure
+from linumpy.brain.slice_folder import load_folder
+from linumpy.brain.slice_planes import SliceVolume
+from linumpy.core.device import CPU, Device, default_workers
+from linumpy.core.errors import InputError
+from linumpy.io.table_rows import table_text
+from linumpy.params import build
+from linumpy.quality.assess_slice_quality import compare_pair, find_constant, neighbours
+from linumpy.quality.measured_similarities import Known, save_similarities
+from linumpy.stage_params.brain import RegisterParams
+from linumpy.stage_params.quality import ComparisonParams
+from linumpy.store.atomic import write_text
+
+
+def measure_pairs(
+    folder: Path,
+    output: Path,
+    values: Mapping[str, Any],
+    *,
+    shifts: Path | None = None,
+    config: Path | None = None,
+    ids: Collection[int] | None = None,
+    rating: bool = True,
+    device: Device = CPU,
+) -> None:
+    """Measure the pairs of a folder's slices, and write what was found to a folder.
+
+    Parameters
+    ----------
+    values
+        Parameters under their pipeline names; ``shifts_rows``, the rows of a table of shifts as
+        maps of text, where no file is given.
+    shifts
+        ``shifts_xy.csv``, as for `register_slices`; it may end with the row of the last slice.
+    config
+        ``slice_config.csv``; slices that it leaves out are not looked at.
+    ids
+        Slices whose pairs with later ones are measured; all by default.
+    rating
+        Whether pairs are also compared for `assess_slice_quality`.
+
+    Raises
+    ------
+    InputError
+        When the folder lacks one of them, or its slices do not belong together.
+    """
+    with _table(values.get("shifts_rows"), shifts) as table:
+        volumes, voxel_um, interval_um = load_folder(folder, table, config, device=device)
+    slices = [volume for volume in volumes if volume.place is None]
+    there = {volume.slice_id for volume in slices}
+    own = there if ids is None else set(ids)
+    if not own or own - there:
+        lacking = ", ".join(f"z{i:02d}" for i in sorted(own - there)) or "any"
+        raise InputError(f"{folder}: has no volume of slice {lacking}, of which pairs are measured")
+    workers = min(default_workers(device), MAX_PAIRS)
+    name = f"z{min(own):02d}"
+    params = build(RegisterParams, values)
+    pairs = [pair for pair in pairs_to_measure(slices) if pair[0].slice_id in own]
+    measured: dict[tuple[int, int], Depths] = {}
+    measure_shifts(slices, pairs, voxel_um, interval_um, params, measured, workers)
+    save_pairs(output, name, measured, slices, voxel_um, params)
+    if rating:
+        compared = build(ComparisonParams, values)
+        pairs = [pair for pair in neighbours(slices) if pair[0].slice_id in own]
+        known = _compare(slices, pairs, voxel_um, interval_um, compared, workers)
+        save_similarities(output, name, known, slices, voxel_um, compared)
+
+
+def _compare(
+    slices: Sequence[SliceVolume],
+    pairs: Sequence[tuple[SliceVolume, SliceVolume]],
+    voxel_um: tuple[float, float, float],
+    interval_um: float,
+    params: ComparisonParams,
+    workers: int,
+) -> Known:
+    known = Known()
+    depths = expected_depths(slices, interval_um)[0].tolist()
+    depth = {volume.slice_id: d for volume, d in zip(slices, depths, strict=True)}
+
+    def compare(pair: tuple[SliceVolume, SliceVolume]) -> None:
+        distance_um = depth[pair[1].slice_id] - depth[pair[0].slice_id]
+        compare_pair(pair, distance_um, voxel_um, params, known)
+
+    with ThreadPoolExecutor(workers) as pool:
+        find_constant(slices, voxel_um, params, known, pool)
+        list(pool.map(compare, pairs))
+    return known
+
+
+@contextmanager
+def _table(rows: Sequence[Mapping[str, str]] | None, shifts: Path | None) -> Iterator[Path | None]:
+    """Yield a table of shifts: the given one, or one of rows while it is read."""
+    if shifts is not None or rows is None:
+        yield shifts
+        return
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "shifts_xy.csv"
+        header = list(rows[0]) if rows else []
+        write_text(path, table_text(header, [[row[name] for name in header] for row in rows]))
+        yield path

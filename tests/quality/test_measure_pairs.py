@@ -1,0 +1,142 @@
+"""Pairs measured in groups: the registration and the rating of all pairs in one process."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linumpy.brain import register_pairwise as registering
+from linumpy.brain.output import register_folder
+from linumpy.core.errors import InputError
+from linumpy.io.omezarr import create_image
+from linumpy.io.slice_layout import volume_spec
+from linumpy.quality import assess_slice_quality as assessing
+from linumpy.quality.assess_folder import assess_folder
+from linumpy.quality.measure_pairs import measure_pairs
+
+from .test_assess_slice_quality import block, cut
+
+IDS = (0, 1, 2, 3, 5, 6)
+VALUES = {
+    "moving_slice_first_index": 2,
+    "assess_quality_sample_depth": 3,
+    "registration_max_translation": 20,
+    "registration_allowed_drifting_mm": 0.04,
+}
+
+
+@pytest.fixture(scope="module")
+def brain(tmp_path_factory) -> Path:
+    """Six slices, one missing between them, one 5 planes deeper than the interval says."""
+    rng = np.random.default_rng(5)
+    tissue, folder = block(5), tmp_path_factory.mktemp("brain")
+    for k in IDS:
+        data = cut(tissue, k, rng, rng.integers(-6, 7, 2), 5 * (k >= 2))
+        described = {
+            "kind": "slice", "slice_id": k, "slice_interval_um": 80.0, "interface_um": 120.0,
+            "stage_to_array": "+x,+y", "nominal_positions": True,
+            "stage_z_mm": 0.08 * k + 0.05 * (k >= 2),
+        }  # fmt: skip
+        spec = volume_spec(data.shape, (10.0, 10.0, 10.0), (120.0, 500.0, 700.0), described)
+        path = folder / f"slices/slice_z{k:02d}.ome.zarr"
+        path.parent.mkdir(exist_ok=True)
+        with create_image(path, spec, overwrite=False, with_valid=True) as image:
+            image.array[...] = data
+            image.valid[...] = 1
+    rows = [f"{a},{b},0,0,{0.0001 * b:.4f},0.00{b}" for a, b in zip(IDS, IDS[1:], strict=False)]
+    header = "fixed_id,moving_id,x_shift,y_shift,x_shift_mm,y_shift_mm"
+    (folder / "shifts_xy.csv").write_text("\n".join([header, *rows]) + "\n")
+    used = [f"{k},true" for k in IDS]
+    (folder / "slice_config.csv").write_text("\n".join(["slice_id,use", *used]) + "\n")
+    return folder
+
+
+def registered(brain: Path, out: Path, values=VALUES, config=None, **options) -> dict[str, bytes]:
+    """Files of the registration and of the rating."""
+    shifts = brain / "shifts_xy.csv"
+    register_folder(
+        brain / "slices", shifts, out / "register_slices.json", values, config=config, **options
+    )
+    assess_folder(
+        *(brain / "slices", out / "assess_slice_quality.json", values),
+        shifts=shifts, config_in=config, config_out=out / "rated.csv", **options,
+    )  # fmt: skip
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+
+
+def groups(brain: Path, out: Path, size: int, values=VALUES, **options) -> Path:
+    """Measure pairs in groups, each with the slices that it needs and its rows of the table."""
+    lines = (brain / "shifts_xy.csv").read_text().splitlines()
+    rows = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
+    for start in range(0, len(IDS), size):
+        own, needed = IDS[start : start + size], IDS[start : start + size + 2]
+        slices = out / f"slices_{start}"
+        slices.mkdir()
+        for k in needed:
+            name = f"slice_z{k:02d}.ome.zarr"
+            (slices / name).symlink_to(brain / "slices" / name)
+        given = [row for row in rows if int(row["moving_id"]) <= needed[-1]]
+        measure_pairs(slices, out / "pairs", {**values, "shifts_rows": given}, ids=own, **options)
+    return out / "pairs"
+
+
+@pytest.fixture
+def no_measurements(monkeypatch):
+    """Fail where a pair is registered or compared, or the detail of a slice is looked at."""
+
+    def measured(*args):
+        raise AssertionError(f"measured again: {args[:2]}")
+
+    monkeypatch.setattr(registering, "PairMatch", measured)
+    monkeypatch.setattr(assessing, "_details", measured)
+    monkeypatch.setattr(assessing.SliceComparison, "compare_from", measured)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 4])
+def test_pairs_in_groups_give_the_bytes_of_all_in_one_process(
+    brain, tmp_path, request, size
+) -> None:
+    alone = registered(brain, tmp_path / "alone")
+    assert {"register_slices.json", "register_slices_metrics.json", "rated.csv"} <= set(alone)
+    model = json.loads(alone["register_slices.json"])
+    assert sum(pair["accepted"] for pair in model["pairs"]) >= 6
+    (tmp_path / "groups").mkdir()
+    pairs = groups(brain, tmp_path / "groups", size)
+    # What groups measured is all that is needed, but for what looks worse than good pairs do.
+    request.getfixturevalue("no_measurements")
+    assert registered(brain, tmp_path / "solved", pairs=pairs) == alone
+
+
+@pytest.mark.slow
+def test_what_was_measured_under_other_conditions_is_measured_again(brain, tmp_path) -> None:
+    (tmp_path / "groups").mkdir()
+    pairs = groups(brain, tmp_path / "groups", 6)
+    other = {**VALUES, "moving_slice_first_index": 4}
+    alone = registered(brain, tmp_path / "alone", other)
+    assert alone != registered(brain, tmp_path / "before")
+    assert registered(brain, tmp_path / "solved", other, pairs=pairs) == alone
+    # Without slice 3, slices 2 and 5 follow each other, which nobody measured.
+    config = tmp_path / "slice_config.csv"
+    config.write_text("slice_id,use\n" + "".join(f"{k},{k not in (3,)}\n" for k in IDS))
+    alone = registered(brain, tmp_path / "alone 3", config=config)
+    assert registered(brain, tmp_path / "solved 3", config=config, pairs=pairs) == alone
+
+
+@pytest.mark.slow
+def test_lacking_slices_and_damaged_files_are_named(brain, tmp_path) -> None:
+    with pytest.raises(InputError, match="slices: has no volume of slice z04"):
+        measure_pairs(brain / "slices", tmp_path / "pairs", VALUES, ids=[4])
+    with pytest.raises(InputError, match=r"pairs: no register_pairs_z\*\.json"):
+        registered(brain, tmp_path / "none", pairs=tmp_path / "pairs")
+    (tmp_path / "groups").mkdir()
+    pairs = groups(brain, tmp_path / "groups", 6, rating=False)
+    path = pairs / "register_pairs_z00.json"
+    document = json.loads(path.read_text())
+    for name in ("shift_um", "centre_um", "offset"):
+        damaged = json.loads(json.dumps(document))
+        damaged["pairs"][0][name] = ["x"]
+        path.write_text(json.dumps(damaged))
+        with pytest.raises(InputError, match="register_pairs_z00.json: not measurements of pairs"):
+            registered(brain, tmp_path / name, pairs=pairs)
