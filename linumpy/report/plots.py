@@ -11,6 +11,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from linumpy.core.style import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, SKY, VERMILION, new_figure
+from linumpy.report.tile_map import TileMap
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -58,7 +59,7 @@ class Plot:
 
     name: str
     title: str
-    figure: Figure
+    figure: Figure | TileMap
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     note: str = ""
@@ -85,14 +86,17 @@ def absent(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=9)
 
 
-def svg(figure: Figure, name: str, title: str) -> Markup:
+def svg(figure: Figure | TileMap, name: str, title: str) -> Markup:
     """Draw a figure as an SVG element for an HTML page.
 
     Its colours are the page's variables, its ids begin with `name`. Only elements and attributes
     that draw are kept, whatever texts the figure holds.
     """
-    import matplotlib
     from markupsafe import Markup
+
+    if isinstance(figure, TileMap):
+        return Markup(_in_colours(figure.svg(title)))
+    import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.BytesIO()
@@ -140,9 +144,13 @@ def _short(value: str, prefix: str) -> str:
     """Return an attribute with the page's colours and fonts, and two decimals."""
     value = _REFERENCE.sub(rf"url(#{prefix}-\1)", _DECIMALS.sub(r"\1", value))
     value = _FONT.sub(lambda m: f"font-size: {m[2]}px" + _weight(m[1]), value)
+    return " ".join(_in_colours(value).split())
+
+
+def _in_colours(text: str) -> str:
     for colour, variable in _COLOURS.items():
-        value = value.replace(colour, variable)
-    return " ".join(value.split())
+        text = text.replace(colour, variable)
+    return text
 
 
 def _weight(words: str) -> str:

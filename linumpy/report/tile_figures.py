@@ -11,35 +11,25 @@ from linumpy.core.style import (
     BLUE,
     FAINT,
     INK,
-    MAP,
     MUTED,
     ORANGE,
     SKY,
     VERMILION,
-    colour_bar,
     dress,
     legend,
     whole_ticks,
 )
 from linumpy.quality.run import PRIOR_ONLY, TileRegistration
-from linumpy.report.plots import MOST_POINTS, WIDTH_IN, Plot, panel
+from linumpy.report.plots import MOST_POINTS, Plot, panel
+from linumpy.report.tile_map import TileMap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
-    from matplotlib.transforms import Transform
 
 _ARROW_SHARE = 0.3
 _MOST_LABELS = 12
 """Indices of tiles that can be read beside each other."""
-
-_LABEL_IN, _LEGEND_IN = 0.22, 0.4
-"""Below the axes of a slice's tiles: the label of axis 2, and the legend."""
-
-_LABEL_LEFT_IN = 0.62
-"""Left of them the label of axis 1, beyond numbers such as -97.75."""
 
 
 def tile_plots(registration: TileRegistration) -> list[Plot]:
@@ -49,12 +39,10 @@ def tile_plots(registration: TileRegistration) -> list[Plot]:
     extent = np.ptp(stage, axis=0) + fov if len(stage) else fov
     height = float(np.clip(4.0 * extent[0] / extent[1], 2.2, 6.0)) + 0.7
     name = f"z{registration.slice_id:02d}"
-    left, axes = _tile_panel(height)
-    said = _draw_positions(axes, registration, stage, fov)
-    _lay_like_pictures(axes, stage, fov)
-    right, axes = _tile_panel(height)
-    pairs = _draw_pairs(right, axes, registration, stage, fov)
-    _lay_like_pictures(axes, stage, fov)
+    left = TileMap(stage, fov, height)
+    said = _draw_positions(left, registration, stage, fov)
+    right = TileMap(stage, fov, height, bar=True)
+    pairs = _draw_pairs(right, registration, stage)
     tiles = [
         (*t.index, *t.stage_corner_um, *t.corner_um, int(t.component == PRIOR_ONLY))
         for t in registration.tiles
@@ -70,34 +58,6 @@ def tile_plots(registration: TileRegistration) -> list[Plot]:
             [(*p.a, *p.b, float(p.confidence), int(p.accepted)) for p in registration.pairs],
         ),
     ]
-
-
-def _tile_panel(height: float) -> tuple[Figure, Axes]:
-    """Return an empty panel with fixed margins: to fit them takes longer than to draw a slice."""
-    figure, axes = panel(height)
-    figure.set_layout_engine(None)
-    figure.subplots_adjust(
-        left=0.85 / WIDTH_IN, right=1 - 0.1 / WIDTH_IN, bottom=0.75 / height, top=1 - 0.1 / height
-    )
-    axes.xaxis.set_label_coords(0.5, 0, transform=_below(axes, _LABEL_IN))
-    axes.yaxis.set_label_coords(0, 0.5, transform=_below(axes, 0.0, left_in=_LABEL_LEFT_IN))
-    axes.locator_params(nbins=6)
-    return figure, axes
-
-
-def _below(axes: Axes, inches: float, left_in: float = 0.0) -> Transform:
-    """Return a transform of shares of the axes to places so far below and to the left of them."""
-    from matplotlib.transforms import ScaledTranslation
-
-    figure = axes.get_figure()
-    assert figure is not None
-    moved = ScaledTranslation(-left_in, -inches, figure.dpi_scale_trans)
-    return axes.transAxes + moved
-
-
-def _legend_below(axes: Axes) -> None:
-    place = _below(axes, _LEGEND_IN)
-    legend(axes, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=place, ncols=2)
 
 
 def arrow_factor(shift_um: np.ndarray, fov_um: np.ndarray) -> float:
@@ -122,88 +82,46 @@ def arrow_factor(shift_um: np.ndarray, fov_um: np.ndarray) -> float:
 
 
 def _draw_positions(
-    axes: Axes, registration: TileRegistration, stage: np.ndarray, fov: np.ndarray
+    drawing: TileMap, registration: TileRegistration, stage: np.ndarray, fov: np.ndarray
 ) -> str:
     """Draw where tiles were moved to, and return what the plot is called."""
     solved = np.array([t.corner_um for t in registration.tiles]).reshape(-1, 2) + fov / 2
-    alone = np.array([t.component == PRIOR_ONLY for t in registration.tiles])
+    alone = np.array([t.component == PRIOR_ONLY for t in registration.tiles], bool)
     shift = solved - stage
     factor = arrow_factor(shift[~alone], fov)
-    _outline(axes, stage, fov)
-    for members, colour, marker, label in (
+    entries = []
+    for members, colour, mark, label in (
         (~alone, BLUE, "o", "held by its neighbours"),
         (alone, ORANGE, "s", "held by the stage alone"),
     ):
-        if not members.any():
-            continue
-        axes.quiver(
-            *(stage[members].T[::-1] / 1000),
-            *(shift[members].T[::-1] * factor / 1000),
-            angles="xy",
-            scale_units="xy",
-            scale=1,
-            color=colour,
-            width=0.005,
-            zorder=3,
-        )
-        axes.scatter(
-            stage[members, 1] / 1000, stage[members, 0] / 1000, s=22, color=colour,
-            marker=marker, label=label, zorder=4, linewidths=0,
-        )  # fmt: skip
+        if members.any():
+            here = stage[members]
+            drawing.arrows(here, here + factor * shift[members], colour)
+            drawing.dots(here, 2.35, colour, square=mark == "s")
+            entries.append((mark, colour, label))
+    drawing.legend(entries)
     rms = np.sqrt(np.mean(shift**2)) if len(shift) else 0.0
-    dress(axes, xlabel="axis 2 (mm)", ylabel="axis 1 (mm)")
-    axes.grid(False)
-    _legend_below(axes)
     return f"from stage to solved position, arrows × {factor:g} (RMS {rms:.1f} µm an axis)"
 
 
-def _draw_pairs(
-    figure: Figure,
-    axes: Axes,
-    registration: TileRegistration,
-    stage: np.ndarray,
-    fov: np.ndarray,
-) -> str:
+def _draw_pairs(drawing: TileMap, registration: TileRegistration, stage: np.ndarray) -> str:
     """Draw how sure each pair is, and return what the plot is called."""
-    from matplotlib.collections import LineCollection
-
-    place = {t.index: stage[n] / 1000 for n, t in enumerate(registration.tiles)}
+    place = {t.index: stage[n] for n, t in enumerate(registration.tiles)}
     pairs = [p for p in registration.pairs if p.a in place and p.b in place]
-    segments = [[place[p.a][::-1], place[p.b][::-1]] for p in pairs]
-    _outline(axes, stage, fov)
-    accepted = [n for n, p in enumerate(pairs) if p.accepted]
-    rejected = [n for n, p in enumerate(pairs) if not p.accepted]
-    lines = LineCollection(
-        [segments[n] for n in accepted], cmap=MAP, norm=_unit_scale(), linewidths=4, zorder=2
+    accepted = np.array([p.accepted for p in pairs], bool)
+    first, second = (
+        np.array([place[i] for i in ids]).reshape(-1, 2)
+        for ids in ([p.a for p in pairs], [p.b for p in pairs])
     )
-    lines.set_array(np.array([pairs[n].confidence for n in accepted]))
-    axes.add_collection(lines)
-    if rejected:
-        axes.add_collection(
-            LineCollection(
-                [segments[n] for n in rejected],
-                colors=VERMILION,
-                linewidths=1.2,
-                linestyles="dashed",
-                zorder=2,
-            )  # fmt: skip
-        )
-        middle = np.array([np.mean(segments[n], axis=0) for n in rejected])
-        axes.scatter(
-            middle[:, 0],
-            middle[:, 1],
-            marker="x",
-            s=32,
-            color=VERMILION,
-            label="rejected",
-            zorder=4,
-        )
-    axes.scatter(stage[:, 1] / 1000, stage[:, 0] / 1000, s=14, color=INK, zorder=3, linewidths=0)
-    colour_bar(figure, lines, axes, "confidence")
-    dress(axes, xlabel="axis 2 (mm)", ylabel="axis 1 (mm)")
-    axes.grid(False)
-    _legend_below(axes)
-    return f"{len(accepted)} of {len(pairs)} tile pairs accepted"
+    values = np.array([p.confidence for p in pairs])
+    drawing.coloured_lines(first[accepted], second[accepted], values[accepted], "confidence")
+    if not accepted.all():
+        one, other = first[~accepted], second[~accepted]
+        drawing.lines(one, other, VERMILION, 1.2, dash="4.4 1.9")
+        drawing.crosses((one + other) / 2, 2.8, VERMILION)
+        drawing.legend([("x", VERMILION, "rejected")])
+    drawing.dots(stage, 1.9, INK, square=False)
+    return f"{accepted.sum()} of {len(pairs)} tile pairs accepted"
 
 
 def confidence_plot(registrations: Mapping[int, TileRegistration]) -> Plot:
@@ -376,12 +294,6 @@ def _stage_arrows(axes: Axes, stage_to_array: str) -> None:
             ha="center", va="center", transform=axes.transAxes, fontweight="bold",
             bbox={"facecolor": "white", "alpha": 0.85, "linewidth": 0, "pad": 1},
         )  # fmt: skip
-
-
-def _unit_scale() -> Normalize:
-    from matplotlib.colors import Normalize
-
-    return Normalize(0, 1)
 
 
 def _outline(axes: Axes, centres: np.ndarray, fov: np.ndarray, colour: str = FAINT) -> None:

@@ -41,6 +41,7 @@ from linumpy.report.tile_figures import (
     stage_axes_plots,
     tile_plots,
 )
+from linumpy.report.tile_map import TileMap
 from linumpy.store.manifest import adopt
 from linumpy.tiles.positions import MeasuredPair, PlacedTile, TileRegistration
 
@@ -414,26 +415,63 @@ def test_texts_of_tile_plots_stay_apart_and_inside(sides: tuple[int, int]) -> No
     pair = MeasuredPair(*ends, None, (0.0, 1000.0), None, 0.1, False, None, None, None)
     affine = [[1.0, 0.0], [0.0, 1.0]]
     registration = TileRegistration(3, (10.0,) * 3, (8, 120, 120), [*tiles], [pair], affine)
-    for plot in tile_plots(registration):
-        plot.render()
-        figure = plot.figure
-        axes = figure.axes[0]
-        legend = axes.get_legend()
-        assert legend is not None
-        ticks = [
-            tick.label1
-            for axis in (axes.xaxis, axes.yaxis)
-            for tick in axis.get_major_ticks()
-            if axis.get_view_interval().min() <= tick.get_loc() <= axis.get_view_interval().max()
-        ]
-        texts = {t: t.get_window_extent() for t in (axes.xaxis.label, axes.yaxis.label, *ticks)}
-        boxes = {"legend": legend.get_window_extent()}
-        boxes |= {text.get_text(): box for text, box in texts.items()}
-        for name, box in boxes.items():
-            assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, name
-            assert box.y0 >= 0 and box.y1 <= figure.bbox.y1, name
-        for (one, box), (other, second) in combinations(boxes.items(), 2):
-            assert not box.overlaps(second), (one, other)
+    for plot, said in zip(tile_plots(registration), ("held by the stage", "rejected"), strict=True):
+        drawing = plot.figure
+        assert isinstance(drawing, TileMap)
+        texts = [text for text, _ in drawing.texts]
+        assert {"axis 1 (mm)", "axis 2 (mm)"} < {*texts} and any(said in text for text in texts)
+        for text, (x0, y0, x1, y1) in drawing.texts:
+            assert x0 >= 0 and x1 <= drawing.width_pt, text
+            assert y0 >= 0 and y1 <= drawing.height_pt, text
+        for (one, box), (other, second) in combinations(drawing.texts, 2):
+            apart = box[2] <= second[0] or second[2] <= box[0]
+            assert apart or box[3] <= second[1] or second[3] <= box[1], (one, other)
+
+
+def test_tile_maps_show_places_to_scale() -> None:
+    """Marks read back from the drawing, in the units of its own ticks."""
+    registration = _grid_of_tiles((3, 4))
+    positions, pairs = (str(plot.render()["svg"]) for plot in tile_plots(registration))
+    stage = np.array([t.stage_corner_um for t in registration.tiles]) / 1000 + 0.6
+
+    def read(drawing: str, colour: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return marks in mm, axis 1 and axis 2, and ends of arrows or lines as drawn."""
+        ticks = {}
+        for x, y, anchor, text in re.findall(
+            r'<text x="([\d.]+)" y="([\d.]+)" style="[^"]*anchor: (\w+);[^"]*">([\d.]+)<', drawing
+        ):
+            if anchor in ("middle", "end"):
+                ticks.setdefault(anchor, []).append(
+                    (float(y if anchor == "end" else x), float(text))
+                )
+        (y0, a0), *_, (y1, a1) = ticks["end"]
+        (x0, b0), *_, (x1, b1) = ticks["middle"]
+        shapes, *_ = re.findall(
+            rf'<path d="([^"]*a[^"]*)" style="fill: {re.escape(colour)}', drawing
+        )
+        marks = re.findall(r"M([\d.]+),([\d.]+)a([\d.]+)", shapes)[: len(stage)]
+        x, y = np.array([(float(x) + float(r), float(y)) for x, y, r in marks]).T
+        # Numbers stand a third of their height below their ticks.
+        first = a0 + (y - y0 + 0.35 * 8) / (y1 - y0) * (a1 - a0)
+        return np.stack([first, b0 + (x - x0) / (x1 - x0) * (b1 - b0)], 1), np.stack([y, x], 1)
+
+    for drawing, colour in ((positions, "var(--blue)"), (pairs, "var(--ink)")):
+        marks, _ = read(drawing, colour)
+        np.testing.assert_allclose(marks, stage, atol=0.005)
+    # An arrow leads 7 um down and 9 um to the left, times its factor.
+    (arrows,) = re.findall(r'<path d="([^"]*L[^"]*z)" style="fill: var\(--blue\)', positions)
+    tips = np.array(
+        [[float(v) for v in a.split("L")[3].split(",")] for a in arrows.split("z")[:-1]]
+    )
+    factor = arrow_factor(np.tile([7.0, -9.0], (12, 1)), np.array([1200.0, 1200.0]))
+    _, places = read(positions, "var(--blue)")
+    pt_mm = (places[4, 0] - places[0, 0]) / 0.96
+    moved = places + np.array([7, -9]) * factor / 1000 * pt_mm
+    np.testing.assert_allclose(tips[:, ::-1], moved, atol=0.05)
+    assert factor == 20 and pairs.count("stroke-dasharray: 4.4 1.9") == 1
+    rejected = sum(not pair.accepted for pair in registration.pairs)
+    (dashed,) = re.findall(r'<path d="([^"]*)" style="[^"]*dasharray', pairs)
+    assert dashed.count("M") == rejected > 0
 
 
 def _grid_of_tiles(sides: tuple[int, int]) -> TileRegistration:
