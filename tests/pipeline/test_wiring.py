@@ -187,7 +187,7 @@ def test_a_failed_run_leaves_a_crate_without_results(failed: Failed) -> None:
 def test_report_states_how_the_run_ended(failed: Failed) -> None:
     page = (failed.output / "report.html").read_text(encoding="utf-8")
     assert "of them cached from an earlier launch" in page
-    assert "Table of tasks (15)" in page
+    assert "Table of tasks (16)" in page
     assert "<dt>Wall time</dt>" in page
 
 
