@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(build_parser(), argv)
 
     from linumpy.io.convert import parse_voxel_um, read_resolutions
-    from linumpy.io.convert_omezarr import convert_zarr_to_omezarr
+    from linumpy.io.convert_zarr import convert_zarr_to_omezarr
 
     volume = convert_zarr_to_omezarr(
         args.input,

@@ -12,9 +12,9 @@ from linumpy.brain.atlas.apply import store_transform
 from linumpy.core.errors import InputError
 from linumpy.io.convert_omezarr import (
     convert_omezarr,
-    convert_zarr_to_omezarr,
     extract_pyramid_levels,
 )
+from linumpy.io.convert_zarr import convert_zarr_to_omezarr
 from linumpy.io.omezarr import ImageSpec, create_array, create_image, open_image
 from linumpy.store.manifest import adopt, read_manifest
 from linumpy.store.verify import verify

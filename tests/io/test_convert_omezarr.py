@@ -5,11 +5,11 @@ import zarr
 from linumpy.core.errors import InputError, OutputExistsError
 from linumpy.io.convert_omezarr import (
     convert_omezarr,
-    convert_zarr_to_omezarr,
     copy_boxes,
     extract_pyramid_levels,
     list_levels,
 )
+from linumpy.io.convert_zarr import convert_zarr_to_omezarr
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.pyramid import Pyramid, write_parts
 from linumpy.io.slice_layout import volume_spec
