@@ -191,22 +191,22 @@ def _tags(record: SliceRecord) -> list[tuple[str, str]]:
     """Return short remarks on a slice, each with the kind that gives it its look."""
     tags = []
     if not record.present:
-        tags.append(("attention" if record.gap_is_told else "problem", "no data"))
+        tags.append(("warning" if record.gap_is_told else "problem", "no data"))
     if record.left_out:
-        tags.append(("attention", f"left out: {record.left_out}"))
+        tags.append(("warning", f"left out: {record.left_out}"))
     if record.interpolated:
-        tags.append(("attention", f"interpolated ({record.interpolated})"))
+        tags.append(("warning", f"interpolated ({record.interpolated})"))
     if record.not_interpolated:
-        kind = "note" if record.covered else "attention"
+        kind = "note" if record.covered else "warning"
         tags.append((kind, f"gap: {record.not_interpolated.replace('_', ' ')}"))
     if record.rehomed:
-        tags.append(("attention", "stage glitch"))
+        tags.append(("warning", "stage glitch"))
     if record.missing_tiles:
-        tags.append(("attention", f"{_count(len(record.missing_tiles), 'tile')} missing"))
+        tags.append(("warning", f"{_count(len(record.missing_tiles), 'tile')} missing"))
     if record.prior_only:
         tags.append(("note", f"{_count(record.prior_only, 'tile')} held by the stage"))
     if record.flags:
-        tags.append(("attention", f"{_count(len(record.flags), 'tile')} with flags"))
+        tags.append(("warning", f"{_count(len(record.flags), 'tile')} with flags"))
     return tags
 
 

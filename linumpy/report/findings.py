@@ -26,7 +26,7 @@ from linumpy.report.labels import label
 
 T = TypeVar("T")
 
-PROBLEM, ATTENTION, NOTE = "problem", "attention", "note"
+PROBLEM, ATTENTION, NOTE = "problem", "warning", "note"
 SEVERITIES = (PROBLEM, ATTENTION, NOTE)
 WORST_NAMED = 5
 """Problems, and then warnings, that the terminal names when a run ends."""

@@ -98,7 +98,7 @@ def response_plot(response: Mapping[str, Any]) -> Plot:
     if known.any():
         profile *= float(np.median(values[known] / profile[known]))
         axes.plot(
-            depth[known], profile[known], color=ORANGE, linewidth=1,
+            depth[known], profile[known], color=ORANGE, linewidth=1, zorder=3,
             label=f"measured in {response['medium']}",
         )  # fmt: skip
     axes.plot(depth, values, color=BLUE, linewidth=1.6, label=response["method"])

@@ -14,7 +14,7 @@ from linumpy.follow.verdict import LEVELS, LOOK, PASS, STOP
 from linumpy.store.untrusted import JSON_NBYTES, read_bounded
 
 WORDS = {PASS: "pass", LOOK: "look", STOP: "stop before the cut"}
-MARKS = {PASS: "pass", LOOK: "attention", STOP: "problem"}
+MARKS = {PASS: "pass", LOOK: "warning", STOP: "problem"}
 
 
 @dataclass(frozen=True)

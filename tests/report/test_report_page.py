@@ -83,7 +83,7 @@ def test_every_part_of_a_run_is_shown(source: str) -> None:
         "Correlation with the truth 0.91 of ideal ≥ 0.95",
         "✗ missed",
         "not measured no pairs at all",
-        "attention Slices left out of the brain They do not look like their neighbours",
+        "warning Slices left out of the brain They do not look like their neighbours",
         "Where z03 Found torn slice What to do Look at each below; to keep one",
         "Where z04 Found Not there, zmorph What to do Exclude them from measurements",
         "problem A gap stays",
