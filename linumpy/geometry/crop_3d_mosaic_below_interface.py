@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from linumpy.core.device import Array, namespace
 from linumpy.core.errors import InputError
 from linumpy.geometry.interface_surface import fit_face, sample_surface
 from linumpy.geometry.least_squares import least_squares
+from linumpy.geometry.reflections import reflecting_bodies, reflecting_cells
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class InterfaceCut:
     surface_um
         Depth of the interface at the cells' centres, as `interface_um`; float32 (cells along
         axis 1, along axis 2).
+    reflections
+        Bubbles and debris above the face: ``area_um2`` in whole cells, and ``centre_um``, a stage
+        position along axis 1 and axis 2. Largest first.
     """
 
     slice_id: int
@@ -52,6 +57,7 @@ class InterfaceCut:
     cell_um: tuple[float, float]
     corner_um: tuple[float, float]
     surface_um: np.ndarray
+    reflections: list[dict[str, Any]] = field(default_factory=list)
 
 
 def searched_planes(n_planes: int, max_depth_fraction: float) -> int:
@@ -127,6 +133,9 @@ def solve_interface_cut(
         cell_um=cell_um,
         corner_um=corner_um,
         surface_um=(face.depth_px * axial_um).astype(np.float32),
+        reflections=reflecting_bodies(
+            reflecting_cells(sums, counts, face.depth_px, cell_px), cell_um, corner_um
+        ),
     )
 
 

@@ -201,6 +201,12 @@ def crop_3d_mosaic_below_interface(model: Any, found: StageMetrics) -> None:
     found.add(
         "mask_coverage", model.used_fraction, "", "cells that the face rests on", "mask_coverage"
     )
+    found.add(
+        "reflecting_area",
+        float(sum(body["area_um2"] for body in model.reflections)),
+        "um2",
+        "bubbles and debris above the face, in whole cells",
+    )
     if voxels < 5:
         found.warnings.append(
             f"slice z{model.slice_id:02d}: cut face found {voxels:.1f} planes below the top; it "

@@ -237,16 +237,36 @@ def _slice_record(
         prior_only=0 if tiles is None else sum(t.component == PRIOR_ONLY for t in tiles.tiles),
         alone_in_tissue=0 if tiles is None else _alone_in_tissue(tiles),
         missing_tiles=missing,
-        flags=tuple(
-            (str(tile), tuple(str(word) for word in words))
-            for tile, words in sorted(dict(attributes.get("flags", {})).items())
-            if tile not in holes
-        ),
+        flags=_tile_flags(attributes.get("flags", {}), holes, tiles, crop.get("reflections", ())),
         pairs_accepted=0 if tiles is None else sum(p.accepted for p in tiles.pairs),
         pairs_total=0 if tiles is None else len(tiles.pairs),
         volume_path=run.slice_paths.get(slice_id),
         preview_path=preview,
     )
+
+
+def _tile_flags(
+    told: Mapping[str, Sequence[str]],
+    holes: set[str],
+    registration: TileRegistration | None,
+    reflections: Sequence[Mapping[str, Any]],
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the flags of imaged tiles, and ``reflection`` for those that show one."""
+    flags = {str(k): [str(w) for w in words] for k, words in told.items() if k not in holes}
+    for tile in registration.tiles if registration else ():
+        for body in reflections:
+            # As of a disc of its area.
+            reach = math.sqrt(body["area_um2"] / math.pi)
+            beyond = [
+                max(low - centre, centre - low - side, 0.0)
+                for low, side, centre in zip(
+                    tile.corner_um, registration.fov_um, body["centre_um"], strict=True
+                )
+            ]
+            if math.hypot(*beyond) < reach:
+                flags.setdefault(f"{tile.ix},{tile.iy}", []).append("reflection")
+                break
+    return tuple((tile, tuple(words)) for tile, words in sorted(flags.items()))
 
 
 def _alone_in_tissue(registration: TileRegistration) -> int:

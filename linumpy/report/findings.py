@@ -83,6 +83,7 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
         *_slices(slices),
         *_tiles([s for s in slices if s.slice_id not in left_out]),
         *_foreign_bodies(run, left_out),
+        *_reflections(run, left_out),
         *_slice_pairs(run),
         *_tables(run),
         *_metrics(run, sum(s.n_tiles or 0 for s in slices), left_out),
@@ -232,12 +233,31 @@ def _foreign_bodies(run: Run, left_out: set[int]) -> list[Finding]:
         if slice_id in left_out or not bodies:
             continue
         ids.append(slice_id)
-        area_mm2 = sum(body["area_um2"] for body in bodies) / 1e6
-        y, x = (c / 1000 for c in bodies[0]["centre_um"])
-        texts.append(f"z{slice_id:02d}: {area_mm2:.2g} mm² at {y:.2f}, {x:.2f} mm")
+        texts.append(_bodies(slice_id, bodies))
     if not ids:
         return []
     return [Finding(ATTENTION, KINDS["foreign"], id_ranges(ids), len(ids), _joined(texts, "; "))]
+
+
+def _reflections(run: Run, left_out: set[int]) -> list[Finding]:
+    found = {
+        slice_id: bodies
+        for slice_id, crop in sorted(run.crops.items())
+        if slice_id not in left_out and (bodies := crop.get("reflections"))
+    }
+    if not found:
+        return []
+    texts = [_bodies(slice_id, bodies) for slice_id, bodies in found.items()]
+    return [
+        Finding(ATTENTION, KINDS["reflections"], id_ranges(found), len(found), _joined(texts, "; "))
+    ]
+
+
+def _bodies(slice_id: int, bodies: Sequence[Mapping[str, Any]]) -> str:
+    """Return the area of all bodies of a slice, and the place of the largest."""
+    area_mm2 = sum(body["area_um2"] for body in bodies) / 1e6
+    y, x = (c / 1000 for c in bodies[0]["centre_um"])
+    return f"z{slice_id:02d}: {area_mm2:.2g} mm² at {y:.2f}, {x:.2f} mm"
 
 
 def _slice_pairs(run: Run) -> list[Finding]:

@@ -104,6 +104,12 @@ KINDS = {
         "2, of the largest.",
         "Exclude these places from measurements; look for bubbles before the next acquisition.",
     ),
+    "reflections": Kind(
+        "Bubbles or debris above the cut face",
+        "Something reflects in the water there; the tissue below lies in its shadow, and is in the "
+        "brain all the same. Places are the stage's, axis 1 and axis 2, of the largest.",
+        "Exclude these places from measurements; look for bubbles before the next acquisition.",
+    ),
     "alone_slices": Kind(
         "Slices that match no other slice",
         "They stay where the motors put them.",

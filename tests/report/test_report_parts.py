@@ -309,6 +309,33 @@ def test_bubbles_and_debris_are_reported_of_their_slice(full_run: Path) -> None:
     assert told(*pairs[:2]) == told(*pairs[2:]) == []
 
 
+def test_what_reflects_above_a_face_is_told_of_its_slice_and_tiles(full_run: Path) -> None:
+    """Seen to fail without the finding, and without flags of tiles."""
+    run = Run(full_run)
+    slice_id = min(run.tile_registrations)
+    path = full_run / f"models/z{slice_id:02d}/crop_3d_mosaic_below_interface.json"
+    registration = run.tile_registrations[slice_id]
+    tile = registration.tiles[0]
+    middle = [c + side / 2 for c, side in zip(tile.corner_um, registration.fov_um, strict=True)]
+
+    def told(*bodies: dict[str, Any]) -> tuple[list[Finding], set[str]]:
+        model = json.loads(path.read_text()) | {"reflections": bodies}
+        path.write_text(json.dumps(model))
+        again = Run(full_run)
+        records = slice_records(again)
+        flagged = {t for r in records for t, words in r.flags if "reflection" in words}
+        findings = find_issues(again, records)
+        return [f for f in findings if f.kind == KINDS["reflections"]], flagged
+
+    assert told() == ([], set())
+    (found,), flagged = told({"area_um2": 100.0, "centre_um": middle})
+    assert (found.where, found.severity) == (f"z{slice_id:02d}", ATTENTION)
+    assert found.value.startswith(f"z{slice_id:02d}: 0.0001 mm² at ")
+    assert flagged == {f"{tile.ix},{tile.iy}"}
+    far = [c - 10 * side for c, side in zip(tile.corner_um, registration.fov_um, strict=True)]
+    assert told({"area_um2": 100.0, "centre_um": far})[1] == set()
+
+
 def test_remarks_are_one_a_kind_and_join_their_metric(full_run: Path) -> None:
     """Seen to fail with a finding a text, and with metric and remark told apart."""
     for slice_id in (0, 1):
