@@ -9,7 +9,6 @@ no such metadata, are read with nominal positions.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -104,7 +103,7 @@ class GridInfo:
         heights = [t.stage_z_mm for t in self.tiles if t.present]
         # It is read from files, and nothing else depends on it.
         known = [z for z in heights if isinstance(z, int | float) and math.isfinite(z)]
-        return statistics.median(known) if known else None
+        return float(np.median(known)) if known else None
 
     @property
     def tile_nbytes(self) -> int:
