@@ -50,24 +50,11 @@ class DepthStep:
     clear: bool = False
 
 
-def coarse_planes(volume: SliceVolume, factor: int) -> np.ndarray:
-    """Return a slice's flattened planes, float32 (z, axis 1, axis 2), pixels binned by a factor."""
-    data, valid = volume.read(slice(0, volume.shape[0]), volume.whole())
-    planes = bin_planes(data.astype(np.float32), factor)
-    known = None if valid is None else bin_planes(valid.astype(np.float32), factor) > 0.5
-    return to_host(flatten_tissue(planes, known)).astype(np.float32)
+@dataclass(frozen=True)
+class SlicePair:
+    """A slice and an earlier one.
 
-
-def depth_step(
-    fixed: SliceVolume,
-    moving: SliceVolume,
-    voxel_um: tuple[float, float, float],
-    interval_um: float,
-    cuts: int = 1,
-) -> DepthStep:
-    """Measure how deep a slice lies below an earlier one.
-
-    Parameters
+    Attributes
     ----------
     fixed, moving
         The earlier slice and this one.
@@ -78,6 +65,25 @@ def depth_step(
     cuts
         Intervals that are expected between the two: the difference of their ids.
     """
+
+    fixed: SliceVolume
+    moving: SliceVolume
+    voxel_um: tuple[float, float, float]
+    interval_um: float
+    cuts: int = 1
+
+
+def coarse_planes(volume: SliceVolume, factor: int) -> np.ndarray:
+    """Return a slice's flattened planes, float32 (z, axis 1, axis 2), pixels binned by a factor."""
+    data, valid = volume.read(slice(0, volume.shape[0]), volume.whole())
+    planes = bin_planes(data.astype(np.float32), factor)
+    known = None if valid is None else bin_planes(valid.astype(np.float32), factor) > 0.5
+    return to_host(flatten_tissue(planes, known)).astype(np.float32)
+
+
+def depth_step(pair: SlicePair) -> DepthStep:
+    """Measure how deep a slice lies below an earlier one, on coarse planes."""
+    fixed, moving, voxel_um = pair.fixed, pair.moving, pair.voxel_um
     factor = max(1, round(PIXEL_UM / voxel_um[1]))
     pixel_um = np.multiply(voxel_um[1:], factor)
     first, second = coarse_planes(fixed, factor), coarse_planes(moving, factor)
@@ -86,7 +92,7 @@ def depth_step(
     moved = second[top : top + N_PLANES]
     best = DepthStep(None)
     for extra in _EXTRA_CUTS:
-        start = round((cuts + extra) * interval_um / voxel_um[0]) + top
+        start = round((pair.cuts + extra) * pair.interval_um / voxel_um[0]) + top
         here = first[start : start + N_PLANES]
         if len(here) < 2:
             continue
@@ -107,28 +113,23 @@ def depth_step(
     return best
 
 
-def confirmed(
-    step: DepthStep,
-    fixed: SliceVolume,
-    moving: SliceVolume,
-    voxel_um: tuple[float, float, float],
-    interval_um: float,
-    cuts: int = 1,
-) -> DepthStep:
+def confirmed(step: DepthStep, pair: SlicePair) -> DepthStep:
     """Return a step that is off as the registration of the brain measures it, where it can.
 
     At full resolution the registration looks about the expected depth alone. Where it finds the
     slice there beyond doubt, the coarse planes were misled.
     """
     params = RegisterParams(transform=TRANSLATION)
-    expected_um = cuts * interval_um
-    pair = register_pair(fixed, moving, voxel_um, interval_um, params, expected_um=[expected_um])
-    if pair.reason or not pair.z_measured:
+    expected_um = pair.cuts * pair.interval_um
+    found = register_pair(
+        pair.fixed, pair.moving, pair.voxel_um, pair.interval_um, params, expected_um=[expected_um]
+    )
+    if found.reason or not found.z_measured:
         return step
     return DepthStep(
-        float(expected_um + pair.shift_um[0]),
-        (float(pair.shift_um[1]), float(pair.shift_um[2])),
-        pair.correlation,
+        float(expected_um + found.shift_um[0]),
+        (float(found.shift_um[1]), float(found.shift_um[2])),
+        found.correlation,
         clear=True,
     )
 

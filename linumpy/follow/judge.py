@@ -14,7 +14,7 @@ import numpy as np
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import LinumpyError
 from linumpy.follow.above_face import foreign_bodies, foreign_reasons
-from linumpy.follow.depth_step import N_PLANES, confirmed, depth_step
+from linumpy.follow.depth_step import N_PLANES, SlicePair, confirmed, depth_step
 from linumpy.follow.models import learn, learn_again
 from linumpy.follow.overlaps import flattened, tile_light
 from linumpy.follow.reasons import (
@@ -215,9 +215,10 @@ class Judge:
         reasons = []
         # Slices that cannot share a plane say nothing of each other.
         if cuts == 1 or cuts * interval_um < (volumes[0].shape[0] - N_PLANES) * voxel_um[0]:
-            step = depth_step(volumes[0], volumes[1], voxel_um, interval_um, cuts)
+            pair = SlicePair(volumes[0], volumes[1], voxel_um, interval_um, cuts)
+            step = depth_step(pair)
             if cut_reasons(step, interval_um, cuts):
-                step = confirmed(step, volumes[0], volumes[1], voxel_um, interval_um, cuts)
+                step = confirmed(step, pair)
             figures["cut_um"] = None if step.distance_um is None else round(step.distance_um, 1)
             figures["cut_clear"] = step.clear
             figures["stage_off_um"] = [round(s, 1) for s in step.shift_um]

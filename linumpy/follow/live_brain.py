@@ -185,33 +185,17 @@ class LiveBrain:
             _grow_documents(source, target, n_planes)
             new: Any = zarr.open_group(target, mode="r+")
             for window in _blocks(volume, start, shape, factors):
-                kept = (slice(z.start, min(z.stop, shape[0])), *window)
-                sides = [w.stop - w.start for w in window]
-                data = np.zeros((z.stop - z.start, *sides), np.float32)
-                valid = np.zeros(data.shape, np.uint8)
-                if not first:
-                    data[: kept[0].stop - z.start] = old["0"][kept]
-                    valid[: kept[0].stop - z.start] = old["labels/valid/0"][kept]
+                data, valid = _block(None if first else old, z, window)
                 for part in _parts(window):
-                    here = (
-                        slice(None),
-                        *(
-                            slice(p.start - w.start, p.stop - w.start)
-                            for p, w in zip(part, window, strict=True)
-                        ),
+                    here = tuple(
+                        slice(p.start - w.start, p.stop - w.start)
+                        for p, w in zip(part, window, strict=True)
                     )
                     _overlay(
-                        data[here], valid[here], z.start, part, volume, start, skipped, factors
-                    )
-                for level, factor in enumerate(_FACTORS):
-                    if factor > 1:
-                        data, valid = _halved(data, valid)
-                    box = tuple(
-                        slice(s.start // factor, s.start // factor + n)
-                        for s, n in zip((z, *window), data.shape, strict=True)
-                    )
-                    new[str(level)][box] = data
-                    new[f"labels/valid/{level}"][box] = valid
+                        data[:, *here], valid[:, *here], z.start, part, volume, start, skipped,
+                        factors,
+                    )  # fmt: skip
+                _write_levels(new, data, valid, (z, *window))
         return n_planes
 
     def _warn(
@@ -314,6 +298,30 @@ def _blocks(
     for first in ranges[0]:
         for second in ranges[1]:
             yield first, second
+
+
+def _block(old: Any, z: slice, window: Window) -> tuple[np.ndarray, np.ndarray]:
+    """Return image and mask of a block as the brain has them; zeros beyond it, or without one."""
+    shape = (z.stop - z.start, *(w.stop - w.start for w in window))
+    data, valid = np.zeros(shape, np.float32), np.zeros(shape, np.uint8)
+    if old is not None:
+        kept = (slice(z.start, min(z.stop, old["0"].shape[0])), *window)
+        data[: kept[0].stop - z.start] = old["0"][kept]
+        valid[: kept[0].stop - z.start] = old["labels/valid/0"][kept]
+    return data, valid
+
+
+def _write_levels(new: Any, data: np.ndarray, valid: np.ndarray, box: Sequence[slice]) -> None:
+    """Write a block of the finest level, and its means to the coarser ones."""
+    for level, factor in enumerate(_FACTORS):
+        if factor > 1:
+            data, valid = _halved(data, valid)
+        here = tuple(
+            slice(s.start // factor, s.start // factor + n)
+            for s, n in zip(box, data.shape, strict=True)
+        )
+        new[str(level)][here] = data
+        new[f"labels/valid/{level}"][here] = valid
 
 
 def _parts(window: Window) -> Iterator[Window]:

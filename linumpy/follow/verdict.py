@@ -8,6 +8,8 @@ from typing import Any
 
 PASS, LOOK, STOP = "pass", "look", "stop"
 LEVELS = (PASS, LOOK, STOP)
+WORDS = {PASS: "pass", LOOK: "look before the cut", STOP: "stop before the cut"}
+"""Verdicts as people read them: on a terminal in capitals unless it is a pass."""
 
 ADVICE = {
     "missing_tile": "scan these tiles before the cut",
@@ -105,7 +107,8 @@ class Verdict:
 
     def to_text(self) -> str:
         """Return one line for a terminal."""
-        name = {PASS: "pass", LOOK: "LOOK", STOP: "STOP BEFORE THE CUT"}[self.verdict]
+        words = WORDS[self.verdict]
+        name = words if self.verdict == PASS else words.upper()
         parts = [
             f"{r.kind}{_named(r.tiles)}: {r.text}; {ADVICE[r.kind]}"
             for r in sorted(self.reasons, key=lambda r: -LEVELS.index(r.level))

@@ -14,7 +14,7 @@ import numpy as np
 from linumpy.core.log import duration
 from linumpy.follow.state import NOW_NAME, VERDICTS_NAME, whole_lines
 from linumpy.follow.tile_map import image_name, map_name
-from linumpy.follow.verdict import LEVELS, LOOK, PASS, STOP
+from linumpy.follow.verdict import LEVELS, PASS, WORDS
 from linumpy.follow.watch import last_slice_id
 from linumpy.quality.run import LIVE_NAME
 from linumpy.report.live_figures import history_plots, tile_boxes, tile_maps
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from linumpy.io.plane_server import PlaneSource
 
 TEMPLATE = "live.html.j2"
-WORDS = {PASS: "Pass", LOOK: "Look before you cut", STOP: "Stop before the cut"}
 _STEPS = 10
 _SHOWN = 12
 
@@ -109,7 +108,7 @@ class LiveRun:
         left = None if last is None or last_id is None else max(0, last_id - last["slice"])
         return {
             "last": last,
-            "words": WORDS,
+            "words": {level: text.capitalize() for level, text in WORDS.items()},
             "last_id": last_id,
             "n_left": left,
             "slice_s": slice_s,

@@ -10,10 +10,9 @@ from typing import Any
 
 from linumpy.core.errors import InputError
 from linumpy.follow.state import VERDICTS_NAME, whole_lines
-from linumpy.follow.verdict import LEVELS, LOOK, PASS, STOP
+from linumpy.follow.verdict import LEVELS, LOOK, PASS, STOP, WORDS
 from linumpy.store.untrusted import JSON_NBYTES, read_bounded
 
-WORDS = {PASS: "pass", LOOK: "look", STOP: "stop before the cut"}
 MARKS = {PASS: "pass", LOOK: "warning", STOP: "problem"}
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linumpy.brain.slice_folder import load_slices
-from linumpy.follow.depth_step import depth_step
+from linumpy.follow.depth_step import SlicePair, depth_step
 from linumpy.follow.reasons import cut_reasons
 from tests.follow.block import INTERVAL_UM, N_PLANES, VOXEL_UM, make_block, volume_of, write_slice
 
@@ -31,7 +31,7 @@ def test_distance_of_slices_that_are_not_next_to_each_other(
     write_slice(tmp_path, cuts, block[depth_px : depth_px + N_PLANES])
     paths = [volume_of(tmp_path, n) for n in (0, cuts)]
     volumes, _, _ = load_slices(paths, None)
-    step = depth_step(*volumes, VOXEL_UM, INTERVAL_UM, cuts)
+    step = depth_step(SlicePair(*volumes, VOXEL_UM, INTERVAL_UM, cuts))
     assert step.clear
     assert step.distance_um == pytest.approx(10.0 * depth_px, abs=3)
     assert np.hypot(*step.shift_um) < 3

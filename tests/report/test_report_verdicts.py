@@ -31,7 +31,7 @@ def test_report_shows_verdict_reasons_and_advice_of_each_slice(run):
     table = page.text[at : page.text.index("Tiles were not registered")]
     for words in (
         "z00 pass – – 9.0",
-        "z01 look dark tile: dim (x01_y02, x02_y02) look at these tiles; scan them again if",
+        "z01 look before the cut dark tile: dim (x01_y02, x02_y02) look at these tiles; scan them",
         "z03 stop before the cut double cut: 398 um <b>below</b> the cut before this slice took",
     ):
         assert words in table, table

@@ -1,0 +1,115 @@
+#!/usr/bin/env python
+"""Measure the memory of a follower over hundreds of slices.
+
+    python benchmarks/follow_memory.py FOLDER [--slices 400]
+
+Two small slices of the phantom are written in turn, tile by tile, under new numbers; the follower's
+own loop judges them and grows the brain. Its memory is read after each slice. Printed are the
+growth a slice with its standard error, over the second half, and the largest memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+GEOMETRY = {"n_slices": 2, "tiles_x": 2, "tiles_y": 2, "nx": 64, "ny": 64, "brain_fill": 0.7}
+KEPT = 2
+"""Slices whose raw tiles are kept, so that the disk holds any number."""
+
+
+def slices(source: Path, raw: Path, count: int) -> Iterator[None]:
+    """Write slice after slice, a tile a step."""
+    (raw / "state.json").write_text(f'{{"z_min": 0, "z_max": {count - 1}}}\n')
+    for slice_id in range(count):
+        top = source / f"slice_z{slice_id % 2:02d}"
+        place = raw / f"slice_z{slice_id:02d}"
+        place.mkdir()
+        shutil.copyfile(top / "metadata.json", place / "metadata.json")
+        for tile in sorted((top / "tiles").iterdir()):
+            name = f"{tile.name.rpartition('_z')[0]}_z{slice_id:02d}"
+            shutil.copytree(tile, place / "tiles" / name)
+            yield
+        if slice_id >= KEPT:
+            shutil.rmtree(raw / f"slice_z{slice_id - KEPT:02d}")
+
+
+def resident_mib() -> float:
+    """Return the memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def growth(values: Sequence[float]) -> tuple[float, float]:
+    """Return the slope of values over their number, and its standard error.
+
+    Neighbouring values hang together: the error is that of slopes over eighths of them.
+    """
+    import numpy as np
+
+    n = len(values) // 8
+    parts = [np.polyfit(np.arange(n), values[k * n : (k + 1) * n], 1)[0] for k in range(8)]
+    slope = float(np.polyfit(np.arange(len(values)), values, 1)[0])
+    return slope, statistics.stdev(map(float, parts)) / 8**0.5
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Follow, and print a line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--slices", type=int, default=400)
+    args = parser.parse_args(argv)
+    logging.getLogger("linumpy").setLevel(logging.ERROR)
+
+    from linumpy.follow.follow import FollowOptions, follow
+    from linumpy.follow.judge import Judge
+    from linumpy.follow.live_brain import LiveBrain
+    from linumpy.mosaic.grid_options import GridOptions
+    from linumpy.phantom.live import write_live
+    from linumpy.phantom.params import preset
+
+    params = preset("tiny", **GEOMETRY)
+    write_live(args.folder / "source", params, 4, speed=1e6, sleep=lambda _: None)
+    raw, results = args.folder / "raw", args.folder / "results"
+    raw.mkdir()
+    files = slices(args.folder / "source" / "raw", raw, args.slices)
+    judge = Judge(raw, results, GridOptions())
+    brain = LiveBrain(results, judge.volume_of)
+    now_s = [0.0]
+    seen: list[float] = []
+
+    def sleep(_: float) -> None:
+        now_s[0] += 3.0
+        next(files, None)
+
+    def grow(lines: Sequence[Any]) -> None:
+        brain.grow(lines)
+        if lines:
+            seen.append(resident_mib())
+            if len(lines) % 50 == 0:
+                print(f"{len(lines)}: {seen[-1]:.1f} MiB", flush=True)
+            # The growing brain reads the last 32 slices.
+            old = judge.volume_of(len(lines) - 40)
+            shutil.rmtree(old, ignore_errors=True)
+
+    follow(
+        raw, results, judge, FollowOptions(), tell=lambda _: None, grow=grow,
+        clock=lambda: now_s[0], sleep=sleep,
+    )  # fmt: skip
+    slope, error = growth(seen[len(seen) // 2 :])
+    print(
+        f"{len(seen)} slices: {1024 * slope:+.1f} +- {1024 * error:.1f} KiB a slice over the "
+        f"second half, {max(seen):.0f} MiB at most, {seen[0]:.0f} after the first"
+    )
+
+
+if __name__ == "__main__":
+    main()
