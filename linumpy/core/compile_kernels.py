@@ -69,8 +69,11 @@ def missing_bundles(capabilities: Iterable[str], folder: Path = FOLDER) -> list[
 
     def is_missing(capability: str) -> bool:
         path = bundle_path(capability, folder)
+        if path is None:
+            return True
         try:
-            return path is None or zipfile.ZipFile(path).comment.split(b" ")[-1] != digest
+            with zipfile.ZipFile(path) as bundle:
+                return bundle.comment.split(b" ")[-1] != digest
         except (OSError, zipfile.BadZipFile):
             return True
 
@@ -124,7 +127,8 @@ def write_bundles(
         for architecture in architectures:
             work = [(kernel, architecture) for kernel in kernels]
             target = folder / f"sm_{architecture}.zip"
-            aside = target.with_suffix(".tmp")
+            # Of this process alone: two launches may begin at once.
+            aside = target.with_name(f"{target.name}.{os.getpid()}")
             with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as bundle:
                 for key, code in sorted(dict(pool.map(_compile_one, work)).items()):
                     # Without a date, the same kernels make the same file.

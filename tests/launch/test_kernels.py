@@ -1,12 +1,13 @@
 """Kernels are compiled at a machine's first launch on a GPU, and at no other."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 
 import pytest
 
-from linumpy.launch import kernels
+from linumpy.launch import commands, kernels
 
 
 @pytest.fixture
@@ -50,3 +51,29 @@ def test_failure_is_a_warning_with_its_cause(machine, monkeypatch, status, said,
     monkeypatch.setattr(subprocess, "run", lambda line, **options: result)
     (warning,) = kernels.compile_missing()
     assert "compiled by the tasks" in warning and cause in warning
+
+
+@pytest.mark.parametrize(
+    ("params", "executor", "more", "compiles"),
+    [
+        ({"use_gpu": True}, "local", {}, True),
+        ({"use_gpu": False}, "local", {}, False),
+        ({"use_gpu": True}, "slurm", {}, False),
+        ({"use_gpu": True}, "local", {"stub": True}, False),
+        ({"use_gpu": True}, "local", {"preview": True}, False),
+    ],
+)
+def test_launches_that_compute_here_on_a_gpu_compile(monkeypatch, params, executor, more, compiles):
+    def plan(script, asked, place):
+        place.write_text(json.dumps({"disk_problems": [], "memory_problems": []}))
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    monkeypatch.setenv("NXF_EXECUTOR", executor)
+    monkeypatch.setattr(commands.shutil, "which", lambda name: name)
+    monkeypatch.setattr(commands, "_run_planner", plan)
+    monkeypatch.setattr(commands, "note_plan", lambda plan, output: None)
+    monkeypatch.setattr(commands, "compile_missing", lambda: ["compiled"])
+    all_params = {"input": "raw", "output": "out", "gpu_count": 1, "skip_preflight": False}
+    asked = {"params": all_params | params, "work_dir": "work", "preview": False, **more}
+    found = commands._planned({"warnings": []}, asked)
+    assert found["warnings"] == ["compiled"] * compiles
