@@ -4,7 +4,8 @@
 
 include { read_schema; stage_params } from './modules/local/schema'
 include { find_input; is_used; manual_transforms } from './modules/local/input'
-include { all_slices; in_order; once; placed; whole } from './modules/local/channels'
+include { all_slices; in_order; once; placed; slice_groups; whole } from './modules/local/channels'
+include { check_slices; failed_slices } from './modules/local/check_slices'
 include { begin_run; end_run } from './modules/local/run'
 
 include { create_mosaic_grid_3d } from './modules/create_mosaic_grid_3d'
@@ -42,7 +43,7 @@ workflow {
     }
     else {
         made = reconstruct_3d(
-            source.subject,
+            source,
             prepare.out.slices,
             prepare.out.ids,
             prepare.out.shifts,
@@ -128,7 +129,7 @@ workflow prepare {
 // Volumes of all slices, stacked to a brain.
 workflow reconstruct_3d {
     take:
-    subject
+    source // from find_input
     slices
     ids // of slices
     shifts
@@ -138,9 +139,10 @@ workflow reconstruct_3d {
 
     main:
     count = ids.map { all -> all.size() }
+    def subject = source.subject
     learn(slices, count, schema)
     if (params.fused) {
-        reconstructed = reconstruct_fused(slices, learn.out.models, schema)
+        reconstructed = reconstruct_fused(slice_groups(slices, ids, source.slices_per_task), learn.out.models, schema)
     }
     else {
         reconstructed = reconstruct_chained(slices, learn.out.models, schema)
@@ -185,19 +187,22 @@ workflow learn {
     times = learn_models.out.time
 }
 
-// A task a slice.
+// A task a group of slices.
 workflow reconstruct_fused {
     take:
-    slices
+    groups // [ids, grids, raw, digests]
     models
     schema
 
     main:
-    reconstruct_slice(slices, models, stage_params('reconstruct_slice', params, schema))
+    reconstruct_slice(groups, models, stage_params('reconstruct_slice', params, schema))
+    failed = failed_slices(reconstruct_slice.out.records)
+    check_slices(failed.map { ids, _message -> ids }, failed.map { _ids, message -> message })
+    made = reconstruct_slice.out.slices.flatten()
 
     emit:
-    slices = reconstruct_slice.out.slice
-    files = reconstruct_slice.out.slice.map { _slice_id, path -> path }
+    slices = made.map { path -> [(path.name =~ /z(\d+)/)[0][1], path] }
+    files = made
         .mix(reconstruct_slice.out.models, reconstruct_slice.out.aip, reconstruct_slice.out.preview)
         .flatten()
         .map { path -> placed(path) }

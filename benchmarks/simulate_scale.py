@@ -12,7 +12,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,19 +87,24 @@ def acquisition(n_slices: int, gib: float) -> Survey:
     )
 
 
-def make_tasks(found: Survey, *, grids: bool) -> list[Task]:
-    """Return the tasks of a run on GPUs, with or without mosaic grids."""
-    params = PlanParams.from_values({"use_gpu": True, "keep_mosaic_grids": grids})
+def make_tasks(found: Survey, *, grids: bool, gpus: int = 1) -> list[Task]:
+    """Return the tasks of a run on so many GPUs (0: of SLURM), with or without mosaic grids."""
+    params = PlanParams.from_values(
+        {"use_gpu": True, "keep_mosaic_grids": grids, "gpu_count": gpus}
+    )
     sizes = plan_sizes(found, params)
     tasks = build_tasks(found, sizes, params, read_stage_times()).tasks
     moved = moved_bytes(found, sizes, learned_tiles(found, params), grids=grids)
-    return [Task(**vars(task), moved_bytes=moved.get(task.process, 0.0)) for task in tasks]
+    return [
+        Task(**vars(task), moved_bytes=moved.get(task.process, 0.0) * task.n_slices)
+        for task in tasks
+    ]
 
 
 def moved_bytes(
     found: Survey, sizes: Sizes, learned_tiles: int, *, grids: bool
 ) -> dict[str, float]:
-    """Return the bytes that a task of each process reads and writes; all slices are alike."""
+    """Return the bytes that a process reads and writes for one slice, or for all of them."""
     scan = found.slices[0]
     grid = GRID_STORED * scan.grid_bytes
     tiles = grid if grids else scan.raw_bytes
@@ -146,10 +151,14 @@ class Row:
         return self.speed_up / self.gpus
 
 
-def scale(tasks: Sequence[Task], machines: Sequence[Machine]) -> list[Row]:
-    """Simulate one run on each machine; speed-up counts from the first, which has one GPU."""
+def scale(make: Callable[[int], Sequence[Task]], machines: Sequence[Machine]) -> list[Row]:
+    """Simulate one run on each machine; speed-up counts from the first, which has one GPU.
+
+    `make` returns the tasks for a number of GPUs, by which slices are grouped.
+    """
     rows: list[Row] = []
     for where in machines:
+        tasks = make(where.gpus)
         found = simulate(tasks, where)
         first = rows[0].seconds if rows else found.seconds
         rows.append(
@@ -287,23 +296,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(argv)
     found = acquisition(args.slices, args.size)
     bandwidth = 1e9 * args.bandwidth
-    made = {grids: make_tasks(found, grids=grids) for grids in (False, True)}
     kinds = {
         "SLURM, from raw tiles": (False, True),
         "SLURM, with mosaic grids": (True, True),
         "one machine, from raw tiles": (False, False),
     }
-    scenarios = {
-        name: scale(made[grids], [machine(n, bandwidth, batch=batch) for n in args.gpus])
-        for name, (grids, batch) in kinds.items()
-    }
-    for name, rows in scenarios.items():
-        print(f"{name}: {found.input_bytes / 1e9:.0f} GB in {len(made[kinds[name][0]])} tasks\n")
+    scenarios: dict[str, list[Row]] = {}
+    for name, (grids, batch) in kinds.items():
+
+        def make(gpus: int, grids: bool = grids, batch: bool = batch) -> list[Task]:
+            return make_tasks(found, grids=grids, gpus=0 if batch else gpus)
+
+        rows = scale(make, [machine(n, bandwidth, batch=batch) for n in args.gpus])
+        scenarios[name] = rows
+        print(f"{name}: {found.input_bytes / 1e9:.0f} GB in {len(make(args.gpus[-1]))} tasks\n")
         print(scale_table(rows) + "\n")
-    what_if = {
-        n: without(made[False], machine(n, bandwidth, batch=True)) for n in args.gpus if n in SHOWN
-    }
-    print(serial_table(made[False], machine(1, bandwidth, batch=True)) + "\n")
+    jobs = make_tasks(found, grids=False, gpus=0)
+    what_if = {n: without(jobs, machine(n, bandwidth, batch=True)) for n in args.gpus if n in SHOWN}
+    print(serial_table(jobs, machine(1, bandwidth, batch=True)) + "\n")
     if what_if:
         print(without_table(what_if))
     if args.output:

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from linumpy.core.errors import InputError
 from linumpy.launch.discover import checked_file, checked_path, manual_transforms
+from linumpy.launch.groups import slices_per_task
 from linumpy.launch.keep import Keeper
 from linumpy.launch.kernels import compile_missing
 from linumpy.launch.names import is_address, local_path
@@ -49,6 +50,7 @@ def _find(asked: dict[str, Any]) -> Answer:
     found = preflight(params, schema, asked)
     found["straight"] = goes_straight(params, found)
     found["needs"] = needed(params, found)
+    found["slices_per_task"] = slices_per_task(params, len(found["ids"]), found["bytes"])
     return _planned(found, asked)
 
 
@@ -74,7 +76,7 @@ def _planned(found: Answer, asked: dict[str, Any]) -> Answer:
         return {**found, "warnings": [*found["warnings"], *[warning] * is_preview]}
     with tempfile.TemporaryDirectory(prefix="linumpy-") as folder:
         place = Path(folder, "plan.json")
-        done = _run_planner(script, asked, place)
+        done = _run_planner(script, asked, place, found["slices_per_task"])
         if done.returncode:
             said = done.stderr.strip()
             if is_preview:
@@ -98,14 +100,15 @@ def _planned(found: Answer, asked: dict[str, Any]) -> Answer:
 
 
 def _run_planner(
-    script: str, asked: dict[str, Any], place: Path
+    script: str, asked: dict[str, Any], place: Path, per_task: int
 ) -> subprocess.CompletedProcess[str]:
     params = asked["params"]
     device = [] if params["gpu_memory"] is None else ["--gpu_memory", params["gpu_memory"]]
     return subprocess.run(
         [script, params["input"], "--params", "-", "--work_dir", asked["work_dir"], *device]
         + ["--checked", "--json", str(place)],
-        input=json.dumps(params),
+        # Whole input and machine were looked at; the plan may be of a part.
+        input=json.dumps({**params, "slices_per_task": str(per_task)}),
         capture_output=True,
         encoding="utf-8",
         errors="replace",

@@ -8,6 +8,7 @@ hold a lock, and list what it leaves.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ def mend_work(work: Path, session: str, warn: Warn, pause: Callable[[], None]) -
     """Have a resumed run take up only what is finished and as it was left.
 
     Waits for tasks that a killed launch left running, cleans up after those that are no more, and
-    has tasks run again whose files are not what they left.
+    has tasks run again whose files are not what they left, or that could not do all their slices.
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ def mend_work(work: Path, session: str, warn: Warn, pause: Callable[[], None]) -
     tasks = [(folder, _status(folder)) for folder in _own_tasks(work, session)]
     finished = [folder for folder, status in tasks if status == "0"]
     with ThreadPoolExecutor(_WORKERS) as pool:
-        changes = list(pool.map(_change_in, finished))
+        changes = list(pool.map(lambda folder: _failed_in(folder) or _change_in(folder), finished))
     for folder, change in zip(finished, changes):  # noqa: B905 - Python 3.9 has no `strict`
         if change:
             warn(f"{_task_name(folder)} runs again: {change}")
@@ -162,6 +163,15 @@ def _change_in(folder: Path) -> str | None:
     for name, (nbytes, time) in left.items():
         if nbytes != found[name].st_size or not _is_same_time(time, found[name].st_mtime_ns):
             return f"{name} was changed since it ended"
+    return None
+
+
+def _failed_in(folder: Path) -> str | None:
+    """Return which slice of a group failed, by the records that the task left; None for none."""
+    for path in _listed(folder / "records"):
+        record = json.loads(_text(path))
+        if record["status"] == "failed":
+            return f"slice z{record['slice_id']:02d} failed"
     return None
 
 

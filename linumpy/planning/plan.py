@@ -9,6 +9,7 @@ from typing import Any
 
 from linumpy.core.errors import InputError
 from linumpy.core.log import duration
+from linumpy.launch.groups import slices_per_task
 from linumpy.planning.machine import Resources
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.processes import (
@@ -138,6 +139,8 @@ def make_plan(
     known = read_stage_times() if times is None else times
     found = survey(root, params)
     resources = _for_run(resources, params, found)
+    size = slices_per_task(params.values, len(found.slices), found.input_bytes, resources.cores)
+    params = PlanParams({**params.values, "slices_per_task": str(size)})
     sizes = plan_sizes(found, params)
     disks = plan_disks(sizes, Path(params["output"]), Path(work_folder))
     graph = build_tasks(found, sizes, params, known)

@@ -25,6 +25,8 @@ DEFAULTS: dict[str, Any] = {
     "stage_to_array": "+x,+y",
     "use_gpu": False,
     "gpu_count": 1,
+    "slices_per_task": "auto",
+    "slurm_time_h": 3,
     "fused": True,
     "resolution": 10.0,
     "assume_unit": "",

@@ -8,6 +8,7 @@ from graphlib import TopologicalSorter
 from itertools import groupby
 from typing import Any
 
+from linumpy.launch.groups import slices_per_task
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.processes import CORES_ASKED, MASK, REQUESTS, learned_tiles
 from linumpy.planning.sizes import Sizes, SliceSize
@@ -38,6 +39,8 @@ class Task:
         Seconds from its start until it touches data.
     compute_s
         Seconds of work after that, at the speed of its cores or GPU.
+    n_slices
+        That it works on; 1 where it works on all.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Task:
     gpu: float = 0.0
     start_s: float = 0.0
     compute_s: float = 0.0
+    n_slices: int = 1
 
     @property
     def alone_s(self) -> float:
@@ -104,14 +108,14 @@ def build_tasks(survey: Survey, sizes: Sizes, params: PlanParams, times: StageTi
     """Return the tasks of a run on an acquisition."""
     graph = Graph(survey, sizes, params, times)
     facts = run_facts(params.values, survey, straight=params.straight)
+    size = slices_per_task(params.values, len(survey.slices), survey.input_bytes)
     names: dict[str, dict[int | None, str]] = {}
     for stage in stages_of(facts):
         names[stage.name] = {}
-        for first, own, needed in _places(stage.per, survey):
-            what = "all slices" if first is None else f"z{first:02d}"
+        for what, own, needed in _places(stage.per, survey, size):
             needs = [name for a in stage.after for name in _of(names.get(a, {}), needed)]
             name = f"{stage.name} ({what})"
-            names[stage.name][first] = name
+            names[stage.name] |= dict.fromkeys((None,) if stage.per == "run" else own, name)
             graph.tasks.append(_task(graph, stage, name, own, needs, raw=facts["straight"]))
     return graph
 
@@ -121,21 +125,26 @@ PAIRS_GROUP = 8
 
 
 def _places(
-    per: str, survey: Survey
-) -> Iterator[tuple[int | None, tuple[int, ...], tuple[int, ...]]]:
-    """Yield for each task of a stage its first id, the slices it works on, and those it needs."""
+    per: str, survey: Survey, size: int
+) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Yield for each task of a stage its tag, the slices it works on, and those it needs."""
     ids = survey.ids
     if per == "run":
-        yield None, ids, ()
+        yield "all slices", ids, ()
     elif per == "slice":
-        yield from ((slice_id, (slice_id,), (slice_id,)) for slice_id in ids)
+        yield from ((f"z{slice_id:02d}", (slice_id,), (slice_id,)) for slice_id in ids)
     elif per == "gap":
-        yield from ((slice_id, (slice_id,), ()) for slice_id in survey.gaps)
+        yield from ((f"z{slice_id:02d}", (slice_id,), ()) for slice_id in survey.gaps)
+    elif per == "group":
+        for _, group in groupby(ids, lambda slice_id: slice_id // size):
+            own = tuple(group)
+            ends = dict.fromkeys((own[0], own[-1]))
+            yield "-".join(f"z{slice_id:02d}" for slice_id in ends), own, own
     else:
         for _, group in groupby(ids, lambda slice_id: slice_id // PAIRS_GROUP):
             own = tuple(group)
             start = ids.index(own[0])
-            yield own[0], own, ids[start : start + len(own) + 2]
+            yield f"z{own[0]:02d}", own, ids[start : start + len(own) + 2]
 
 
 def _of(names: Mapping[int | None, str], needed: Iterable[int]) -> list[str]:
@@ -167,6 +176,7 @@ def _task(
         gpu=1 / stage.gpu_tasks if on_gpu else 0.0,
         start_s=0.0 if time is None else time.start_s,
         compute_s=0.0 if time is None else time.seconds(*_work(graph, stage, own)),
+        n_slices=1 if stage.per == "run" else len(own),
     )
 
 

@@ -63,8 +63,8 @@ class Declaration:
         ``raw`` (tiles as the microscope wrote them), ``straight`` (these without mosaic grids),
         ``shifts_found`` and ``config_found`` (tables that are there).
     per
-        ``run``, ``slice``, ``gap`` or ``pairs``, a group of slices that are measured against the
-        next ones: what it has a task for.
+        ``run``, ``slice``, ``group`` (of ``slices_per_task`` slices), ``gap`` or ``pairs``, a group
+        of slices that are measured against the next ones: what it has a task for.
     work
         What its time grows with: ``grid``, ``resampled``, ``slices``, ``brain`` (bytes of
         samples), ``learned`` (bytes of the tiles that are learned from), ``items`` (slices), or

@@ -180,7 +180,7 @@ STAGES = (
         "reconstruct_slice",
         after=(*GRIDS, "learn_models"),
         when=FUSED,
-        per="slice",
+        per="group",
         work="grid",
         label="slice",
         memory=Memory(330 * MB, tiles=1.0, raw_tiles=1.0, resting=1, slices=1.25),

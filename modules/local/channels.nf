@@ -40,12 +40,32 @@ def in_order(slices) {
     slices.map { rows -> by_id(rows).collect { row -> row[1] } }
 }
 
-// A list of all slices as one input: [ids, grids, raw, digests], first slice first.
+// A list of slices as one input: [ids, grids, raw, digests], first slice first.
+def as_input(rows) {
+    def (ids, grids, raw, digests) = by_id(rows).transpose()
+    [ids, grids.findAll { grid -> grid }, raw[0], digests]
+}
+
+// A list of all slices as one input.
 def all_slices(slices) {
-    slices.map { rows ->
-        def (ids, grids, raw, digests) = by_id(rows).transpose()
-        [ids, grids.findAll { grid -> grid }, raw[0], digests]
-    }
+    slices.map { rows -> as_input(rows) }
+}
+
+// Slices as inputs of groups: those whose ids have the same whole multiple of a number, so that one
+// slice more or less changes one group. `ids` are all that come; a group that is whole goes on.
+def slice_groups(slices, ids, per_task) {
+    slices
+        .combine(ids.map { all -> [all.countBy { slice_id -> group_of(slice_id, per_task) }] })
+        .map { slice_id, grid, raw, digest, sizes ->
+            def group = group_of(slice_id, per_task)
+            [groupKey(group, sizes[group]), [slice_id, grid, raw, digest]]
+        }
+        .groupTuple()
+        .map { _group, rows -> as_input(rows) }
+}
+
+def group_of(slice_id, per_task) {
+    slice_id.toInteger().intdiv(per_task)
 }
 
 // The places of a list of [place, file], and the files in the same order.

@@ -1,5 +1,29 @@
 // What the scripts of processes are made of.
 
+// What a task on slices is called.
+def slice_tag(ids) {
+    ids.size() > 1 ? "z${ids[0]}-z${ids[-1]}" : "z${ids[0]}"
+}
+
+// A text for each slice, with its name in place of ID.
+def of_each(ids, text) {
+    ids.collect { slice_id -> text.replace('ID', "z${slice_id}") }.join(' ')
+}
+
+// What linum_reconstruct_slice.py reads and makes: one slice by names, several as a folder.
+def slice_flags(slice_ids, grids, raw, acquisition, task) {
+    def ids = slice_ids.join(' ')
+    def one = "slices/slice_ID.ome.zarr --output_models models/ID --aip aips/aip_ID.png --preview previews/slice_ID.png"
+    def flags = slice_ids.size() == 1
+        ? [raw ? "--from_root_directory raw -z ${ids} ${acquisition}" : grids, of_each(slice_ids, one)]
+        : [
+            '. --keep_going',
+            task.attempt > 1 ? '--take_over --overlap 1' : '',
+            raw ? "--from_root_directory raw ${acquisition} --slices ${ids}" : "--grids ${grids}",
+        ]
+    flags.findAll { flag -> flag }.join(' ')
+}
+
 // The flags of scripts that compute on voxels. The schema's pattern lets no more through than a size.
 // A task that is tried again takes half the batches on the device, whatever stopped it before.
 def gpu_flags(use_gpu, gpu_memory, task) {

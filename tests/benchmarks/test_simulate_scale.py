@@ -17,7 +17,7 @@ def test_the_made_up_acquisition_is_as_large_as_asked(scale):
 
 def test_more_gpus_never_take_longer_and_never_less_than_the_chain(scale):
     tasks = scale.make_tasks(scale.acquisition(24, 1.0), grids=True)
-    rows = scale.scale(tasks, [scale.machine(n, 1e10, batch=False) for n in (1, 2, 4, 8)])
+    rows = scale.scale(lambda _: tasks, [scale.machine(n, 1e10, batch=False) for n in (1, 2, 4, 8)])
     seconds = [row.seconds for row in rows]
     assert seconds == sorted(seconds, reverse=True)
     assert rows[0].speed_up == rows[0].efficiency == 1
@@ -25,6 +25,19 @@ def test_more_gpus_never_take_longer_and_never_less_than_the_chain(scale):
         assert row.critical_s <= row.seconds
         assert row.speed_up <= row.gpus * 1.01
         assert sum(row.waited_s.values()) == pytest.approx(row.seconds)
+
+
+def test_slices_are_grouped_by_the_number_of_gpus(scale):
+    found = scale.acquisition(120, 4.0)
+    for gpus, size in ((1, 16), (4, 8), (0, 4)):
+        tasks = scale.make_tasks(found, grids=False, gpus=gpus)
+        own = [task for task in tasks if task.process == "reconstruct_slice"]
+        assert [task.n_slices for task in own[:-1]] == [size] * (120 // size - (120 % size == 0))
+        assert sum(task.n_slices for task in own) == 120
+        alone = scale.make_tasks(scale.acquisition(1, 4.0), grids=False)
+        (one,) = (task for task in alone if task.process == "reconstruct_slice")
+        assert sum(task.moved_bytes for task in own) == pytest.approx(120 * one.moved_bytes)
+        assert {task.start_s for task in own} == {one.start_s}
 
 
 def test_a_limit_that_is_gone_costs_nothing(scale):

@@ -176,7 +176,11 @@ CHECKED |= {
     "slice_in.name",
     "given ? 'cp given.csv slice_config.csv' : 'echo slice_id,use > slice_config.csv'",
 }
-FLAGS = {"gpu_flags(params.use_gpu, params.gpu_memory, task)"}
+FLAGS = {
+    "gpu_flags(params.use_gpu, params.gpu_memory, task)",
+    "slice_flags(slice_ids, grids, raw, acquisition, task)",
+}
+OF_EACH = re.compile(r"of_each\(slice_ids, '[\w ./]+'\)")
 
 
 def expressions(text: str) -> Iterator[str]:
@@ -199,7 +203,7 @@ def test_modules_put_only_checked_values_into_scripts(path: Path) -> None:
         if match := re.fullmatch(r"params\.(\w+)", expression):
             assert match[1] in PROPERTIES
         else:
-            assert expression in allowed, expression
+            assert OF_EACH.fullmatch(expression) or expression in allowed, expression
     for definition in own.values():
         for expression in expressions(definition):
             known = re.fullmatch(r"params\.(\w+)", expression)

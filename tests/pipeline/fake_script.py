@@ -2,9 +2,11 @@
 """Stand-in for any linum_*.py: notes its arguments and makes its outputs.
 
 FAKE_LOG names the folder for the notes. FAKE_FAIL, such as "reconstruct_slice z01", makes the
-call fail whose script and arguments hold these words. FAKE_ONCE, such as "learn_models 102 aip
-vanish", has scripts' first calls end with a status, or ends the whole task, wrapper and all, as a
-node does that fails. FAKE_SECONDS is how long calls for a GPU take.
+call fail whose script and arguments hold these words; of a group of slices, that slice. FAKE_KILL
+kills the first group in its second slice. FAKE_ONCE, such as "learn_models 102 aip vanish", has
+scripts' first calls end with a status, or ends the whole task, wrapper and all, as a node does that
+fails. FAKE_NOTHING names a script that makes nothing. FAKE_SECONDS is how long calls for a GPU
+take.
 """
 
 import json
@@ -35,9 +37,45 @@ note = {
 place = log / f"{name}.{os.getpid()}.json"
 place.write_text(json.dumps(note), encoding="utf-8")
 
+GROUP = "--keep_going" in arguments
 words = os.environ.get("FAKE_FAIL", "").split()
-if words and words[0] == name and all(w in " ".join(arguments) for w in words[1:]):
+if not GROUP and words and words[0] == name and all(w in " ".join(arguments) for w in words[1:]):
     sys.exit(f"linum_{name}.py: error: tile (1, 2) cannot be read")
+
+
+def make_group(failing: list[str]) -> None:
+    """Make the slices of a group, in their order; the first call of all is killed in its second."""
+    place = arguments.index("--slices" if "--slices" in arguments else "--grids")
+    for word in arguments[place + 1 :]:
+        slice_id = f"z{int(word):02d}" if word.isdigit() else word.split(".")[0].split("_")[-1]
+        record = Path("records") / f"slice_{slice_id}.json"
+        if "--take_over" in arguments and record.exists():
+            continue
+        is_first = "FAKE_KILL" in os.environ and len(list(log.glob(f"{name}.*.json"))) == 1
+        if is_first and list(log.glob("made.*")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        (log / f"made.{slice_id}.{os.getpid()}").touch()
+        broken = slice_id in failing
+        if not broken:
+            (Path("slices") / f"slice_{slice_id}.ome.zarr").mkdir(parents=True, exist_ok=True)
+            for model in ("register_tiles", "crop_3d_mosaic_below_interface"):
+                (Path("models") / slice_id).mkdir(parents=True, exist_ok=True)
+                (Path("models") / slice_id / f"{model}.json").write_text("{}", encoding="utf-8")
+            for picture in (f"aips/aip_{slice_id}.png", f"previews/slice_{slice_id}.png"):
+                Path(picture).parent.mkdir(exist_ok=True)
+                Path(picture).touch()
+        record.parent.mkdir(exist_ok=True)
+        error = f"{slice_id}: /data/'it' $x: tile (1, 2) cannot be read" if broken else ""
+        told = {"slice_id": int(slice_id[1:]), "error": error, "seconds": 1.0}
+        told["status"] = "failed" if broken else "done"
+        record.write_text(json.dumps(told), encoding="utf-8")
+
+
+if GROUP:
+    make_group(words[1:] if words and words[0] == name else [])
+    note["ended"] = time.time()
+    place.write_text(json.dumps(note), encoding="utf-8")
+    sys.exit()
 
 words = os.environ.get("FAKE_ONCE", "").split()
 once = dict(zip(words[::2], words[1::2], strict=True))
@@ -50,6 +88,8 @@ if "--use_gpu" in arguments:
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
 note["ended"] = time.time()
 place.write_text(json.dumps(note), encoding="utf-8")
+if name == os.environ.get("FAKE_NOTHING"):
+    sys.exit()
 
 made = [Path(a) for a in arguments if Path(a).suffix in {".zarr", ".json", ".csv", ".png", ".html"}]
 for flag, stems in {

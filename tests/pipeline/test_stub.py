@@ -163,6 +163,16 @@ def test_raw_tiles_go_straight_to_the_slices_where_no_grid_is_kept(stubs: Stubs)
     assert files_of(output) == made - {"raw_tiles.nii.gz"}
 
 
+def test_slices_are_grouped_by_their_ids(stubs: Stubs) -> None:
+    output = stubs.launcher.folder / "groups"
+    arguments = ("--input", stubs.raw, "--output", output, "--slices_per_task", "3", "-stub-run")
+    launch = stubs.launcher.run(*arguments)
+    assert launch.status == 0, launch.text
+    ran = {name for name in read_trace(output) if name.startswith("reconstruct_slice")}
+    assert ran == {"reconstruct_slice (z00-z02)", "reconstruct_slice (z110)"}
+    assert files_of(output) == PUBLISHED - {"raw_tiles.nii.gz", "accuracy.json"}
+
+
 def test_single_stages_make_grids_that_are_not_kept(stubs: Stubs) -> None:
     output = stubs.launcher.folder / "unkept"
     arguments = ("--input", stubs.raw, "--keep_mosaic_grids", "false", "--fused", "false")

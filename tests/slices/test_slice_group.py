@@ -1,6 +1,9 @@
 """Slices that overlap in one process, against the same slices one by one."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -24,6 +27,7 @@ from linumpy.slices.slice_group import (
     usual_overlap,
 )
 
+from ..conftest import SCRIPTS
 from .learned import learned
 
 
@@ -141,6 +145,25 @@ def test_group_takes_over_what_was_done_and_replaces_what_was_left(
     assert begun == [grids[1]]
     assert files(tmp_path) == files(singly)
     assert {r["status"] for r in records(tmp_path).values()} == {"done"}
+
+
+@pytest.mark.slow
+def test_killed_script_goes_on_where_it_was(tiny_grids, models, singly, script, tmp_path):
+    """Killed after its first slice; the second call makes the other two, bits equal."""
+    arguments = [tmp_path, "--models", models, "--overlap", 1, "--grids", *tiny_grids]
+    command = [sys.executable, SCRIPTS / "linum_reconstruct_slice.py", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
+    first = tmp_path / "records" / "slice_z00.json"
+    with subprocess.Popen(list(map(str, command)), env=environment) as process:
+        while not first.exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.kill()
+    assert sorted(path.name for path in first.parent.iterdir()) == ["slice_z00.json"]
+    made = {p: p.stat().st_mtime_ns for p in (tmp_path / "slices").rglob("*") if p.is_file()}
+    script("reconstruct_slice", "--take_over", *arguments)
+    kept = {p: t for p, t in made.items() if "slice_z00.ome.zarr" in p.parts}
+    assert kept and {p: p.stat().st_mtime_ns for p in kept} == kept
+    assert files(tmp_path) == files(singly)
 
 
 @pytest.fixture
