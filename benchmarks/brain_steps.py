@@ -53,6 +53,7 @@ def write_slices(folder: Path, n_slices: int, side_px: int) -> None:
         spec = volume_spec(data.shape, (VOXEL_UM,) * 3, (120.0, 500.0, 700.0), described)
         path = folder / f"slices/slice_z{number:02d}.ome.zarr"
         with create_image(path, spec, overwrite=False, with_valid=True) as image:
+            assert image.valid is not None
             image.array[...] = data
             image.valid[...] = 1
     header = "fixed_id,moving_id,x_shift,y_shift,x_shift_mm,y_shift_mm\n"

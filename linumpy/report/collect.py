@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -253,15 +253,14 @@ def _tile_flags(
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the flags of imaged tiles, and ``reflection`` for those that show one."""
     flags = {str(k): [str(w) for w in words] for k, words in told.items() if k not in holes}
+    fov_um = registration.fov_um if registration else ()
     for tile in registration.tiles if registration else ():
         for body in reflections:
             # As of a disc of its area.
             reach = math.sqrt(body["area_um2"] / math.pi)
             beyond = [
                 max(low - centre, centre - low - side, 0.0)
-                for low, side, centre in zip(
-                    tile.corner_um, registration.fov_um, body["centre_um"], strict=True
-                )
+                for low, side, centre in zip(tile.corner_um, fov_um, body["centre_um"], strict=True)
             ]
             if math.hypot(*beyond) < reach:
                 flags.setdefault(f"{tile.ix},{tile.iy}", []).append("reflection")
@@ -327,7 +326,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def id_ranges(ids: Sequence[int]) -> str:
+def id_ranges(ids: Iterable[int]) -> str:
     """Write slice ids shortly: ``z00–z03, z07``."""
     runs: list[list[int]] = []
     for slice_id in sorted(ids):
