@@ -240,9 +240,9 @@ def version() -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        from importlib import metadata
+        from linumpy import __version__
 
-        return metadata.version("linumpy")
+        return __version__
 
 
 def run_all(args: argparse.Namespace) -> None:
