@@ -211,7 +211,7 @@ def plane_z_um(run: Run, truth: Truth, slice_id: int) -> float:
     registration = run.slice_registration
     assert registration is not None
     steps = slice_id - registration.first_id
-    face_um = steps * truth.slice_interval_um + registration.offset_um[slice_id][0]
+    face_um = steps * registration.slice_interval_um + registration.offset_um[slice_id][0]
     return face_um + face_to_plane_um(run, slice_id)
 
 

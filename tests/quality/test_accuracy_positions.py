@@ -155,6 +155,20 @@ def test_depth_of_tissue_counts_not_depth_of_the_face(
     assert figures(folders)["slice_z_voxel"].value == pytest.approx(0, abs=1e-9)
 
 
+def test_offsets_count_from_the_interval_of_the_run(
+    folders: Folders, synthetic: ModuleType
+) -> None:
+    """It is the metadata's, which may differ from the truth's; seen to fail with the truth's."""
+
+    def rename(record: dict) -> None:
+        record["slice_interval_um"] += 13.0
+        for entry in record["slices"]:
+            entry["offset_um"][0] -= 13.0 * entry["slice_id"]
+
+    synthetic.edit_json(folders[0] / "models" / "register_slices.json", rename)
+    assert figures(folders)["slice_z_voxel"].value == pytest.approx(0, abs=1e-9)
+
+
 def test_absent_parts_are_not_measured_with_a_reason(folders: Folders) -> None:
     (folders[0] / "models" / "register_slices.json").unlink()
     found = figures(folders)
