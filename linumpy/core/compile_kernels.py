@@ -111,8 +111,12 @@ def compile_kernel(kernel: Kernel, architecture: int) -> tuple[str, bytes]:
     raise RuntimeError("CuPy's cache was not empty")
 
 
-def _compile_one(job: tuple[Kernel, int]) -> tuple[str, bytes]:
-    return compile_kernel(*job)
+def _compile_one(job: tuple[Kernel, int]) -> tuple[str, bytes] | None:
+    """Return what `compile_kernel` does; None for a kernel that this CuPy cannot compile."""
+    try:
+        return compile_kernel(*job)
+    except Exception:
+        return None
 
 
 def write_bundles(
@@ -130,12 +134,14 @@ def write_bundles(
             # Of this process alone: two launches may begin at once.
             aside = target.with_name(f"{target.name}.{os.getpid()}")
             with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as bundle:
-                for key, code in sorted(dict(pool.map(_compile_one, work)).items()):
+                made = {done for done in pool.map(_compile_one, work) if done is not None}
+                for key, code in sorted(made):
                     # Without a date, the same kernels make the same file.
                     bundle.writestr(zipfile.ZipInfo(key), code, zipfile.ZIP_DEFLATED)
                 bundle.comment = Origin.here().as_comment(digest_of(kernels))
             aside.replace(target)
-            print(f"{target}: {len(kernels)} kernels, {target.stat().st_size} bytes", flush=True)
+            told = f"{len(made)} of {len(kernels)} kernels, {target.stat().st_size} bytes"
+            print(f"{target}: {told}", flush=True)
 
 
 def _use_cache(folder: str) -> None:

@@ -173,6 +173,17 @@ def test_bundle_of_other_sources_is_missing(tmp_path):
     assert missing_bundles(["80"], tmp_path) == ["80"]
 
 
+def test_kernel_that_cannot_be_compiled_is_left_out(monkeypatch):
+    def compile_kernel(kernel, architecture):
+        if architecture == 75:
+            raise RuntimeError("no such header")
+        return kernel[0], b"code"
+
+    monkeypatch.setattr(compile_kernels, "compile_kernel", compile_kernel)
+    jobs = [((OWN, OPTIONS), number) for number in (75, 90)]
+    assert [compile_kernels._compile_one(job) for job in jobs] == [None, (OWN, b"code")]
+
+
 def test_build_goes_on_without_a_compiler(tmp_path, monkeypatch, capsys):
     def missing(architectures):
         raise ImportError("no CuPy")
