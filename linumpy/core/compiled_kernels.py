@@ -7,12 +7,14 @@ It holds our kernels and those of CuPy that our scripts use. What is in none is 
 from __future__ import annotations
 
 import functools
-import hashlib
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+# Of the standard library too, what only a process with a GPU needs is imported late.
+if TYPE_CHECKING:
+    from zipfile import ZipFile
 
 FOLDER = Path(__file__).parent / "compiled"
 """Where bundles lie, ``sm_90.zip`` and the like."""
@@ -23,6 +25,8 @@ COMPILERS = ("_compile_using_nvrtc_no_warning", "compile_using_nvrtc")
 
 def kernel_key(source: str, options: Iterable[str]) -> str:
     """Name a kernel by its source and the compiler's options, places of headers left out."""
+    import hashlib
+
     kept = sorted({option for option in options if not option.startswith("-I")})
     return hashlib.sha256("\0".join([*kept, source]).encode()).hexdigest()[:32]
 
@@ -81,21 +85,25 @@ def find_compiled(
     source: str, options: Iterable[str], capability: str, here: Origin, folder: Path = FOLDER
 ) -> bytes | None:
     """Return the machine code of a kernel; None where no bundle has it."""
+    from zipfile import BadZipFile
+
     bundle = _open_bundle(capability, folder)
     if bundle is None or not here.takes(bundle.comment, source):
         return None
     try:
         return bundle.read(kernel_key(source, options))
-    except (KeyError, OSError, zipfile.BadZipFile):
+    except (KeyError, OSError, BadZipFile):
         return None
 
 
 @functools.cache
-def _open_bundle(capability: str, folder: Path) -> zipfile.ZipFile | None:
+def _open_bundle(capability: str, folder: Path) -> ZipFile | None:
+    from zipfile import BadZipFile, ZipFile
+
     path = bundle_path(capability, folder)
     try:
-        return None if path is None else zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile):
+        return None if path is None else ZipFile(path)
+    except (OSError, BadZipFile):
         return None
 
 

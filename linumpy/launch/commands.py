@@ -16,7 +16,6 @@ from linumpy.core.errors import InputError
 from linumpy.launch.discover import checked_file, checked_path, manual_transforms
 from linumpy.launch.groups import slices_per_task
 from linumpy.launch.keep import Keeper
-from linumpy.launch.kernels import compile_missing
 from linumpy.launch.names import is_address, local_path
 from linumpy.launch.parameters import help_text, problems, read_schema
 from linumpy.launch.places import runs_here
@@ -94,6 +93,8 @@ def _planned(found: Answer, asked: dict[str, Any]) -> Answer:
     elif lacking:
         raise ProblemsError([Problem(text) for text in lacking])
     if here and asked["params"]["use_gpu"]:
+        from linumpy.launch.kernels import compile_missing
+
         found["warnings"] = [*found["warnings"], *compile_missing()]
     note_plan(plan, asked["params"]["output"])
     return {**found, "needs": None}

@@ -72,7 +72,7 @@ def test_launches_that_compute_here_on_a_gpu_compile(monkeypatch, params, execut
     monkeypatch.setattr(commands.shutil, "which", lambda name: name)
     monkeypatch.setattr(commands, "_run_planner", plan)
     monkeypatch.setattr(commands, "note_plan", lambda plan, output: None)
-    monkeypatch.setattr(commands, "compile_missing", lambda: ["compiled"])
+    monkeypatch.setattr(kernels, "compile_missing", lambda: ["compiled"])
     all_params = {"input": "raw", "output": "out", "gpu_count": 1, "skip_preflight": False}
     asked = {"params": all_params | params, "work_dir": "work", "preview": False, **more}
     found = commands._planned({"warnings": []}, asked)
