@@ -48,6 +48,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--poll", type=float, default=0.5, metavar="SECONDS", help="time between two looks"
     )
     parser.add_argument(
+        "--settle", type=float, default=2.0, metavar="SECONDS",
+        help="a tile's files that did not change for so long are taken as written",
+    )  # fmt: skip
+    parser.add_argument(
         "--on_verdict", metavar="COMMAND",
         help="run after each verdict and waited for; its JSON comes on standard input",
     )  # fmt: skip
@@ -120,11 +124,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             judge,
             FollowOptions(
                 args.tiles_per_slice, args.quiet, args.idle_timeout, args.poll,
-                args.on_verdict, args.on_verdict_timeout,
+                args.on_verdict, args.on_verdict_timeout, args.settle,
             ),
             tell=tell,
             grow=grow,
-            sleep=stack.enter_context(Waiter(args.raw)),
+            sleep=stack.enter_context(Waiter(args.raw, args.settle)),
         )  # fmt: skip
     sys.stdout.write(f"{args.results / 'verdicts.jsonl'}\n")
     if end == IDLE:

@@ -31,10 +31,13 @@ class Waiter:
     ----------
     root
         Folder to watch with all below it; it need not exist yet.
+    settle_s
+        As `linumpy.follow.watch.SETTLE_S`.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, settle_s: float = SETTLE_S) -> None:
         self._root = root
+        self._settle_s = settle_s
         self._event = threading.Event()
         self._last_s: float | None = None
         self._observer: Any = None
@@ -55,7 +58,7 @@ class Waiter:
         if self._event.is_set():
             self._event.clear()
             self._last_s = now
-        is_fresh = self._last_s is None or now - self._last_s < SETTLE_S + 2 * seconds
+        is_fresh = self._last_s is None or now - self._last_s < self._settle_s + 2 * seconds
         if is_fresh or not self._is_watching():
             time.sleep(seconds)
         else:

@@ -14,7 +14,7 @@ from linumpy.follow.hook import run_hook
 from linumpy.follow.judge import Judge
 from linumpy.follow.state import STOP_NAME, Record
 from linumpy.follow.verdict import Verdict
-from linumpy.follow.watch import Progress, Watcher
+from linumpy.follow.watch import SETTLE_S, Progress, Watcher
 
 logger = logging.getLogger("linumpy")
 
@@ -27,7 +27,7 @@ class FollowOptions:
 
     Attributes
     ----------
-    tiles_per_slice, quiet_s
+    tiles_per_slice, quiet_s, settle_s
         As `linumpy.follow.watch.Watcher`.
     idle_s
         Without any change for so long the follower ends.
@@ -44,6 +44,7 @@ class FollowOptions:
     poll_s: float = 0.5
     on_verdict: str | None = None
     hook_s: float = 60.0
+    settle_s: float = SETTLE_S
 
 
 def follow(
@@ -81,7 +82,12 @@ def follow(
     InputError
         When another follower writes to the results, or their record cannot be read.
     """
-    watcher = Watcher(root, tiles_per_slice=options.tiles_per_slice, quiet_s=options.quiet_s)
+    watcher = Watcher(
+        root,
+        tiles_per_slice=options.tiles_per_slice,
+        quiet_s=options.quiet_s,
+        settle_s=options.settle_s,
+    )
     with Record(results) as record:
         watcher.poll(clock())
         for slice_id in sorted(record.judged):

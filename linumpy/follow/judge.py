@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from linumpy.core.device import CPU, Device
-from linumpy.core.errors import LinumpyError
 from linumpy.follow.above_face import foreign_bodies, foreign_reasons
 from linumpy.follow.depth_step import N_PLANES, SlicePair, confirmed, depth_step
 from linumpy.follow.models import learn, learn_again
@@ -84,11 +83,11 @@ class Judge:
         }
         earlier = {int(line["slice"]): line["figures"] for line in history[-HISTORY:]}
         reasons += slow_reasons(found.duration_s, [f["duration_s"] for f in earlier.values()])
-        reasons += self._disk(found, last_id)
         if found.tiles:
             try:
+                reasons += self._disk(found, last_id)
                 reasons += self._of_images(found, earlier, figures)
-            except (LinumpyError, ValueError) as error:
+            except Exception as error:  # An operator waits for a verdict, whatever it is.
                 logger.debug("slice z%02d was not judged", found.slice_id, exc_info=error)
                 reasons.append(Reason("not_judged", LOOK, str(error)))
         return tuple(reasons), figures

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.io.info import INFO_NAME, TileInfo, read_info
 from linumpy.io.raw import TILE_NAME, RawTile
 from linumpy.io.raw_files import image_files, is_image
@@ -107,10 +108,22 @@ class Watcher:
         Where neither metadata nor an earlier slice states it.
     quiet_s
         Without any change for so long, the slice at hand is taken as over.
+    settle_s
+        As `SETTLE_S`. Where a writer sets the size of a file before its samples, it has to be
+        longer than writing pauses, attributes are cached and times are rounded, all together.
     """
 
-    def __init__(self, root: Path, *, tiles_per_slice: int | None = None, quiet_s: float = 60.0):
+    def __init__(
+        self,
+        root: Path,
+        *,
+        tiles_per_slice: int | None = None,
+        quiet_s: float = 60.0,
+        settle_s: float = SETTLE_S,
+    ) -> None:
         self.root = root
+        self._settle_s = settle_s
+        self._problem = ""
         self._tiles_per_slice = tiles_per_slice
         self._quiet_s = quiet_s
         self._seen: dict[int, dict[Key, _Seen]] = {}
@@ -135,26 +148,27 @@ class Watcher:
             self.changed_s = now_s
         if not self.root.is_dir():
             return
-        for path in walk_raw_folders(self.root, lambda *_: None):
-            match = TILE_NAME.fullmatch(path.name)
-            if match is None:
-                continue
-            ix, iy, slice_id = (int(group) for group in match.groups())
-            if slice_id not in self._done:
-                self._look(RawTile(path, slice_id, ix, iy), now_s)
+        try:
+            for path in walk_raw_folders(self.root, lambda *_: None):
+                match = TILE_NAME.fullmatch(path.name)
+                if match is None:
+                    continue
+                ix, iy, slice_id = (int(group) for group in match.groups())
+                if slice_id not in self._done:
+                    self._look(RawTile(path, slice_id, ix, iy), now_s)
+        except InputError as error:
+            # A file server that does not answer now may do so at the next look.
+            if str(error) != self._problem:
+                logger.warning("%s; it is looked at again", error)
+            self._problem = str(error)
+        else:
+            self._problem = ""
 
     def _look(self, tile: RawTile, now_s: float) -> None:
         try:
-            entries = [(p.name, p.stat()) for p in tile.path.iterdir()]
+            signature = signature_of(tile.path)
         except OSError:
             return
-        signature = tuple(
-            sorted(
-                (name, stat.st_size, stat.st_mtime_ns)
-                for name, stat in entries
-                if name == INFO_NAME or is_image(name)
-            )
-        )
         tiles = self._seen.setdefault(tile.slice_id, {})
         seen = tiles.get((tile.ix, tile.iy))
         if seen is None:
@@ -175,7 +189,7 @@ class Watcher:
                 seen.problem = f"{tile.path}: cannot be read ({error.strerror})"
 
     def _is_settled(self, seen: _Seen, now_s: float) -> bool:
-        return now_s - seen.changed_s >= SETTLE_S
+        return now_s - seen.changed_s >= self._settle_s
 
     def _is_complete(self, seen: _Seen, now_s: float) -> bool:
         """Whether a tile is whole and will not change: settled, or the next tile has begun."""
@@ -252,6 +266,19 @@ class Watcher:
         except InputError:
             # Half written: another poll comes.
             return None
+
+
+def signature_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return names, sizes and times of change, ns, of a tile's files.
+
+    Raises
+    ------
+    OSError
+        When the folder or one of them cannot be read.
+    """
+    names = (p for p in folder.iterdir() if p.name == INFO_NAME or is_image(p.name))
+    stats = ((p.name, p.stat()) for p in names)
+    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
 
 
 def _written_s(tiles: Iterable[_Seen]) -> tuple[float, float]:

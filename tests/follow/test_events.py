@@ -38,9 +38,8 @@ def test_nothing_is_waited_for_before_the_first_event(tmp_path, slept):
 def test_file_wakes_a_waiter_with_events(tmp_path, monkeypatch, slept):
     # Longer than the test may take.
     monkeypatch.setattr(events, "SLOW_S", 600.0)
-    monkeypatch.setattr(events, "SETTLE_S", 0.0)
     (tmp_path / "slice" / "tiles").mkdir(parents=True)
-    with Waiter(tmp_path) as waiter:
+    with Waiter(tmp_path, 0.0) as waiter:
         waiter(0.0)
         wake(waiter, tmp_path / "slice" / "tiles" / "image")
         looks = len(slept)
@@ -99,8 +98,7 @@ def test_without_events_it_is_polled(tmp_path, monkeypatch, slept):
 
 def test_observer_that_died_is_not_waited_for(tmp_path, monkeypatch, slept):
     monkeypatch.setattr(events, "SLOW_S", 600.0)
-    monkeypatch.setattr(events, "SETTLE_S", -1.0)
-    with Waiter(tmp_path) as waiter:
+    with Waiter(tmp_path, -1.0) as waiter:
         waiter(0.0)
         wake(waiter, tmp_path / "image")
         waiter._observer.stop()

@@ -11,6 +11,17 @@ from ..conftest import run_script
 from . import needs_gpu
 
 
+@pytest.fixture
+def two_slices(tiny, tmp_path):
+    """The first two slices of the acquisition, as one that is over."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "state.json").write_text('{"z_min": 0, "z_max": 1}')
+    for slice_id in range(2):
+        (raw / f"slice_z{slice_id:02d}").symlink_to(tiny / "raw" / f"slice_z{slice_id:02d}")
+    return raw
+
+
 def follow(raw, results, flag):
     run_script("follow", raw, results, flag, "--idle_timeout", "60", "--poll", "0.1")
     lines = (results / "verdicts.jsonl").read_text().splitlines()
@@ -21,10 +32,10 @@ def follow(raw, results, flag):
 
 @needs_gpu
 @pytest.mark.slow
-def test_verdicts_and_growing_brain_of_both_devices_agree(tiny, tmp_path):
-    lines, brain = follow(tiny / "raw", tmp_path / "cpu", "--no-use_gpu")
-    gpu_lines, gpu_brain = follow(tiny / "raw", tmp_path / "gpu", "--use_gpu")
-    assert len(lines) >= 2
+def test_verdicts_and_growing_brain_of_both_devices_agree(two_slices, tmp_path):
+    lines, brain = follow(two_slices, tmp_path / "cpu", "--no-use_gpu")
+    gpu_lines, gpu_brain = follow(two_slices, tmp_path / "gpu", "--use_gpu")
+    assert len(lines) == 2
     for line, other in zip(lines, gpu_lines, strict=True):
         assert (line["slice"], line["verdict"]) == (other["slice"], other["verdict"])
         assert [(r["kind"], r["tiles"]) for r in line["reasons"]] == [
