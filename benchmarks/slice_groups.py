@@ -95,13 +95,21 @@ class Benchmark:
             "made_in_s": time.perf_counter() - began_s,
         }
         self._start("learn_models", first, "--output", self.models)
-        self._measure("one by one", self._singly)
-        for lanes in args.overlaps:
-            self._measure(f"groups, {lanes} at a time", partial(self._in_groups, lanes))
+        # Kernels are compiled once a machine.
+        self._start("reconstruct_slice", first, self.work / "warm.ome.zarr", *self._models)
+        if args.singly:
+            self._measure("one by one", self._singly)
+        for processes, lanes in args.ways:
+            name = f"{processes} x {lanes} at a time"
+            self._measure(name, partial(self._in_groups, processes, lanes))
         self.record["took_s"] = time.perf_counter() - began_s
         self._write()
 
-    def _start(self, script: str, *arguments: object) -> Measured:
+    @property
+    def _models(self) -> list[object]:
+        return ["--models", self.models]
+
+    def _start(self, script: str, *arguments: object, sample: bool = False) -> Measured:
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
@@ -111,7 +119,9 @@ class Benchmark:
         environment.pop("LINUMPY_LEASED_GPUS", None)
         if self.names:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.names)
-        command = [sys.executable, SCRIPTS / f"linum_{script}.py", *arguments, *self.flags]
+        sampler = [HERE / "sampled.py", self.args.sample] if sample and self.args.sample else []
+        words = [*sampler, SCRIPTS / f"linum_{script}.py", *arguments, *self.flags]
+        command = [sys.executable, *words]
         return measure.run(command, environment, on_gpu=bool(self.names))
 
     def _singly(self, folder: Path) -> list[Measured]:
@@ -119,7 +129,7 @@ class Benchmark:
             name = f"z{number:02d}"
             return self._start(
                 *("reconstruct_slice", self.grids[number]),
-                *(folder / "slices" / f"slice_{name}.ome.zarr", "--models", self.models),
+                *(folder / "slices" / f"slice_{name}.ome.zarr", *self._models),
                 *("--output_models", folder / "models" / name),
                 *("--aip", folder / "aips" / f"aip_{name}.png"),
                 *("--preview", folder / "previews" / f"slice_{name}.png"),
@@ -128,14 +138,20 @@ class Benchmark:
         with ThreadPoolExecutor(self.args.gpus) as pool:
             return list(pool.map(make, range(len(self.grids))))
 
-    def _in_groups(self, lanes: int, folder: Path) -> list[Measured]:
-        def make(first: int) -> Measured:
-            grids = self.grids[first :: self.args.gpus]
-            more = ("--models", self.models, "--overlap", lanes)
-            return self._start("reconstruct_slice", folder, "--grids", *grids, *more)
+    def _group(self, processes: int, first: int, lanes: int) -> list[object]:
+        """Return the flags of one of so many processes a GPU, which share its slices."""
+        grids = self.grids[first :: self.args.gpus * processes]
+        shared = ["--gpu_tasks", processes] if self.names else []
+        return ["--grids", *grids, *self._models, "--overlap", lanes, *shared]
 
-        with ThreadPoolExecutor(self.args.gpus) as pool:
-            return list(pool.map(make, range(self.args.gpus)))
+    def _in_groups(self, processes: int, lanes: int, folder: Path) -> list[Measured]:
+        def make(first: int) -> Measured:
+            sample = first == 0 and (processes, lanes) == self.args.ways[0]
+            words = self._group(processes, first, lanes)
+            return self._start("reconstruct_slice", folder, *words, sample=sample)
+
+        with ThreadPoolExecutor(self.args.gpus * processes) as pool:
+            return list(pool.map(make, range(self.args.gpus * processes)))
 
     def _measure(self, name: str, make: Callable[[Path], list[Measured]]) -> None:
         print(f"... {name}", file=sys.stderr, flush=True)
@@ -205,10 +221,19 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--slices", type=int, default=8, help="slices to make on each GPU")
     parser.add_argument("--size", type=float, default=4.0, help="GiB of a slice, as float32")
     parser.add_argument(
-        "--overlaps",
-        type=lambda text: [int(word) for word in text.split(",")],
-        default="1,2,3,4",
-        help="how many slices of a group at a time, one by one",
+        "--ways",
+        type=lambda text: [tuple(map(int, word.split("x"))) for word in text.split(",")],
+        default="1x1,1x2,1x3",
+        help="processes a GPU x slices at a time in each, one after the other",
+    )
+    parser.add_argument(
+        "--singly",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="a process a slice first, for the ratios",
+    )
+    parser.add_argument(
+        "--sample", type=Path, help="file for the lines that the first way is found at"
     )
     parser.add_argument("--repeats", type=int, default=1, help="runs of each; the best counts")
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
