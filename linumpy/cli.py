@@ -17,7 +17,7 @@ from linumpy.core.errors import InputError
 from linumpy.core.exit_status import DEVICE_LOST, exit_status, message
 from linumpy.core.leases.lease import DEFAULT_WAIT_S, Ask
 from linumpy.core.log import clear_progress, configure_logging, logger
-from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave
+from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave, spare_cupy
 from linumpy.migration import suggestion, translate
 from linumpy.store.addresses import is_remote
 from linumpy.store.remote import as_path, refuse_remote_arguments
@@ -191,6 +191,8 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
             from linumpy.core.device import set_batch_share
 
             set_batch_share(args.gpu_batch)
+    elif argv is None:
+        spare_cupy()
     _check_inputs(parser, args)
     if getattr(args, "slice_id", None):
         from linumpy.io.slice_ids import give_slice_ids

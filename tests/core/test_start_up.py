@@ -64,3 +64,28 @@ def test_a_projection_imports_no_stages_of_slices() -> None:
     found = {name for name in done.stdout.split() if name.startswith("linumpy.slices.")}
     stages = {name for name in found if name.endswith("_stages")}
     assert "linumpy.slices.aip" in found and not stages
+
+
+ZARR = """
+import sys
+from linumpy.core.start_up import spare_cupy
+if sys.argv[1] == "spared":
+    spare_cupy()
+import zarr
+print("cupy" in sys.modules)
+import cupy
+print(cupy.answer, zarr.zeros((2,))[:].sum())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "imports"), [("spared", "False"), ("as ever", "True")])
+def test_zarr_is_imported_without_cupy_where_no_gpu_is_used(tmp_path, way, imports):
+    (tmp_path / "cupy").mkdir()
+    (tmp_path / "cupy/__init__.py").write_text("answer = 42\n")
+    paths = os.pathsep.join([str(tmp_path), str(SCRIPTS.parent)])
+    line = [sys.executable, "-c", ZARR, way]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [imports, "42", "0.0"]
