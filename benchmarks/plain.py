@@ -160,7 +160,7 @@ def flatten(tile: np.ndarray, surface: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def focal(source: Path, output: Path) -> None:
-    """Take the focal curvature off a grid: one pass to find it, one to take it off."""
+    """Correct the focal curvature of a grid: one pass to measure, one to correct."""
     grid = Grid(source)
     surface = smooth_surface(np.mean([interface(tile) for _, tile in grid.tiles()], axis=0))
     image, mask = create_grid(output, grid, grid.tile_shape, grid.voxel_um)

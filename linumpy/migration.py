@@ -103,7 +103,7 @@ def translate(script: str, argv: Sequence[str]) -> Typed:
 
 
 def _joined(parts: list[str], separator: str) -> str:
-    """Take the values of a flag off the front, as one: numbers, and the first whatever it is."""
+    """Join the values of a flag from the front: the first, and numbers after it."""
     values = [parts.pop(0)]
     while parts and _is_number(parts[0]):
         values.append(parts.pop(0))

@@ -13,7 +13,7 @@ from linumpy.store.remote import as_path
 DESCRIPTION = """Score the slices of a brain and exclude those unlike their neighbours.
 
 Planes of neighbouring slices that show the same tissue are compared. A slice that the table
-leaves out already stays out, and is not looked at."""
+leaves out already stays out, and is not rated."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from linumpy.store.remote import as_path
 
 DESCRIPTION = """Stack slices at their motor positions.
 
-To be looked at beside the brain that linum_stack_slices_motor.py makes with a registration."""
+For comparison with the brain that linum_stack_slices_motor.py makes with a registration."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     return make_stage_parser(
         "Stitch a corrected mosaic grid at its stage positions.\n\n"
-        "To be looked at beside the slice that linum_stitch_3d_refined.py makes of the same grid.",
+        "For comparison with the slice that linum_stitch_3d_refined.py makes of the same grid.",
         "mosaic grid (*.ome.zarr)",
         "slice volume to write",
         StitchParams,

@@ -14,7 +14,7 @@ from linumpy.store.remote import as_path
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = make_parser(
-        "Look at an OME-Zarr volume: three planes in a browser, without a network.\n\n"
+        "View an OME-Zarr volume: three planes in a browser, without a network.\n\n"
         "The page is served to this computer alone, until the command is stopped. Over ssh the\n"
         "command that leads your own browser there is printed. --napari opens napari instead, and\n"
         "--neuroglancer serves the volume to neuroglancer and vizarr, whose pages come from the\n"

@@ -17,7 +17,7 @@ from linumpy.io.zarr_io import read_zarr
 THREADS = (1, 2, 4, 8, 16)
 
 Read = Callable[[Any], Any]
-"""Reads a selection of the array."""
+"""Function that reads a selection of the array."""
 
 
 @dataclass(frozen=True)

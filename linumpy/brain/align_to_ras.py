@@ -70,7 +70,7 @@ class AlignedBrain:
     overlap
         Share of the brain's tissue that lies within the atlas.
     candidates
-        ``orientation, scale, correlation, likeness`` of the orientations looked at more closely,
+        ``orientation, scale, correlation, likeness`` of the orientations compared closely,
         at the coarse voxel; the chosen one first.
     """
 

@@ -17,7 +17,7 @@ def add_faces(faces: Array, seen: int, valid: Array, placement: Placement) -> No
         Shape of the placement's `inner`, int16: the column's first valid plane; `seen` where
         there was none yet.
     seen
-        Planes that were looked at before.
+        Planes that were tried before.
     valid
         Mask of the planes that follow; the placement's `source`.
     """

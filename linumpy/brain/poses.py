@@ -35,7 +35,7 @@ def entry_of(model: SliceRegistration, slice_id: int) -> Mapping[str, Any]:
     Raises
     ------
     InputError
-        When it says nothing of it.
+        When it does not have it.
     """
     for entry in model.slices:
         if entry["slice_id"] == slice_id:

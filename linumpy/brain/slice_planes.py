@@ -82,13 +82,13 @@ class SliceVolume:
 def expected_plane(id_step: int, interval_um: float, axial_um: float, moving_plane: int) -> int:
     """Return the fixed slice's plane that shows what `moving_plane` of a later slice shows.
 
-    Missing slices count: the step is between ids, not between slices at hand.
+    Missing slices count: the step is between ids, not between present slices.
     """
     return round(id_step * interval_um / axial_um) + moving_plane
 
 
 class Planes:
-    """Planes ``low … high − 1`` of a slice as a pair looks at them, read and flattened once.
+    """Planes ``low … high − 1`` of a slice for a pair, read and flattened once.
 
     Parameters
     ----------

@@ -311,7 +311,7 @@ class _Model:
 
     def _fit_spreads(self, spreads: _Spreads, min_face: float) -> _Spreads:
         held = self._climb(replace(spreads, cut=0.0), min_face, [0.0])
-        # A walk drifts away from the stage for good: it has to be seen.
+        # A random walk leaves the stage permanently: it has to be estimated.
         cuts = [step * min_face for step in _STEPS / 2]
         walking = self._climb(replace(held[1], cut=cuts[0]), min_face, cuts)
         return walking[1] if walking[0] > held[0] + _GAIN else held[1]

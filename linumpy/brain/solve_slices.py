@@ -109,7 +109,7 @@ def solve_slices(
 
 
 def _jumps(values: np.ndarray, sigma: float) -> list[int]:
-    """Find where the level of deviations, of slices joined by pairs, changes for good.
+    """Find lasting changes of the level of deviations of slices joined by pairs.
 
     Compared are medians over some slices before and after: one slice that is off is no jump.
     Between slices that no pair joins nothing is known but that the motors held.

@@ -217,8 +217,8 @@ class Stopping:
 
 
 def end_now(status: int) -> NoReturn:
-    """End the process, whatever its threads wait for, and remove what it was making."""
-    # No lock is taken here that another thread may hold for good.
+    """End the process, even with waiting threads, and remove its unfinished outputs."""
+    # No lock is taken here that another thread may never release.
     aside = sys.modules.get("linumpy.store.aside")
     if aside is not None:
         aside.remove_rest()

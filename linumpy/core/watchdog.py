@@ -34,7 +34,7 @@ def watch(synchronize: Callable[[], bool], name: str, end: Callable[[int], objec
     name
         The device's, for the message.
     end
-        Ends the process with a status, whatever its threads wait for.
+        Ends the process with a status, even with waiting threads.
     """
 
     def guard() -> None:
@@ -52,7 +52,7 @@ def watch(synchronize: Callable[[], bool], name: str, end: Callable[[int], objec
                     break
             else:
                 print(
-                    f"{Path(sys.argv[0]).name}: error: {name} did not come to an end with its "
+                    f"{Path(sys.argv[0]).name}: error: {name} did not finish its "
                     f"work within {LONGEST_S / 60:.3g} min",
                     file=sys.stderr,
                     flush=True,

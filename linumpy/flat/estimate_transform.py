@@ -160,7 +160,7 @@ def _grid_steps(slices: Sequence[TileRegistration]) -> np.ndarray:
 def _fit(expected: np.ndarray, measured: np.ndarray) -> np.ndarray:
     """Fit ``measured = A·expected`` robustly.
 
-    Moves along one axis alone say nothing of the other: there the map stays the identity.
+    Moves along one axis alone do not determine the other: there the map stays the identity.
     """
     error = measured - expected
     # Far weaker than one pair, and enough where there is no pair.

@@ -21,7 +21,7 @@ SLOW_S = 3.0
 
 
 class Waiter:
-    """Waits between two looks at a folder.
+    """Wait between two scans of a folder.
 
     Before the first event, and for a while after each, it waits the full interval: files settle
     by the clock. Where events are known to come and none did for that while, it waits for the next,
@@ -92,6 +92,6 @@ class Waiter:
         except OSError as error:
             # The limit on watches of a machine, for example.
             self._is_off = True
-            logger.debug("%s: no events (%s), looked at every --poll", self._root, error)
+            logger.debug("%s: no events (%s), scanned every --poll", self._root, error)
             return
         self._observer = observer

@@ -110,7 +110,7 @@ def follow(
                 watcher.done(slice_id)
                 record.tell_progress(watcher.progress(clock()))
                 tell(verdict)
-                # A command may wait for a person, who looks at the brain meanwhile.
+                # A command may wait for a user, who views the brain meanwhile.
                 with ThreadPoolExecutor(1) as beside:
                     grown = beside.submit(grow, record.lines)
                     if options.on_verdict:

@@ -212,7 +212,7 @@ class Judge:
         figures["before"], figures["interval_um"] = before, interval_um
         figures["pixel_um"] = round(voxel_um[1], 3)
         reasons = []
-        # Slices that cannot share a plane say nothing of each other.
+        # Slices that cannot share a plane cannot be compared.
         if cuts == 1 or cuts * interval_um < (volumes[0].shape[0] - N_PLANES) * voxel_um[0]:
             pair = SlicePair(volumes[0], volumes[1], voxel_um, interval_um, cuts)
             step = depth_step(pair)

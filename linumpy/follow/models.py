@@ -40,7 +40,7 @@ def learn(
 
 
 def slices_to_learn_from(folder: Path, lines: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the slices to learn from now; none while those at hand serve.
+    """Return the slices to learn from now; none while the present models serve.
 
     Models are learned again after 2, 4 and 8 slices without a finding, where the slices take long
     enough for that.

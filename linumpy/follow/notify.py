@@ -25,7 +25,7 @@ _MOST_WAITING = 100
 
 
 class Notifier:
-    """Sends verdicts in threads, one a service: no service delays a verdict or another service.
+    """Send verdicts in threads, one a service, so that none delays a verdict or another service.
 
     Parameters
     ----------

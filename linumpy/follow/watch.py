@@ -34,7 +34,7 @@ def last_slice_id(root: Path) -> int | None:
 
 @dataclass
 class _Seen:
-    """A tile as it was last looked at."""
+    """State of a tile at the last scan."""
 
     tile: RawTile
     order: int
@@ -98,7 +98,7 @@ class Progress:
 
 
 class Watcher:
-    """Looks at a raw folder again and again.
+    """Scan a raw folder repeatedly.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Watcher:
     tiles_per_slice
         Where neither metadata nor an earlier slice states it.
     quiet_s
-        Without any change for so long, the slice at hand is taken as over.
+        Without any change for so long, the current slice counts as complete.
     settle_s
         As `SETTLE_S`. Where a writer sets the size of a file before its samples, it has to be
         longer than writing pauses, attributes are cached and times are rounded, all together.
@@ -142,7 +142,7 @@ class Watcher:
         return last_slice_id(self.root)
 
     def poll(self, now_s: float) -> None:
-        """Look at all tiles of the slices that are not done."""
+        """Scan all tiles of the slices that are not done."""
         self._poll += 1
         if self.changed_s is None:
             self.changed_s = now_s
@@ -238,7 +238,7 @@ class Watcher:
         return Progress(slice_id, complete, self._expected(slice_id))
 
     def done(self, slice_id: int) -> None:
-        """Look at a slice no more; its grid serves the next one."""
+        """Stop scanning a slice; its grid serves the next one."""
         self._done.add(slice_id)
         seen = self._seen.get(slice_id)
         if seen:

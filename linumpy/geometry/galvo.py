@@ -142,7 +142,7 @@ def sampled_tiles(n_tiles: int) -> list[int]:
 
 
 def track_tiles(n_tiles: int) -> list[int]:
-    """Return which tiles are looked at beside `sampled_tiles`, to see a drift: both ends."""
+    """Return the tiles sampled beside `sampled_tiles`, to detect a drift: both ends."""
     return [i for i in dict.fromkeys((0, n_tiles - 1)) if i not in sampled_tiles(n_tiles)]
 
 

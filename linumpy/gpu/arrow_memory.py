@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 47
 
 
 class Owner:
-    """Keeps a producer's memory until no view is left."""
+    """Owner of a producer's memory until no view is left."""
 
     def __init__(self, capsules: Any) -> None:
         self._capsules = capsules

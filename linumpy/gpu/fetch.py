@@ -86,7 +86,7 @@ def plan_runs(
 
 
 class KvikioFetch:
-    """Reads of local files by kvikio."""
+    """Fetch local files by kvikio."""
 
     name = "kvikio"
 
@@ -154,7 +154,7 @@ def _finished(run: Run, future: Any) -> Exception | None:
 
 
 class PinnedFetch:
-    """Reads of anything by threads that copy through pinned buffers of their own."""
+    """Fetch any store by threads that copy through pinned buffers of their own."""
 
     name = "pinned"
 

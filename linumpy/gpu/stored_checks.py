@@ -20,7 +20,7 @@ from linumpy.store.chunk_layout import ChunkLayout
 from linumpy.store.manifest import check_chunk_file, find_manifest
 
 CHECK_THREADS = 8
-"""Files that are looked at together: what they cost is waiting, for disks that are not near."""
+"""Files checked at once: their cost is latency of remote disks."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def check_for_zarr(wanted: Iterable[tuple[StoredObject, Any]], plan: ChunkPlan |
     wanted
         Stored objects and what is selected of each, as Zarr's indexers say it.
     plan
-        How chunks are stored, or None where that is not known; then only manifests are looked at.
+        How chunks are stored, or None where that is not known; then only manifests are checked.
 
     Raises
     ------

@@ -331,7 +331,7 @@ def array_layout(array: Any) -> ChunkLayout:
 
 
 def _check_stored(array: Any, selection: Any) -> None:
-    """Check the files of a selection for Zarr, which decodes whatever it finds."""
+    """Check the files of a selection for Zarr, which decodes without checks."""
     from linumpy.gpu.objects import stored_object
     from linumpy.gpu.stored_checks import check_for_zarr
     from linumpy.store.chunk_guard import plan_chunks

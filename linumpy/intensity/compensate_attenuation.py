@@ -202,7 +202,7 @@ def estimate_attenuation(
     agarose_mu_per_mm: float = 0.0,
     interval_um: float | None = None,
 ) -> Attenuation:
-    """Estimate µ, and what can be made up for, from the binned power of a slice.
+    """Estimate µ, and the correctable attenuation, from the binned power of a slice.
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ def _quality(
     params: AttenuationParams,
     axial_mm: float,
 ) -> tuple[Array, Any]:
-    """Return which voxels cannot be made up for, and the coded weight of each.
+    """Return which voxels cannot be corrected, and the coded weight of each.
 
     The weight of a corrected amplitude is its inverse relative variance. A bin's mean has what
     speckle leaves, and the error of its gain: that of the optical depth. Of the tissue's contrast

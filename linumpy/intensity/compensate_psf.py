@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from linumpy.intensity.compensate_psf_profile import AxialProfile
 
 MIN_RESPONSE = 0.05
-"""Least power response that is made up for: noise is raised by 13 dB at most."""
+"""Least power response that is corrected: noise is raised by 13 dB at most."""
 
 MAX_MU_PER_MM = 8.0
 _KNOWN_MU = {"agarose": (0.3, 0.2), "tissue": (2.0, 1.0)}

@@ -72,6 +72,6 @@ def metadata_error(multiscale: Mapping[str, Any], version: str) -> str | None:
         axes = Axes(list(multiscale["axes"]), fmt=kind).to_list(kind)
         transforms = [each.get("coordinateTransformations") for each in multiscale["datasets"]]
         kind.validate_coordinate_transformations(len(axes), len(transforms), transforms)
-    except Exception as error:  # KeyError, TypeError, AssertionError: whatever it trips over
+    except Exception as error:  # KeyError, TypeError, AssertionError, ...
         return f"{error}" or type(error).__name__
     return None

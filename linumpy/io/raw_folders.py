@@ -38,7 +38,7 @@ def identity(path: Path | str) -> Identity:
 def walk_raw_folders(
     root: Path, warn: Callable[[str], None], skipped: Collection[Identity] = ()
 ) -> Iterator[Path]:
-    """Yield the folders below `root`, tiles included; the inside of a tile is not looked at.
+    """Yield the folders below `root`, tiles included; the inside of a tile is not listed.
 
     Links are followed after all else. A folder is entered once, whatever links lead to it, and a
     tile of one name counts once. Hidden folders, volumes (``.zarr``) and `skipped` are left out;

@@ -150,7 +150,7 @@ def is_local_name(host: str) -> bool:
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Hands out the files of one folder, whole or in part, to known viewers."""
+    """Request handler that serves the files of one folder, whole or in part, to known viewers."""
 
     protocol_version = "HTTP/1.1"
     folder = ""
@@ -284,7 +284,7 @@ def serve(path: Path | str, port: int = PORT) -> Iterator[ThreadingHTTPServer]:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that wants an answer no more."""
+        """Ignore a browser that closed its connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

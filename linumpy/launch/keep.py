@@ -22,7 +22,7 @@ _POLL_S = 0.2
 
 
 class Keeper:
-    """Keeps an output folder for a launch as long as that lives, and writes there.
+    """Hold an output folder for a launch while it lives, and write there.
 
     The first request is for the folder (`Claim`). The next has ``action`` ``begin``: write the
     record of the launch (`Record`), publish in ``mode`` what is linked in a folder ``links``

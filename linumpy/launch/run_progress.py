@@ -98,7 +98,7 @@ def progress_text(
 
 
 class RunProgress:
-    """Shows how far a run is, each time that it is asked to look.
+    """Show a run's progress at each update.
 
     Parameters
     ----------

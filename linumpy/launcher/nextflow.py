@@ -100,7 +100,7 @@ def launch_command(
 
 
 class Progress(Protocol):
-    """Shows how far a run is."""
+    """Progress line of a run."""
 
     def look(self) -> None:
         """Show it, if it is time to."""

@@ -34,7 +34,7 @@ def assess_slice_quality(model: Any, found: StageMetrics) -> None:
     """Say how alike neighbours are, and what was left out."""
     scores = [s["score"] for s in model.slices if s["score"] is not None]
     out = [s for s in model.slices if s["exclude_reason"]]
-    found.add("n_slices", len(model.slices), "", "slices looked at")
+    found.add("n_slices", len(model.slices), "", "slices examined")
     found.add("lowest_score", min(scores, default=None), "", "of the slices with a score")
     found.add("median_score", median_of(scores), "", "of the slices with a score")
     found.add(
@@ -215,7 +215,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
 @metrics_of("auto_exclude_slices")
 def auto_exclude_slices(model: Any, found: StageMetrics) -> None:
     """Say what was left out for lack of a match."""
-    found.add("n_slices", model.n_slices, "", "slices looked at")
+    found.add("n_slices", model.n_slices, "", "slices examined")
     found.add("n_unmatched_pairs", len(model.unmatched_pairs), "", "neighbours that do not match")
     found.add(
         "excluded_share",

@@ -65,7 +65,7 @@ LIMITS = {
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),
     "mask_coverage": Limits(0.05, 0.01, higher_is_better=True),
     "agarose_coverage": Limits(0.05, 0.01, higher_is_better=True),
-    # Tissue whose lost light cannot be made up for.
+    # Tissue whose lost light cannot be corrected.
     "capped_share": Limits(0.1, 0.3),
     # Grey and white matter differ by a factor of two (Wang et al., NeuroImage 165, 56, 2018).
     "mu_error": Limits(0.5, 1.5),

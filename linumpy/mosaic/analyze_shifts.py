@@ -59,7 +59,7 @@ def analyze_shifts(
     Returns
     -------
     What was found; and the steps with each outlying component replaced by the median of its
-    axis, to look at. The table does not show whether such a step was real.
+    axis. The table does not show whether such a step was real.
     """
     steps = np.array([[s.x_shift_mm, s.y_shift_mm] for s in shifts]).reshape(-1, 2)
     bounds = [_bounds(steps[:, axis], params.iqr_multiplier) for axis in (0, 1)]

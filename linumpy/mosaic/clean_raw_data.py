@@ -156,7 +156,7 @@ def _is_held(tiles: RawTiles, grid: Grid, key: tuple[int, int]) -> bool:
             "deleted. Make the grid anew, or give the flags that it was made with"
         )
     if GARBLED in made.notes.flags:
-        # Another byte order can be put right.
+        # Another byte order can be swapped.
         logger.warning("%s: garbled and masked in the grid; kept", tiles.tiles[key].path)
         return False
     return True

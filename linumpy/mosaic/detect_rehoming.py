@@ -55,7 +55,7 @@ class RehomingReport:
     Attributes
     ----------
     n_steps
-        Steps looked at.
+        Steps examined.
     n_mended, n_kept
         Events whose step was changed, and large steps that were kept.
     n_unreliable

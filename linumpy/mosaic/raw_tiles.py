@@ -165,7 +165,7 @@ def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | No
                 "is looked for in every tile", raw.slice_id, found.track.step_px,
             )  # fmt: skip
             return found
-        # A slow drift hides between the few tiles looked at; each tile's own band shows it.
+        # A slow drift hides between the few sampled tiles; each tile's own band shows it.
         n_alines = raw.info.shape_px[1] + n_extra
         return replace(found, track=GalvoTrack(found.shift_px, 0.0, n_alines))
     logger.warning(

@@ -1,6 +1,6 @@
 """Shifts between slices from stage positions: ``shifts_xy.csv``.
 
-No image is looked at here. When an acquisition enlarges its mosaic from one slice to the next,
+No image is used here. When an acquisition enlarges its mosaic from one slice to the next,
 only one border moves: along each axis the border that moved less gives the slice's shift.
 """
 

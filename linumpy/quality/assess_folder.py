@@ -40,7 +40,7 @@ def assess_folder(
         ``shifts_xy.csv``, for slices that recorded no stage positions.
     config_in, config_out
         ``slice_config.csv`` to read, and the one to write. Slices that the first leaves out are
-        not looked at and stay out.
+        not rated and stay out.
     pairs
         Folder with comparisons of pairs (`linumpy.quality.measured_similarities`).
 

@@ -198,7 +198,7 @@ def find_constant(
     known: Known,
     pool: ThreadPoolExecutor,
 ) -> set[int]:
-    """Look at the detail of each slice that is not known, and return the constant slices."""
+    """Measure the detail of each slice that lacks it, and return the constant slices."""
     new = [volume for volume in slices if volume.slice_id not in known.details]
     factor = _factor(voxel_um)
     found = pool.map(lambda volume: _details(volume, params, factor), new)

@@ -1,6 +1,6 @@
 """Diagnostics of rotation and drift through a brain, and of the stage's squareness.
 
-Both are read from what registration found; no image is looked at again.
+Both are read from the registration; no image is used.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def aline_interface(run: Run, truth: Truth, grids: Mapping[int, Path]) -> Accura
 
     Tiles are read from the native grids, resampled to the model's voxels and moved by the run's
     own focal surface, so that its error counts. Tiles without light do not count. At most
-    `MAX_TILES` tiles, evenly spaced over the acquisition, are looked at.
+    `MAX_TILES` tiles, evenly spaced over the acquisition, are measured.
 
     Parameters
     ----------

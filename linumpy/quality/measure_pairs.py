@@ -52,7 +52,7 @@ def measure_pairs(
     shifts
         ``shifts_xy.csv``, as for `register_slices`; it may end with the row of the last slice.
     config
-        ``slice_config.csv``; slices that it leaves out are not looked at.
+        ``slice_config.csv``; slices that it leaves out are not measured.
     ids
         Slices whose pairs with later ones are measured; all by default.
     rating

@@ -226,7 +226,7 @@ def _wall_s(started: str | None, ended: str | None) -> float | None:
 
 
 def _images(told: Mapping[str, Any], tasks: Sequence[Task]) -> list[dict[str, Any]]:
-    """Return the container images that tasks ran in, with what identifies each for good.
+    """Return the container images that tasks ran in, with the digest of each.
 
     Parameters
     ----------

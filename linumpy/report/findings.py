@@ -1,4 +1,4 @@
-"""Findings of a run that a person should look at: one a kind, worst first."""
+"""Findings of a run that need attention: one a kind, worst first."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class AipMosaic:
 
 
 class Aip(Stage):
-    """Observes the mean over depth of every tile."""
+    """Measure the mean over depth of every tile."""
 
     name = "aip"
     learns = True

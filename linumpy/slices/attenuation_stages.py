@@ -24,7 +24,7 @@ from linumpy.stage_params.intensity import AttenuationParams
 
 
 class CompensateAttenuation(Stage):
-    """Makes up for the light lost in the tissue above; each slice is measured by itself."""
+    """Correct for the light lost in the tissue above; each slice is measured by itself."""
 
     name = "compensate_attenuation"
     learns = True

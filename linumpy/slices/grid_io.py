@@ -130,7 +130,7 @@ class _Sink(Sink):
 
 
 class GridSink(_Sink):
-    """Writes tiles to a new mosaic grid."""
+    """Sink that writes tiles to a new mosaic grid."""
 
     def begin(self, layout: GridInfo) -> None:
         """Create the grid."""
@@ -213,7 +213,7 @@ class SliceSource(Source):
 
 
 class SliceSink(_Sink):
-    """Writes blocks to a new slice volume."""
+    """Sink that writes blocks to a new slice volume."""
 
     def begin(self, layout: SliceLayout) -> None:
         """Create the volume."""

@@ -180,7 +180,7 @@ def learn_models(
 
 
 class _Rest(Stage):
-    """Keeps tiles as they come by."""
+    """Sink that keeps tiles in memory."""
 
     name = "rest"
     changes = False

@@ -65,7 +65,7 @@ def fit_response(
 
 
 class CompensatePsf(Stage):
-    """Takes the axial response off; one model serves the acquisition.
+    """Divide by the axial response; one model serves the acquisition.
 
     Works on the tiles of grids and on the blocks of stitched slices. Several grids may be measured,
     one after the other, before it solves.

@@ -36,7 +36,7 @@ class MaskNeeded(LinumpyError):
 
 @dataclass(frozen=True)
 class RawInput:
-    """A slice of a raw acquisition, before its tiles are looked at.
+    """A slice of a raw acquisition, before its tiles are opened.
 
     Attributes
     ----------

@@ -59,7 +59,7 @@ def load_scan(folder: Path | str) -> ScanDistortion | None:
 
 
 class RegisterTiles(Stage):
-    """Correlates neighbours as tiles come by, and solves all positions at the end.
+    """Correlate neighbours as tiles are read, and solve all positions at the end.
 
     A tile's slabs are dropped when its last neighbour has passed, so that memory is bounded by
     a row of tiles.

@@ -181,7 +181,7 @@ class DetectFocalCurvature(FieldStage):
 
 
 class FixIllumination3d(FieldStage):
-    """Takes the flat field off; one model serves the acquisition."""
+    """Divide tiles by the flat field; one model serves the acquisition."""
 
     name = "fix_illumination_3d"
     Params, Model = IlluminationParams, FlatField

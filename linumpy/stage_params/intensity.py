@@ -47,7 +47,7 @@ class AttenuationParams:
     strength: float = param(
         1.0,
         "compensate_attenuation_strength",
-        "share of the optical depth that is made up for",
+        "share of the optical depth that is corrected",
         minimum=0,
         maximum=2,
     )
@@ -67,7 +67,7 @@ class AttenuationParams:
     min_bias: float = param(
         0.001,
         "compensate_attenuation_min_power",
-        "least share of the power that is made up for",
+        "least share of the power that is corrected",
         minimum=1e-4,
         maximum=1,
     )
@@ -80,7 +80,7 @@ class AttenuationParams:
     snr_threshold_db: float = param(
         3.0,
         "compensate_attenuation_snr_threshold_db",
-        "signal to noise down to which tissue is looked at, dB (klett, li)",
+        "signal to noise down to which tissue is used, dB (klett, li)",
     )
 
 

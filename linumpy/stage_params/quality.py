@@ -16,11 +16,11 @@ class ComparisonParams(FaceParams):
     roi_size_px: int = param(
         1024,
         "assess_quality_roi_size",
-        "side of the square in the middle of a slice that is looked at, pixels",
+        "side of the square in the middle of a slice that is rated, pixels",
         minimum=64,
     )
     sample_depth: int = param(
-        5, "assess_quality_sample_depth", "depths of a slice that are looked at", minimum=1
+        5, "assess_quality_sample_depth", "depths of a slice that are rated", minimum=1
     )
 
 
@@ -59,7 +59,7 @@ class RotationDiagnosticParams:
     rotation_threshold_deg: float = param(
         2.0,
         "diagnostic_rotation_threshold",
-        "turn of a slice, whatever its sign, from which it is named, degrees",
+        "rotation of a slice, of either sign, from which it is named, degrees",
         minimum=0,
     )
 

@@ -3,7 +3,7 @@
 The fast decoder of the host allocates what a compressed chunk declares, and ends the process
 when it cannot; others take a shard of no bytes for a shard of nothing but fill value. So the
 declared sizes, shard indexes and lengths of the chunks of a request are checked first, by a few
-short reads that the decoder would make anyway. What a frame holds inside is not looked at; its
+short reads that the decoder would make anyway. The contents of a frame are not checked; its
 crc32c is compared on request, for a decoder that does not.
 """
 
@@ -178,7 +178,7 @@ def check_chunk(
         How it is made up.
     selection
         For a shard, the wanted voxels (integers, slices or integer arrays, one an axis); None for
-        all. Other inner chunks are not looked at, but all entries of the index are.
+        all. Other inner chunks are not checked, but all entries of the index are.
     verify
         Whether to compare crc32c checksums too, which takes reading all wanted bytes: for
         decoders that skip them when they decode a chunk in part.

@@ -170,5 +170,5 @@ def signature_of(path: Path | str) -> Signature | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError(f"{path}: cannot be looked at ({error.strerror})") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

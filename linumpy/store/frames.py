@@ -50,7 +50,7 @@ __all__ = [
 
 
 def inspect_frame(kind: str, data: Any) -> Frame:
-    """Look at a compressed chunk without decoding it.
+    """Inspect a compressed chunk without decoding it.
 
     For Zstandard and Blosc the walk reaches the end of the data, so every truncation and every
     trailing byte is seen. LZ4, gzip and zlib can only be checked at their ends: what is wrong

@@ -143,8 +143,8 @@ def _chunk_grid(array: Any) -> Any:
 async def read_results(items: Sequence[Any]) -> tuple[dict[str, str], ...]:
     """Return what a codec pipeline answers for a request that it has read.
 
-    Since 3.2 Zarr asks a pipeline which chunks were missing, and looks at the answer where
-    ``array.read_missing_chunks`` is off. Before, it looks at no answer.
+    Since 3.2 Zarr asks a pipeline which chunks were missing, and uses the result where
+    ``array.read_missing_chunks`` is off. Before, it ignores the result.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ async def read_results(items: Sequence[Any]) -> tuple[dict[str, str], ...]:
     """
     if not items or getattr(items[0][1].config, "read_missing_chunks", True):
         return ({"status": "present"},) * len(items)
-    # Within a shard a key is no place in a store, and Zarr looks at no answer.
+    # Within a shard a key is no place in a store, and Zarr ignores the result.
     found = [
         not isinstance(key, StorePath) or await key.store.exists(key.path) for key, *_ in items
     ]

@@ -427,5 +427,5 @@ def test_a_kernel_that_never_ends_ends_the_script(inputs, tmp_path):
     done = python("-c", textwrap.dedent(ENDLESS).format(argv=argv))
     print(f"{time.monotonic() - begun:.1f} s: {done.stderr}")
     assert done.returncode == DEVICE_LOST, done.stderr
-    assert "GPU 0 did not come to an end with its work within 0.05 min" in done.stderr
+    assert "GPU 0 did not finish its work within 0.05 min" in done.stderr
     assert nothing_left(tmp_path)

@@ -296,5 +296,5 @@ def add_report_figure(scratch: Scratch) -> None:
         text = (scratch.root / page).read_text(encoding="utf-8")
         number = text.split(words)[1].split()[0]
         scratch.replace(page, f"{words}{number}\n", f"{words}{int(number) + 1}\n")
-    scratch.replace("docs/report.md", "registered offsets and rotations,", "depth errors, offsets,")
+    scratch.replace("docs/report.md", "| Alignment | ", "| Alignment | depth errors, ")
     scratch.insert("CHANGELOG.md", "- **Rooms**", "- **Depth errors** in the report.\n")

@@ -35,7 +35,7 @@ def thin(window: Box, device: Device) -> Iterator[tuple[slice, Box]]:
 
 
 class Correction:
-    """Corrects blocks of a brain by what was learned of it.
+    """Correct blocks of a brain by the model learned from it.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Correction:
         self._reach = reach
         self._device = device
         self._like = to_device(np.zeros(1, np.float32), device)
-        # Blocks come by in columns of a slab: their planes' tables are wanted again and again.
+        # Blocks follow in columns of a slab: their planes' tables are needed repeatedly.
         n_tables = SLAB_PX // planes_at_once(device)
         self._factors = lru_cache(n_tables)(self._make_factors)
         self._fields = Fields(

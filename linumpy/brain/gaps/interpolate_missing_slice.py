@@ -115,7 +115,7 @@ def read_ends(
 
 
 class Morpher:
-    """Makes the planes of a gap, a lateral block at a time.
+    """Interpolate the planes of a gap, a lateral block at a time.
 
     Parameters
     ----------

@@ -215,7 +215,7 @@ def correlation(
     both
         Where both are valid.
     central
-        Look at the central half of each side alone.
+        Compare the central half of each side alone.
 
     Returns
     -------

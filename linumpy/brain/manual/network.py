@@ -38,7 +38,7 @@ class ManualPair:
     fixed_to_moving
         Map (3 × 3) from stage positions in the fixed slice to those in the moving one, um.
     correlation
-        Of the slices so aligned; None when it was not looked at.
+        Of the slices so aligned; None when it was not compared.
     refined
         Whether the transform was changed to what matched best near it.
     """

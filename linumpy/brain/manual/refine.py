@@ -68,7 +68,7 @@ def refine_transform(
     Returns
     -------
     The best match; None when the slices share no planes, nothing stands out of the noise, or the
-    best lies at the border of what was looked at.
+    best lies at the border of the search.
     """
     planes = shared_planes(fixed, moving, model, params.first_plane)
     lateral = np.asarray(model.voxel_um[1:])
