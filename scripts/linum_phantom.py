@@ -2,7 +2,7 @@
 """Simulate a serial-section OCT acquisition of a known brain, in the raw format of the microscope.
 
 OUTPUT/raw holds the tiles, OUTPUT/truth everything that a reconstruction should find. Needs the
-extra demo: pip install '.[demo]' in the clone.
+extra demo. In the clone: pip install '.[demo]'
 """
 
 from __future__ import annotations
