@@ -246,9 +246,7 @@ def test_a_gpu_that_gives_no_answer_ends_the_process(tmp_path):
     child = watched(tmp_path, "threading.Event().wait", "threading.Event().wait()")
     _, said = child.communicate(timeout=300)
     assert child.returncode == DEVICE_LOST
-    assert said == (
-        "linum_x.py: error: GPU 0 did not finish its work within 0.0167 min\n"
-    )
+    assert said == ("linum_x.py: error: GPU 0 did not finish its work within 0.0167 min\n")
     assert list(tmp_path.iterdir()) == []
 
 
