@@ -64,7 +64,7 @@ def test_failure_is_a_warning_with_its_cause(machine, monkeypatch, status, said,
     ],
 )
 def test_launches_that_compute_here_on_a_gpu_compile(monkeypatch, params, executor, more, compiles):
-    def plan(script, asked, place):
+    def plan(script, asked, place, per_task):
         place.write_text(json.dumps({"disk_problems": [], "memory_problems": []}))
         return subprocess.CompletedProcess([], 0, "", "")
 
@@ -75,5 +75,5 @@ def test_launches_that_compute_here_on_a_gpu_compile(monkeypatch, params, execut
     monkeypatch.setattr(kernels, "compile_missing", lambda: ["compiled"])
     all_params = {"input": "raw", "output": "out", "gpu_count": 1, "skip_preflight": False}
     asked = {"params": all_params | params, "work_dir": "work", "preview": False, **more}
-    found = commands._planned({"warnings": []}, asked)
+    found = commands._planned({"warnings": [], "slices_per_task": 1}, asked)
     assert found["warnings"] == ["compiled"] * compiles
