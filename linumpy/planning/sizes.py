@@ -167,7 +167,7 @@ def plan_sizes(survey: Survey, params: PlanParams) -> Sizes:
         "mosaic grids": grids,
         "slices": SLICE_STORED * volumes,
         "brain with its pyramid": brain_stored,
-        "models and pictures": MODEL_BYTES_A_PIXEL * sum(size.plane_px for size in slices),
+        "models and images": MODEL_BYTES_A_PIXEL * sum(size.plane_px for size in slices),
         "report and records": REPORT_BYTES_A_SLICE * len(slices) + RECORDS_BYTES,
     }
     if params["align_to_ras_enabled"] and not params["ras_store_transform_only"]:
