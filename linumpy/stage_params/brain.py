@@ -45,13 +45,13 @@ class RigidParams:
     transform: str = param(
         EULER,
         "registration_transform",
-        "what one slice may be against another: turned and shifted, or only shifted",
+        "what one slice may be against another: rotated and shifted, or only shifted",
         choices=(EULER, TRANSLATION),
     )
     max_rotation_deg: float = param(
         5.0,
         "registration_max_rotation",
-        "largest turn sought between two slices, degrees",
+        "largest rotation sought between two slices, degrees",
         minimum=0,
         maximum=20,
     )
