@@ -21,7 +21,7 @@ class AlignParams:
     rotation: str = param(
         "",
         "ras_initial_rotation",
-        "first guess of the further rotation of the brain, 'Rx Ry Rz': degrees about the axes to the "
+        "first guess of the brain's further rotation, 'Rx Ry Rz': degrees about the axes to the "
         "right, to anterior, to superior, in this order",
     )
     allow_mirrored: bool = param(
