@@ -191,7 +191,7 @@ class Judge:
         volume = self.volume_of(found.slice_id)
         write_tile_map(volume, found.slice_id, names, positions, focus, pictures.depth_mean)
         agarose = find_agarose(pictures.depth_mean, params.normalize.sigma_px)
-        reasons += border_reasons(pictures.depth_mean, agarose.mask, figures)
+        reasons += border_reasons(pictures.depth_mean, agarose.threshold, figures)
         figures["tilt_um"] = [round(float(t), 1) for t in cut.tilt_um]
         figures["tilt_error_um"] = round(fall_error_um(cut.surface_um), 1)
         return reasons + self._against_before(found.slice_id, earlier, figures)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.ndimage import gaussian_filter1d
 
 from linumpy.follow.depth_step import DepthStep
 from linumpy.follow.tile_checks import TileFigures
@@ -23,6 +24,8 @@ BORDER_SHARE = 0.05
 SLOW_FACTOR = 1.5
 _SLOW_LEAST_S = 5.0
 _RING_PX = 3
+_RAGGED_PX = 10
+"""Tiles beside their places leave a border so ragged; what lies further in is a missing tile."""
 _LEVEL = {WARNING: LOOK, ERROR: STOP}
 
 
@@ -108,21 +111,43 @@ def bright_reasons(
 
 
 def border_reasons(
-    depth_mean: np.ndarray, agarose: np.ndarray, figures: dict[str, Any]
+    depth_mean: np.ndarray, threshold: float, figures: dict[str, Any]
 ) -> list[Reason]:
-    """Report tissue along the border of the mosaic; the rim of a missing tile is none."""
-    known = np.isfinite(depth_mean)
-    if not agarose.any():
+    """Report tissue along the border of the mosaic; the rim of a missing tile is none.
+
+    Parameters
+    ----------
+    depth_mean
+        Of the slice (axis 1, axis 2), NaN where it has no data.
+    threshold
+        Least amplitude of tissue; 0 where all is one medium.
+    """
+    if not threshold:
         return []
-    ring = known.copy()
-    (low1, high1), (low2, high2) = ((i.min(), i.max() + 1) for i in np.nonzero(known))
-    ring[low1 + _RING_PX : high1 - _RING_PX, low2 + _RING_PX : high2 - _RING_PX] = False
-    share = float((ring & ~agarose).sum() / max(1, ring.sum()))
+    sides = (depth_mean, depth_mean[::-1], depth_mean.T, depth_mean.T[::-1])
+    border = np.concatenate([_outermost(side) for side in sides])
+    share = float((border > threshold).mean()) if border.size else 0.0
     figures["border_share"] = round(share, 4)
     if share < BORDER_SHARE:
         return []
     text = f"{100 * share:.0f} % of the mosaic's border shows tissue"
     return [Reason("border", STOP, text, (), round(share, 3), BORDER_SHARE)]
+
+
+def _outermost(image: np.ndarray) -> np.ndarray:
+    """Return the mean of the outermost pixels of each column at the low end of axis 0, smoothed."""
+    known = np.isfinite(image)
+    first = known.argmax(axis=0)
+    there = known.any(axis=0)
+    if not there.any():
+        return np.zeros(0)
+    there &= first < first[there].min() + _RAGGED_PX
+    columns = np.flatnonzero(there)
+    rows = np.minimum(first[columns] + np.arange(_RING_PX)[:, None], len(image) - 1)
+    found = image[rows, columns]
+    mean = np.where(np.isfinite(found), found, 0).sum(axis=0) / np.isfinite(found).sum(axis=0)
+    # Along the border alone: from inside, tissue would reach it before it is there.
+    return np.asarray(gaussian_filter1d(mean, _RING_PX))
 
 
 def cut_reasons(step: DepthStep, interval_um: float, cuts: int = 1) -> list[Reason]:
