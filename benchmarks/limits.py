@@ -53,7 +53,7 @@ class _Limits:
         """Keep a row as a candidate for a limit."""
         self.rows.setdefault(key, []).append(found)
 
-    def by_cores(self, name: str, work: Callable[[Any], Any], items: list[Any]) -> list[float]:
+    def by_cores(self, work: Callable[[Any], Any], items: list[Any]) -> list[float]:
         """Time a function over items in as many threads as there are cores."""
         with ThreadPoolExecutor(n_threads()) as pool:
 
@@ -80,7 +80,7 @@ class _Limits:
             os.close(descriptor)
 
         name = f"read by {n_threads()} cores"
-        seconds = self.by_cores(name, read, list(enumerate(blocks)))
+        seconds = self.by_cores(read, list(enumerate(blocks)))
         self.add("host read", Row(name, "warm", seconds, stored_nbytes=self.stored_nbytes))
 
     def host_write(self) -> None:
@@ -127,7 +127,7 @@ class _Limits:
         ][:ENCODED_CHUNKS]
         codec = encoder(self.layout)
         name = f"encode by {n_threads()} cores"
-        seconds = self.by_cores(name, lambda c: encode_chunk(c, self.layout, codec), chunks)
+        seconds = self.by_cores(lambda c: encode_chunk(c, self.layout, codec), chunks)
         self.add("host encode", Row(name, "", seconds, sum(c.nbytes for c in chunks)))
 
     def host_memory(self) -> None:
@@ -135,9 +135,7 @@ class _Limits:
         source = np.ones((n_threads(), MEMORY_NBYTES // n_threads()), np.uint8)
         target = np.ones_like(source)
         name = f"copy in memory by {n_threads()} cores"
-        seconds = self.by_cores(
-            name, lambda n: np.copyto(target[n], source[n]), list(range(len(source)))
-        )
+        seconds = self.by_cores(lambda n: np.copyto(target[n], source[n]), list(range(len(source))))
         self.add("host memory", Row(name, "", seconds, 2 * source.nbytes, note="read + write"))
 
     def device_read(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def create(
     return array("0", "f4"), array("labels/valid/0", "u1")
 
 
-def create_grid(path: Path, grid: Grid, tile_shape: tuple[int, ...], voxel_um: float) -> Any:
+def create_grid(path: Path, grid: Grid, tile_shape: tuple[int, ...]) -> Any:
     """Create a grid of as many tiles of another shape."""
     rows, columns = (1 + max(k[axis] for k in grid.keys) for axis in (0, 1))
     shape = (tile_shape[0], rows * tile_shape[1], columns * tile_shape[2])
@@ -104,7 +104,7 @@ def aip(source: Path, output: Path) -> None:
     """Write the mean over depth of every tile."""
     grid = Grid(source)
     shape = (1, *grid.tile_shape[1:])
-    image, mask = create_grid(output, grid, shape, grid.voxel_um)
+    image, mask = create_grid(output, grid, shape)
     for key, tile in grid.tiles():
         image[window(key, shape)] = tile.mean(axis=0)[None]
         mask[window(key, shape)] = 1
@@ -123,7 +123,7 @@ def resample(source: Path, output: Path) -> None:
     grid = Grid(source)
     factor = TARGET_UM / grid.voxel_um
     shape = tuple(int(n / factor) for n in grid.tile_shape)
-    image, mask = create_grid(output, grid, shape, TARGET_UM)
+    image, mask = create_grid(output, grid, shape)
     for key, tile in grid.tiles():
         image[window(key, shape)] = shrink(tile, factor)
         mask[window(key, shape)] = 1
@@ -163,7 +163,7 @@ def focal(source: Path, output: Path) -> None:
     """Correct the focal curvature of a grid: one pass to measure, one to correct."""
     grid = Grid(source)
     surface = smooth_surface(np.mean([interface(tile) for _, tile in grid.tiles()], axis=0))
-    image, mask = create_grid(output, grid, grid.tile_shape, grid.voxel_um)
+    image, mask = create_grid(output, grid, grid.tile_shape)
     for key, tile in grid.tiles():
         moved, inside = flatten(tile, surface)
         image[window(key, grid.tile_shape)] = moved

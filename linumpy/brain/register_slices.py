@@ -155,7 +155,7 @@ def solve_registration(
         links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
         trust = _trust(good, [s.sigma_um for s in good], _MIN_PAIR_SIGMA_UM)
         if params.transform == EULER:
-            turns = _solve_turns(slices, links, good, middle, lateral_um)
+            turns = _solve_turns(slices, links, good, middle)
         lateral = solve_slices(
             len(slices),
             links,
@@ -282,7 +282,6 @@ def _solve_turns(
     links: Sequence[tuple[int, int]],
     shifts: Sequence[PairShift],
     middle: int,
-    lateral_um: np.ndarray,
 ) -> np.ndarray:
     """Return the rotation of each slice against the middle one, degrees.
 

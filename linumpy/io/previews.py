@@ -281,7 +281,7 @@ def three_plane_figure(
         figure.text(
             left + w2 + gap[0], low, UNKNOWN, fontsize=8, color=_INK, ha="left", va="bottom"
         )
-    add_scale_bar(figure.axes[0], sides[main.columns], unit_um=1000)
+    add_scale_bar(figure.axes[0], sides[main.columns])
     return figure
 
 

@@ -55,17 +55,13 @@ def draw_scale_bar(picture: np.ndarray, pixel_um: float) -> np.ndarray:
     return np.asarray(canvas)
 
 
-def add_scale_bar(axes: Axes, extent_um: float, *, unit_um: float) -> None:
+def add_scale_bar(axes: Axes, extent_um: float) -> None:
     """Draw a labelled scale bar into the low right corner of an image.
 
     Parameters
     ----------
-    axes
-        Axes whose data coordinates are lengths.
     extent_um
         Width of the image.
-    unit_um
-        Length of one data unit.
     """
     length_um = nice_length_um(extent_um)
     share = length_um / extent_um
