@@ -44,6 +44,7 @@ workflow {
     else {
         made = reconstruct_3d(
             source,
+            prepare.out.given,
             prepare.out.slices,
             prepare.out.ids,
             prepare.out.shifts,
@@ -101,9 +102,10 @@ workflow prepare {
             ?: error('slice_config.csv leaves out every slice of the input')
     }
     used = chosen.flatMap { rows -> rows }
+    given = used.map { slice_id, path, digest -> [slice_id] + (source.kind == 'raw' ? [[], path] : [path, []]) + [digest] }
     if (source.straight) {
         grids = channel.empty()
-        slices = used.map { slice_id, raw, digest -> [slice_id, [], raw, digest] }
+        slices = given
     }
     else {
         grids = used
@@ -116,7 +118,8 @@ workflow prepare {
     }
 
     emit:
-    slices // [slice_id, grid, raw, digest]; the grid or the raw folder is []
+    given // [slice_id, grid, raw, digest] as in the input; the grid or the raw folder is []
+    slices // the same, with the grids that are made
     ids = chosen.map { rows -> rows.collect { row -> row[0] } }
     count = chosen.map { rows -> rows.size() }
     shifts
@@ -130,6 +133,7 @@ workflow prepare {
 workflow reconstruct_3d {
     take:
     source // from find_input
+    given // slices as in the input
     slices
     ids // of slices
     shifts
@@ -140,7 +144,8 @@ workflow reconstruct_3d {
     main:
     count = ids.map { all -> all.size() }
     def subject = source.subject
-    learn(slices, count, schema)
+    // From the input itself: models need few slices, and wait for no grid.
+    learn(given, count, schema)
     if (params.fused) {
         reconstructed = reconstruct_fused(slice_groups(slices, ids, source.slices_per_task), learn.out.models, schema)
     }

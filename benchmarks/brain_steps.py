@@ -55,6 +55,7 @@ def write_slices(folder: Path, n_slices: int, side_px: int) -> None:
         with create_image(path, spec, overwrite=False, with_valid=True) as image:
             assert image.valid is not None
             image.array[...] = data
+            assert image.valid is not None
             image.valid[...] = 1
     header = "fixed_id,moving_id,x_shift,y_shift,x_shift_mm,y_shift_mm\n"
     rows = (f"{n},{n + 1},0,0,0,0\n" for n in range(n_slices - 1))
@@ -121,10 +122,10 @@ def table(record: dict[str, Any], n_pairs: int) -> str:
     heads = " | ".join(f"{device}, s | of processors" for device in devices)
     lines = [f"| step | {heads} | cores / GPU |", "| --- " * (2 * len(devices) + 2) + "|"]
     for name in record[devices[0]]:
-        seconds = [record[d][name]["seconds"] for d in devices]
-        ratio = f"{seconds[0] / seconds[1]:.2f}" if len(seconds) == 2 else "–"
+        wall = {d: record[d][name]["seconds"] for d in devices}
+        ratio = f"{wall['cpu'] / wall['gpu']:.2f}" if len(wall) == 2 else "–"
         both = [(record[d][name]["seconds"], record[d][name]["cpu_seconds"]) for d in devices]
-        cells = " | ".join(f"{wall:.2f} | {used:.2f}" for wall, used in both)
+        cells = " | ".join(f"{all_s:.2f} | {used:.2f}" for all_s, used in both)
         lines.append(f"| {name} | {cells} | {ratio} |")
     for device, steps in record.items():
         if "measure_pairs" in steps:

@@ -111,7 +111,7 @@ def moved_bytes(
     stored = SLICE_STORED * sizes.slices_bytes
     return {
         "create_mosaic_grid_3d": scan.raw_bytes + grid,
-        "learn_models": learned_tiles / scan.n_tiles * tiles,
+        "learn_models": learned_tiles / scan.n_tiles * scan.raw_bytes,
         "reconstruct_slice": tiles + SLICE_STORED * sizes.slices[0].volume_bytes,
         "assess_slice_quality": stored,
         "register_slices": stored,

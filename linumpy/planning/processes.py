@@ -20,6 +20,9 @@ REQUESTS = {"light": 1 * GIB, "slice": 6 * GIB, "brain": 8 * GIB}
 
 CORES_ASKED = 1
 
+READ_RAW = ("create_mosaic_grid_3d", "learn_models")
+"""Processes that read raw tiles where there are any, also where grids are made of them."""
+
 CUDA_BYTES = 600 * MB
 GROUP_BYTES = 2 * GIB
 """Most bytes of the tiles that a GPU reads at once (`linumpy.slices.gpu_sweep.GROUP_NBYTES`)."""
@@ -38,7 +41,7 @@ def host_bytes(name: str, survey: Survey, sizes: Sizes, params: PlanParams, core
     memory = STAGES[name].memory
     tile = max(scan.tile_bytes for scan in survey.slices)
     tiles = memory.tiles
-    if survey.kind == "raw" and (params.straight or name == "create_mosaic_grid_3d"):
+    if survey.kind == "raw" and (params.straight or name in READ_RAW):
         tiles += memory.raw_tiles
     largest = max(sizes.slices, key=lambda size: size.volume_bytes)
     planes, *lateral = sizes.brain_shape

@@ -10,7 +10,7 @@ from typing import Any
 
 from linumpy.launch.groups import slices_per_task
 from linumpy.planning.plan_params import PlanParams
-from linumpy.planning.processes import CORES_ASKED, MASK, REQUESTS, learned_tiles
+from linumpy.planning.processes import CORES_ASKED, MASK, READ_RAW, REQUESTS, learned_tiles
 from linumpy.planning.sizes import Sizes, SliceSize
 from linumpy.planning.stage_times import GIB, StageTimes
 from linumpy.planning.survey import SliceScan, Survey
@@ -116,7 +116,8 @@ def build_tasks(survey: Survey, sizes: Sizes, params: PlanParams, times: StageTi
             needs = [name for a in stage.after for name in _of(names.get(a, {}), needed)]
             name = f"{stage.name} ({what})"
             names[stage.name] |= dict.fromkeys((None,) if stage.per == "run" else own, name)
-            graph.tasks.append(_task(graph, stage, name, own, needs, raw=facts["straight"]))
+            raw = facts["straight"] or (facts["raw"] and stage.name in READ_RAW)
+            graph.tasks.append(_task(graph, stage, name, own, needs, raw=raw))
     return graph
 
 

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from linumpy.params import ParamsGroup, param
-from linumpy.stage_params.declaration import CHAINED, FUSED, GRIDS, IN_3D, MB, Declaration, Memory
+from linumpy.stage_params.declaration import (
+    CHAINED,
+    CONFIG,
+    FUSED,
+    GRIDS,
+    IN_3D,
+    MB,
+    Declaration,
+    Memory,
+)
 from linumpy.stage_params.intensity import BLOCKS, AttenuationParams, PsfParams
 
 BLENDING_METHODS = ("linear", "average", "none")
@@ -163,7 +172,7 @@ CORRECTED = LEARNED[-1].name
 STAGES = (
     Declaration(
         "learn_models",
-        after=GRIDS,
+        after=CONFIG,
         when=IN_3D,
         work="learned",
         label="slice",
