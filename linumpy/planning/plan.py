@@ -287,6 +287,10 @@ def _suggestions(
     if graph.params["use_gpu"] and resources.gpus > 1 and not resources.batch:
         text = f"--gpu_count {resources.gpus}"
         found.append(Suggestion(text, "so many tasks of a slice run at a time"))
+    if not graph.params["use_gpu"] and not resources.batch and resources.cores > 1:
+        line = f"process {{ withLabel: 'brain' {{ cpus = {resources.cores} }} }}"
+        reason = "steps on all slices run alone: all cores for them; a line for -c my.config"
+        found.append(Suggestion(line, reason))
     raw = graph.survey.kind == "raw"
     if raw and graph.params["keep_mosaic_grids"] and graph.params["fused"]:
         found += _without_grids(graph, disks, scheduled, resources)

@@ -94,8 +94,9 @@ def test_declared_stages_are_the_workflows_graph(launcher: Launcher, flow: str) 
         near = {name for name in stage.after if name in declared}
         declared[stage.name] = near.union(*(declared[name] for name in near))
     workflow = read_graph(dot)
-    # It is there where no grid reaches it, and has no task.
-    idle = {"stitch_motor_only"} if facts["straight"] else set()
+    # In the graph without a task: where no slice failed, and where no grid reaches it.
+    idle = {"check_slices"} if facts["fused"] else set()
+    idle |= {"stitch_motor_only"} if facts["straight"] else set()
     assert declared.keys() == workflow.keys() - idle
     for name, before in declared.items():
         assert before == workflow[name] - idle, name
