@@ -206,8 +206,10 @@ def fit_scan_distortion(
     coefficients = posterior_mean(normal, right, prior, scales)
     used = float(shares @ coefficients)
     share_sigma = standard_error(normal, right, prior, scales, shares, used)
-    # A straight scan is as good an answer where the mean is less than its standard error.
-    likely = scale and scale.is_fast and abs(used) > share_sigma
+    # A straight scan is as good an answer where the mean is less than its standard error. Without
+    # strips, the stage's jitter alone would bend the scan of one slice in some hundred.
+    has_strips = any(part.strips for part in slices)
+    likely = has_strips and scale and scale.is_fast and abs(used) > share_sigma
     if not (bent or likely or (scale and scale.is_distortion)):
         coefficients = np.zeros(_ORDERS)
         share_sigma = float(np.hypot(share_sigma, used))

@@ -9,6 +9,7 @@ from linumpy.geometry.correlation import Peak
 from linumpy.tiles.pairs import correlate_pair, find_pairs, finish_pairs, start_pair, tile_evidence
 from linumpy.tiles.register_tiles import solve_positions
 from linumpy.tiles.scan_distortion import (
+    ScanEvidence,
     StepMismatch,
     Straightening,
     Strip,
@@ -133,6 +134,18 @@ def test_neighbours_along_the_slow_axis_tell_the_middle_of_the_field(law):
         for e in (model.error_px - LAWS[law], LAWS[law])
     )
     assert np.std(left) < 0.35 * np.std(bend)
+
+
+def test_jitter_alone_bends_no_scan_of_single_slices():
+    """Seen to fail with the posterior mean alone."""
+    rng = np.random.default_rng(8)
+    stage = grid(4, 4)
+    steps = np.full(12, float(STEP))
+    for _ in range(300):
+        moved = stage + 2.5 * rng.normal(size=stage.shape)
+        model = fit_scan_distortion(SIDE, VOXEL_UM, [ScanEvidence(stage, moved, steps)])
+        assert model.is_straight
+        assert model.position_sigma_px > 0.1
 
 
 @pytest.mark.parametrize("law", LAWS)
