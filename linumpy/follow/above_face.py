@@ -18,6 +18,7 @@ SIGNAL_OVER_WATER = 16.0
 ABOVE_FACE_UM = 40.0
 _MARGIN_UM = 30.0
 """About the axial resolution, the unevenness of a face, and a voxel together."""
+_MIRROR_MARGIN_UM = 10.0
 _LEAST_BLOCKS = 2
 MIRROR = 10.0
 """Amplitude over that of the face from which it is a mirror: water to air reflects 2 % of the power
@@ -86,10 +87,13 @@ def foreign_bodies(
         with np.errstate(all="ignore"):
             ratio = np.where(above[key], power / water[:, None, None], 0.0)
         ratio = np.nan_to_num(ratio, nan=0.0, posinf=0.0)
-        is_mirror = float(power.max()) > MIRROR**2 * tissue
+        depth = (np.arange(len(power)) + 0.5)[:, None, None] * axial_um
+        # Tissue may be as bright beside tiles of agarose, but is not above its face.
+        over = np.where(depth < faces[key] - _MIRROR_MARGIN_UM, power, 0)
+        is_mirror = float(over.max()) > MIRROR**2 * tissue
         if not is_mirror and (ratio.max(axis=0) > SIGNAL_OVER_WATER).sum() < _LEAST_BLOCKS:
             continue
-        place = (power if is_mirror else ratio).argmax()
+        place = (over if is_mirror else ratio).argmax()
         plane, i, j = np.unravel_index(int(place), power.shape)
         height = float(faces[key][i, j] - (plane + 0.5) * axial_um)
         brightest = float(power[plane, i, j] / np.nanmedian(water))

@@ -47,7 +47,13 @@ def test_clean_water_has_nothing(seed, fall_um):
 
 @pytest.mark.parametrize(
     ("height_um", "amplitude", "kind"),
-    [(38, 0.7, "debris"), (38, 20.0, "bubble"), (70, 0.5, "bubble"), (100, 30.0, "bubble")],
+    [
+        (38, 0.7, "debris"),
+        (22, 20.0, "bubble"),
+        (38, 20.0, "bubble"),
+        (70, 0.5, "bubble"),
+        (100, 30.0, "bubble"),
+    ],
 )
 def test_what_lies_above_is_told_by_height_and_brightness(height_um, amplitude, kind):
     powers = layer(tiles(), height_um, amplitude)
@@ -67,3 +73,11 @@ def test_reflection_that_all_tiles_show_is_the_optics():
     assert set(foreign_bodies(layer(powers, 70, 5.0), CORNERS, BLOCK_UM, face(), STEP_UM)) == {
         (1, 0)
     }
+
+
+def test_bright_tissue_beside_agarose_is_no_bubble():
+    powers = tiles()
+    powers[2, 0] = powers[0, 0] + 0
+    corners = {**CORNERS, (2, 0): np.array([1920.0, 0.0])}
+    powers[1, 0][20:, 10:20, 10:20] *= 15.0**2
+    assert foreign_bodies(powers, corners, BLOCK_UM, face(), STEP_UM) == {}
