@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -37,6 +38,15 @@ def free_host_bytes(
     if asked.isdigit() and int(asked) > 0:
         found.append(int(asked) << 20)
     return max(0, min(found))
+
+
+def trim_heap() -> None:
+    """Return free memory of the C library to the system, where it is glibc.
+
+    Each thread that begins may get a heap of its own, which keeps what was freed.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _left_in_groups(proc: Path, groups: Path) -> list[int]:

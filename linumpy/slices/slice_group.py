@@ -20,6 +20,7 @@ from linumpy.core.device import Device, batch_share, default_workers
 from linumpy.core.errors import DeviceMemoryError, InputError
 from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, HOST_MEMORY, exit_status, message
 from linumpy.core.failures import with_targets
+from linumpy.core.host_memory import trim_heap
 from linumpy.core.log import logger
 from linumpy.io.raw import discover_tiles
 from linumpy.io.slice_ids import slice_id_beside_metadata
@@ -32,9 +33,9 @@ from linumpy.store.addresses import is_remote
 from linumpy.store.atomic import write_json
 from linumpy.store.manifest import check_files
 
-ON_GPU, ON_CORES = 3, 2
-"""Slices at a time: one is read, one computed and one written; on cores, one's work on a single
-core runs beside another's on all."""
+AT_A_TIME = 2
+"""One is read or written while the other computes. A third gained nothing on a GPU: the interpreter
+runs one thread at a time (docs/benchmarks/2026-11-25-slice-groups.md)."""
 
 LEAST_CORES = 4
 """Fewer are busy with one slice."""
@@ -69,8 +70,8 @@ def usual_overlap(device: Device) -> int:
     """Return how many slices a process works on at a time, by its device and its cores."""
     if device.is_gpu:
         # Several GPUs have one slice divided among them. A retry begins with smaller batches.
-        return max(1, int(ON_GPU * batch_share())) if device.count == 1 else 1
-    return ON_CORES if default_workers(device) >= LEAST_CORES else 1
+        return max(1, int(AT_A_TIME * batch_share())) if device.count == 1 else 1
+    return AT_A_TIME if default_workers(device) >= LEAST_CORES else 1
 
 
 def grids_by_id(grids: Sequence[Path]) -> dict[int, SliceInput]:
@@ -216,6 +217,8 @@ class _Group:
             error = text
         seconds = time.monotonic() - began_s
         record = SliceRecord(slice_id, FAILED if error else DONE, seconds, error)
+        # Else memory would grow with the number of slices.
+        trim_heap()
         write_json(_record_path(self.folder, slice_id), asdict(record))
         self.records[slice_id] = record
 

@@ -9,6 +9,7 @@ fails. FAKE_NOTHING names a script that makes nothing. FAKE_SECONDS is how long 
 take.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -46,7 +47,7 @@ if not GROUP and words and words[0] == name and all(w in " ".join(arguments) for
 def make_group(failing: list[str]) -> None:
     """Make the slices of a group, in their order; the first call of all is killed in its second."""
     place = arguments.index("--slices" if "--slices" in arguments else "--grids")
-    for word in arguments[place + 1 :]:
+    for word in itertools.takewhile(lambda text: text[0] != "-", arguments[place + 1 :]):
         slice_id = f"z{int(word):02d}" if word.isdigit() else word.split(".")[0].split("_")[-1]
         record = Path("records") / f"slice_{slice_id}.json"
         if "--take_over" in arguments and record.exists():

@@ -166,6 +166,34 @@ def test_killed_script_goes_on_where_it_was(tiny_grids, models, singly, script, 
     assert files(tmp_path) == files(singly)
 
 
+PEAK = (
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__');"
+    "print(next(line for line in open('/proc/self/status') if 'VmHWM' in line).split()[1])"
+)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_slices(tiny_grids, models, tmp_path):
+    """One at a time: with two, which of their peaks coincide is a matter of chance."""
+    peaks = []
+    for number in (3, 12):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        grids = [folder / f"grid_z{i:02d}.ome.zarr" for i in range(number)]
+        for link in grids:
+            link.symlink_to(tiny_grids[1])
+        words = [SCRIPTS / "linum_reconstruct_slice.py", folder, "--models", models, "--overlap", 1]
+        done = subprocess.run(
+            list(map(str, [sys.executable, "-c", PEAK, *words, "--grids", *grids])),
+            env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peaks.append(int(done.stdout.split()[-1]))
+    assert peaks[1] < 1.15 * peaks[0], peaks
+
+
 @pytest.fixture
 def pretended(models, monkeypatch):
     """A group whose slices are pretended; returns a function that runs ten of them."""
@@ -288,7 +316,7 @@ def test_error_in_a_lane_gives_its_slots_back():
 
 
 def test_overlap_follows_device_and_cores(monkeypatch):
-    assert usual_overlap(Device("cuda")) == 3
+    assert usual_overlap(Device("cuda")) == 2
     assert usual_overlap(Device("cuda", count=2)) == 1
     set_batch_share(0.5)
     try:
