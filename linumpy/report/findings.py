@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 PROBLEM, ATTENTION, NOTE = "problem", "warning", "note"
 SEVERITIES = (PROBLEM, ATTENTION, NOTE)
-WORST_NAMED = 5
+WORST_NAMED = 8
 """Problems, and then warnings, that the terminal names when a run ends."""
 
 _NAMED_AT_MOST = 8
@@ -37,6 +37,8 @@ _OF_STATUS = {"error": PROBLEM, "warning": ATTENTION}
 _TOLD_ELSEWHERE = frozenset({"held_by_stage_share", "accepted_share", "excluded_share"})
 _SAID_ELSEWHERE = re.compile("is left out: |match no other slice|the gap stays empty")
 _OF_SLICE = re.compile(r"^slice z\d+:? ")
+# By a finding of their own, with places.
+_TOLD_FLAGS = frozenset({"reflection"})
 # Masked or left out, and lost until the raw file is mended.
 _DAMAGED = frozenset({"garbled", "zeros", "contradicts"})
 
@@ -181,7 +183,7 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     if total and accepted < MIN_ACCEPTED_SHARE * total:
         value = f"{accepted} of {total} pairs match"
         found.append(Finding(PROBLEM, KINDS["stage_axes"], "tile pairs", total, value))
-    words = {word for s in slices for _, ws in s.flags for word in _words(ws)}
+    words = {word for s in slices for _, ws in s.flags for word in _words(ws)} - _TOLD_FLAGS
     for severity, kind, count, value in (
         (ATTENTION, "missing_tiles", _missing_tiles, ""),
         (ATTENTION, "alone", _alone_tiles, ""),
@@ -207,7 +209,7 @@ def _damaged_tiles(record: SliceRecord) -> int:
 
 
 def _flagged_tiles(record: SliceRecord) -> int:
-    return sum(bool(_words(flags) - _DAMAGED) for _, flags in record.flags)
+    return sum(bool(_words(flags) - _DAMAGED - _TOLD_FLAGS) for _, flags in record.flags)
 
 
 def _words(flags: Sequence[str]) -> set[str]:

@@ -118,7 +118,7 @@ def test_every_part_of_a_run_is_shown(source: str) -> None:
     summary = re.search('<meta name="linumpy-findings" content="([^"]*)">', source)
     assert summary is not None and re.fullmatch(r"[0-9]+ problems, [0-9]+ warnings", summary[1])
     told = re.findall('<meta name="linumpy-problem" content="([^"]*)">', source)
-    assert 1 <= len(told) <= 5 and any("Accuracy target missed" in text for text in told)
+    assert 1 <= len(told) <= 8 and any("Accuracy target missed" in text for text in told)
     # Findings first, gravest first.
     assert f"Findings: {summary[1]}" in page.text
     order = [
