@@ -19,7 +19,7 @@ def slice_flags(slice_ids, grids, raw, acquisition, task) {
         : [
             '. --keep_going',
             task.attempt > 1 ? '--take_over --overlap 1' : '',
-            raw ? "--from_root_directory raw ${acquisition} --slices ${ids}" : "--grids ${grids}",
+            raw ? "--from_root_directory raw ${acquisition} --slices ${ids}" : "--grids ${grids.join(' ')}",
         ]
     flags.findAll { flag -> flag }.join(' ')
 }

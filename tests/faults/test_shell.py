@@ -170,10 +170,11 @@ def test_no_pattern_lets_a_shell_work(name: str, data: st.DataObject) -> None:
 
 
 # What modules may put into a script: ids, the subject, staged files, flags, and words of their own.
-CHECKED = {"slice_id", "slice_ids.join(' ')", "subject", "lay_out('run', places)"}
+CHECKED = {"slice_id", "slice_ids[0]", "slice_ids.join(' ')", "subject", "lay_out('run', places)"}
 # The name of a volume that a task left, and what a stub without scripts does.
 CHECKED |= {
     "slice_in.name",
+    "params.assess_quality_enabled ? '--rating' : '--no-rating'",
     "given ? 'cp given.csv slice_config.csv' : 'echo slice_id,use > slice_config.csv'",
 }
 FLAGS = {

@@ -25,7 +25,7 @@ class Groups:
         self.output = self.folder / "output"
         arguments: list[str | Path] = [
             *("--input", make_raw(self.folder / "raw", [0, 1, 2, 3, 4, 5])),
-            *("--output", self.output, "--slices_per_task", "2", "--keep_mosaic_grids", "false"),
+            *("--output", self.output, "--slices_per_task", "2"),
             *("--skip_preflight", "--interpolate_missing_slices", "false"),
         ]
         self.log = self.folder / "log"
@@ -58,8 +58,9 @@ def test_retry_takes_over_what_the_killed_attempt_had_finished(groups: Groups) -
     (again,) = (note for note in notes if "--take_over" in note["arguments"])
     assert "ended" not in killed and "ended" in again
     assert "--overlap 1" in " ".join(again["arguments"])
-    first, last = (note["arguments"].index("--slices") for note in (killed, again))
+    first, last = (note["arguments"].index("--grids") for note in (killed, again))
     assert killed["arguments"][first:][:3] == again["arguments"][last:][:3]
+    assert [name for note in notes for name in note["arguments"] if name.startswith("[")] == []
     assert not (Path(killed["folder"]) / "records").exists()
 
 
