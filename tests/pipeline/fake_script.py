@@ -2,11 +2,11 @@
 """Stand-in for any linum_*.py: notes its arguments and makes its outputs.
 
 FAKE_LOG names the folder for the notes. FAKE_FAIL, such as "reconstruct_slice z01", makes the
-call fail whose script and arguments hold these words; of a group of slices, that slice. FAKE_KILL
-kills the first group in its second slice. FAKE_ONCE, such as "learn_models 102 aip vanish", has
-scripts' first calls end with a status, or ends the whole task, wrapper and all, as a node does that
-fails. FAKE_NOTHING names a script that makes nothing. FAKE_SECONDS is how long calls for a GPU
-take.
+call fail whose script and arguments hold these words; of a group of slices, that slice. FAKE_KILL,
+such as "z01", kills the first attempt at its group before that slice. FAKE_ONCE, such as
+"learn_models 102 aip vanish", has scripts' first calls end with a status, or ends the whole task,
+wrapper and all, as a node does that fails. FAKE_NOTHING names a script that makes nothing.
+FAKE_SECONDS is how long calls for a GPU take.
 """
 
 import itertools
@@ -45,15 +45,14 @@ if not GROUP and words and words[0] == name and all(w in " ".join(arguments) for
 
 
 def make_group(failing: list[str]) -> None:
-    """Make the slices of a group, in their order; the first call of all is killed in its second."""
+    """Make the slices of a group, in their order."""
     place = arguments.index("--slices" if "--slices" in arguments else "--grids")
     for word in itertools.takewhile(lambda text: text[0] != "-", arguments[place + 1 :]):
         slice_id = f"z{int(word):02d}" if word.isdigit() else word.split(".")[0].split("_")[-1]
         record = Path("records") / f"slice_{slice_id}.json"
         if "--take_over" in arguments and record.exists():
             continue
-        is_first = "FAKE_KILL" in os.environ and len(list(log.glob(f"{name}.*.json"))) == 1
-        if is_first and list(log.glob("made.*")):
+        if "--take_over" not in arguments and os.environ.get("FAKE_KILL") == slice_id:
             os.kill(os.getpid(), signal.SIGKILL)
         (log / f"made.{slice_id}.{os.getpid()}").touch()
         broken = slice_id in failing
