@@ -88,7 +88,7 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
         slices=slices,
         findings=findings,
         summary=summary_of(findings),
-        worst=[f for f in findings if f.severity != NOTE][:WORST_NAMED],
+        worst=[f for f in findings if f.severity != NOTE or f.stated][:WORST_NAMED],
         counts={s: sum(f.severity == s for f in findings) for s in SEVERITIES},
         accuracy=_accuracy_rows(run.accuracy),
         orientation=code,

@@ -29,13 +29,15 @@ T = TypeVar("T")
 PROBLEM, ATTENTION, NOTE = "problem", "warning", "note"
 SEVERITIES = (PROBLEM, ATTENTION, NOTE)
 WORST_NAMED = 8
-"""Problems, and then warnings, that the terminal names when a run ends."""
+"""Findings that the terminal names when a run ends, gravest first."""
 
 _NAMED_AT_MOST = 8
 _OF_STATUS = {"error": PROBLEM, "warning": ATTENTION}
 # Reported by findings of their own, with the slices, pairs or tiles.
 _TOLD_ELSEWHERE = frozenset({"held_by_stage_share", "accepted_share", "excluded_share"})
 _SAID_ELSEWHERE = re.compile("is left out: |match no other slice|the gap stays empty")
+# Uncertainties: stated when a run ends; notes until they reach the second limit.
+_UNCERTAINTIES = frozenset({"position_bound"})
 _OF_SLICE = re.compile(r"^slice z\d+:? ")
 # By a finding of their own, with places.
 _TOLD_FLAGS = frozenset({"reflection"})
@@ -55,6 +57,8 @@ class Finding:
         How many these are.
     value
         What was found: a range and the worst, or reasons with their slices.
+    stated
+        The terminal names it when a run ends, even as a note.
     """
 
     severity: str
@@ -62,6 +66,7 @@ class Finding:
     where: str
     count: int = 1
     value: str = ""
+    stated: bool = False
 
     @property
     def text(self) -> str:
@@ -374,8 +379,11 @@ def _metric(
         words = ("above", "at or below") if falls else ("below", "from")
         limit = f"{words[0]} {limits[0]:g}{unit}; a problem {words[1]} {limits[1]:g}{unit}"
     severity = min((_OF_STATUS[m["status"]] for _, m in rows), key=SEVERITIES.index)
+    stated = name in _UNCERTAINTIES
+    if stated and severity == ATTENTION:
+        severity = NOTE
     kind = metric_kind(step, name, metric["description"], limit)
-    return Finding(severity, kind, _named_slices(i for i, _ in rows), len(rows), value)
+    return Finding(severity, kind, _named_slices(i for i, _ in rows), len(rows), value, stated)
 
 
 def _named_slices(ids: Iterable[int | None]) -> str:

@@ -254,6 +254,20 @@ def test_damaged_tiles_are_a_problem(full_run: Path, words: tuple[str, ...], sev
     assert any("raw files" in f.text for f in found) == (severity == PROBLEM)
 
 
+@pytest.mark.parametrize(("bound_um", "severity"), [(5.0, NOTE), (12.0, PROBLEM)])
+def test_an_uncertainty_is_stated_and_no_warning(
+    full_run: Path, bound_um: float, severity: str
+) -> None:
+    """Seen to fail as a warning."""
+    found = StageMetrics("register_tiles")
+    found.add("position_bound", bound_um, "um", "bound of the RMS error", "tile_position_bound")
+    path = Run(full_run).models / "z00" / "register_tiles_metrics.json"
+    path.write_text(json.dumps(found.as_json()))
+    run = Run(full_run)
+    (told,) = (f for f in find_issues(run, slice_records(run)) if f.stated)
+    assert (told.severity, told.value) == (severity, f"{bound_um:g} um")
+
+
 def test_findings_are_one_a_kind_with_range_and_worst(full_run: Path) -> None:
     """Seen to fail with a finding for each severity of a metric."""
     run = Run(full_run)
