@@ -249,7 +249,8 @@ def _make_folder(path: Path) -> list[Path]:
     for folder in (path, *path.parents):
         if folder.is_dir():
             break
-        if os.path.lexists(folder):
+        # Another thread may have made it since.
+        if os.path.lexists(folder) and not folder.is_dir():
             raise InputError(f"{folder}: expected a folder, to write to")
         missing.append(folder)
     path.mkdir(parents=True, exist_ok=True)

@@ -180,3 +180,18 @@ def test_an_interrupt_leaves_nothing(tmp_path):
         (partial / "x").write_text("half")
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_another_thread_makes_meanwhile_is_taken(tmp_path, monkeypatch):
+    """Seen to fail with one look: "expected a folder"."""
+    folder, look = tmp_path / "records", Path.is_dir
+
+    def slow(path, **options):
+        found = look(path, **options)
+        if path == folder:
+            folder.mkdir(exist_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", slow)
+    write_json(folder / "a.json", {})
+    assert (folder / "a.json").read_text() == "{}\n"
