@@ -189,7 +189,7 @@ def test_folder_that_another_thread_makes_meanwhile_is_taken(tmp_path, monkeypat
     def slow(path, **options):
         found = look(path, **options)
         if path == folder:
-            folder.mkdir(exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
         return found
 
     monkeypatch.setattr(Path, "is_dir", slow)
