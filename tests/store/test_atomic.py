@@ -188,8 +188,8 @@ def test_folder_that_another_thread_makes_meanwhile_is_taken(tmp_path, monkeypat
 
     def slow(path, **options):
         found = look(path, **options)
-        if path == folder:
-            os.makedirs(folder, exist_ok=True)
+        if path == folder and not found:
+            folder.mkdir()
         return found
 
     monkeypatch.setattr(Path, "is_dir", slow)
