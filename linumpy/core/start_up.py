@@ -111,11 +111,11 @@ def begin_import(*names: str) -> None:
 
 
 class _ZarrWithoutCupy:
-    """Import finder that refuses CuPy to Zarr, which goes on without it; all others get it."""
+    """Import finder that refuses CuPy while Zarr is imported, which goes on without it."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name == "cupy":
-            spec = getattr(sys.modules.get("zarr.core.buffer.gpu"), "__spec__", None)
+            spec = getattr(sys.modules.get("zarr"), "__spec__", None)
             if getattr(spec, "_initializing", False):
                 raise ModuleNotFoundError("No module named 'cupy'", name="cupy")
 
