@@ -143,7 +143,7 @@ def test_model_corrects_deformation_of_rotated_slices_when_enabled(rng):
         np.array([pair[name] for pair in model.deformation["pairs"]])
         for name in ("before_um", "after_um")
     )
-    # The prior is as wide as the fields, so that pairs of any draw lose most of what they differ by.
+    # The prior is as wide as the fields, and pairs of any draw lose most of theirs.
     assert (after < before / 4).all()
     assert np.mean(after**2) < np.mean(before**2) / 36
     assert sorted(model.fields_um) == [0, 1, 2, 3]
