@@ -223,8 +223,7 @@ def _tile_section(run: Run, slices: list[SliceRecord]) -> dict[str, Any] | None:
         f"{sum(s.pairs_accepted for s in slices)} of {sum(s.pairs_total for s in slices)} "
         f"pairs accepted, {_count(sum(s.prior_only for s in slices), 'tile')} "
         "held by the stage alone",
-        "confidence": _shown(confidence_plot(registrations)),
-        "seams": _shown(seam_plot(registrations)),
+        "plots": [_shown(confidence_plot(registrations)), _shown(seam_plot(registrations))],
         **_slices_of_tiles(registrations),
         "axes": _stage_axes(run, chosen),
     }
