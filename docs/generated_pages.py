@@ -276,6 +276,7 @@ def models_page() -> str:
 
 def metrics_page() -> str:
     """Return a table of the metrics that stages add, with their limits."""
+    _modules()  # They register what they measure when they are imported.
     rows = ["| stage | metric | unit | what it is | warning | error |", "| --- " * 6 + "|"]
     for reader, stage in {reader: stage for stage, reader in READERS.values()}.items():
         for name, unit, text, limits in _added(reader):

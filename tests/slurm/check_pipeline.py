@@ -160,4 +160,4 @@ def test_brain_of_jobs_is_that_of_this_machine(
     # Jobs took their folders on the node away.
     assert list(scratch.iterdir()) == []
     done = cluster.ask("scontrol", "show", "jobs", "--oneliner").splitlines()
-    assert sum("JobState=COMPLETED" in line for line in done) == 17 + 17
+    assert sum("JobState=COMPLETED" in line for line in done) == 18 + 18
