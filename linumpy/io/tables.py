@@ -49,7 +49,7 @@ class XYShift:
     y_correction_mm: float = 0.0
 
 
-_SHIFT_COLUMNS = ("fixed_id", "moving_id", "x_shift", "y_shift", "x_shift_mm", "y_shift_mm")
+SHIFT_COLUMNS = ("fixed_id", "moving_id", "x_shift", "y_shift", "x_shift_mm", "y_shift_mm")
 _CORRECTION_COLUMNS = ("x_correction_mm", "y_correction_mm")
 
 
@@ -65,7 +65,7 @@ def write_shifts(
     The columns of corrections are written when `corrections` is true or some shift has one.
     """
     shifts = list(shifts)
-    header: tuple[str, ...] = (*_SHIFT_COLUMNS, "reliable")
+    header: tuple[str, ...] = (*SHIFT_COLUMNS, "reliable")
     if corrections or any(s.x_correction_mm or s.y_correction_mm for s in shifts):
         header += _CORRECTION_COLUMNS
     rows = [
@@ -85,7 +85,7 @@ def read_shifts(path: Path | str) -> tuple[XYShift, ...]:
         row's ``fixed_id`` the ``moving_id`` of the row before, ids rising. Names file and line.
     """
     path = Path(path)
-    header, rows = read_rows(path, _SHIFT_COLUMNS, ("reliable",))
+    header, rows = read_rows(path, SHIFT_COLUMNS, ("reliable",))
     corrections = [name for name in _CORRECTION_COLUMNS if name in header]
     shifts: list[XYShift] = []
     for where, row in rows:
@@ -98,7 +98,7 @@ def read_shifts(path: Path | str) -> tuple[XYShift, ...]:
             )
         if moving <= fixed:
             raise InputError(f"{where}: moving_id is {moving}, expected more than fixed_id {fixed}")
-        x_px, y_px, x_mm, y_mm = (number_cell(where, row, name) for name in _SHIFT_COLUMNS[2:])
+        x_px, y_px, x_mm, y_mm = (number_cell(where, row, name) for name in SHIFT_COLUMNS[2:])
         reliable = "reliable" not in header or truth_cell(where, row, "reliable") is not False
         added = {name: number_cell(where, row, name) for name in corrections}
         shifts.append(XYShift(fixed, moving, x_px, y_px, x_mm, y_mm, reliable, **added))

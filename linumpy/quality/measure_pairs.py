@@ -23,6 +23,7 @@ from linumpy.brain.slice_planes import SliceVolume
 from linumpy.core.device import CPU, Device, default_workers
 from linumpy.core.errors import InputError
 from linumpy.io.table_rows import table_text
+from linumpy.io.tables import SHIFT_COLUMNS
 from linumpy.params import build
 from linumpy.quality.assess_slice_quality import compare_pair, find_constant, neighbours
 from linumpy.quality.measured_similarities import Known, save_similarities
@@ -115,6 +116,7 @@ def _table(rows: Sequence[Mapping[str, str]] | None, shifts: Path | None) -> Ite
         return
     with TemporaryDirectory() as folder:
         path = Path(folder) / "shifts_xy.csv"
-        header = list(rows[0]) if rows else []
+        # The table of a single slice has a header only.
+        header = list(rows[0]) if rows else SHIFT_COLUMNS
         write_text(path, table_text(header, [[row[name] for name in header] for row in rows]))
         yield path

@@ -120,19 +120,22 @@ def error_percent(model, true):
 
 
 @pytest.mark.parametrize(
-    ("rolloff_um", "tilt_px", "within_percent"),
+    ("rolloff_um", "tilt_px", "within", "within_percent"),
     [
-        (800, 9, 1.0),
-        pytest.param(500, 9, 1.5, marks=pytest.mark.slow),
-        pytest.param(1500, 9, 1.0, marks=pytest.mark.slow),
+        (800, 9, 0.1, 1.0),
+        pytest.param(500, 9, 0.1, 1.5, marks=pytest.mark.slow),
+        # It takes a fifth of the power at the lower end: the response is what must be right.
+        pytest.param(1500, 9, 0.25, 1.0, marks=pytest.mark.slow),
         # Of a flat cut the attenuation of agarose is known by its prior alone.
-        pytest.param(800, 0, 12, marks=pytest.mark.slow),
+        pytest.param(800, 0, 0.2, 12, marks=pytest.mark.slow),
     ],
 )
-def test_rolloff_is_separated_from_focus_and_attenuation(rng, rolloff_um, tilt_px, within_percent):
+def test_rolloff_is_separated_from_focus_and_attenuation(
+    rng, rolloff_um, tilt_px, within, within_percent
+):
     tiles = simulated(rng, tilt_px=tilt_px, rolloff_um=rolloff_um)
     model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
-    assert model.rolloff_6db_um == pytest.approx(rolloff_um, rel=0.1 if tilt_px else 0.2)
+    assert model.rolloff_6db_um == pytest.approx(rolloff_um, rel=within)
     error = error_percent(model, true_response(260.0, 400.0, rolloff_um))
     assert error < within_percent
     assert 0.1 < model.error_percent < within_percent

@@ -110,6 +110,16 @@ def test_pairs_in_groups_give_the_bytes_of_all_in_one_process(
 
 
 @pytest.mark.slow
+def test_single_slice_has_no_rows_of_shifts(brain, tmp_path) -> None:
+    """Seen to fail with an empty table."""
+    alone = tmp_path / "slices"
+    alone.mkdir()
+    (alone / "slice_z03.ome.zarr").symlink_to(brain / "slices/slice_z03.ome.zarr")
+    measure_pairs(alone, tmp_path / "pairs", {**VALUES, "shifts_rows": []})
+    stated = json.loads((tmp_path / "pairs/register_pairs_z03.json").read_text())
+    assert [s["slice_id"] for s in stated["slices"]] == [3] and stated["pairs"] == []
+
+
 def test_what_was_measured_under_other_conditions_is_measured_again(brain, tmp_path) -> None:
     (tmp_path / "groups").mkdir()
     pairs = groups(brain, tmp_path / "groups", 6)
