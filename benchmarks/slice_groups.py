@@ -142,6 +142,8 @@ class Benchmark:
         """Return the flags of one of so many processes a GPU, which share its slices."""
         grids = self.grids[first :: self.args.gpus * processes]
         shared = ["--gpu_tasks", processes] if self.names else []
+        if self.args.gpu_memory:
+            shared += ["--gpu_memory", self.args.gpu_memory]
         return ["--grids", *grids, *self._models, "--overlap", lanes, *shared]
 
     def _in_groups(self, processes: int, lanes: int, folder: Path) -> list[Measured]:
@@ -223,8 +225,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ways",
         type=lambda text: [tuple(map(int, word.split("x"))) for word in text.split(",")],
-        default="1x1,1x2,1x3",
-        help="processes a GPU x slices at a time in each, one after the other",
+        default="1x1,1x2,1x4",
+        help="groups a GPU x slices at a time in each (on a GPU processes), one after the other",
     )
     parser.add_argument(
         "--singly",
@@ -235,6 +237,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sample", type=Path, help="file for the lines that the first way is found at"
     )
+    parser.add_argument("--gpu_memory", help="device memory of each process that is started")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each; the best counts")
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument(

@@ -22,6 +22,7 @@ from linumpy.core.arrays import DeviceArray
 from linumpy.core.compiled_kernels import use_compiled
 from linumpy.core.errors import DeviceError
 from linumpy.core.extras import extra_advice
+from linumpy.core.leases import lease
 from linumpy.core.start_up import wait_for_cuda
 
 P = ParamSpec("P")
@@ -89,8 +90,6 @@ def resolve(use_gpu: bool, gpu_memory_bytes: int | None = None) -> Device:
     """
     if not use_gpu:
         return CPU
-    from linumpy.core.leases import lease
-
     held = lease.hold(lease.Ask(memory_bytes=gpu_memory_bytes))
     count = held.ask.count
     found = _visible_gpus("--use_gpu")
@@ -125,6 +124,27 @@ def free_gpu_bytes() -> int:
     limit = int(pool.get_limit())
     free = min(free, max(0, limit - int(pool.used_bytes()))) if limit else free
     return free // overlap.count()
+
+
+@contextmanager
+def share_of_gpu(processes: int) -> Iterator[int]:
+    """Have this process take its share of what is free on the current GPU, so many sharing it.
+
+    Yields
+    ------
+    The share, bytes. The other processes' contexts are left out of it.
+    """
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    before = int(pool.get_limit())
+    share = max(1, (free_gpu_bytes() - (processes - 1) * lease.CONTEXT_NBYTES) // processes)
+    pool.set_limit(size=share)
+    try:
+        yield share
+    finally:
+        pool.free_all_blocks()
+        pool.set_limit(size=before)
 
 
 def gpu_failure() -> Exception | None:
@@ -350,6 +370,11 @@ def default_workers(device: Device) -> int:
     cores = len(os.sched_getaffinity(0))
     granted = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(granted)) if granted.isdigit() and int(granted) > 0 else cores
+
+
+def cores_a_gpu() -> int:
+    """Return the cores that there are for each GPU that processes of this machine share."""
+    return len(os.sched_getaffinity(0)) // lease.hold().offered
 
 
 def to_host(array: Array) -> np.ndarray:

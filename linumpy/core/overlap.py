@@ -36,7 +36,12 @@ def slots() -> threading.Semaphore | None:
 
 
 def in_overlap(
-    waiting: deque[T], work: Callable[[T], None], lanes: int, tiles: int | None = None
+    waiting: deque[T],
+    work: Callable[[T], None],
+    lanes: int,
+    tiles: int | None = None,
+    *,
+    apart: bool = False,
 ) -> None:
     """Take items from the left of a queue, and work on `lanes` of them at a time.
 
@@ -50,6 +55,9 @@ def in_overlap(
         Each works on one item after the other.
     tiles
         Tiles in flight on the host, of all lanes together; None for no common bound.
+    apart
+        Whether all lanes but the first have their work done by other processes, so that this one's
+        memory is that lane's.
 
     Raises
     ------
@@ -66,7 +74,7 @@ def in_overlap(
             waiting.clear()
             raise
 
-    with _sharing(lanes, tiles), ThreadPoolExecutor(lanes, "linumpy-lane") as pool:
+    with _sharing(1 if apart else lanes, tiles), ThreadPoolExecutor(lanes, "linumpy-lane") as pool:
         try:
             for done in [pool.submit(run, number) for number in range(lanes)]:
                 done.result()

@@ -1,7 +1,7 @@
 """Several slices in one process, overlapped: one is read while others compute or are written.
 
-A slice that fails is recorded and leaves the others alone. Where memory runs out, fewer slices at
-a time go on.
+They overlap in threads, on a GPU in processes. A slice that fails is recorded and leaves the others
+alone. Where memory runs out, fewer slices at a time go on.
 """
 
 from __future__ import annotations
@@ -10,13 +10,22 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from linumpy.core import overlap
-from linumpy.core.device import Device, batch_share, default_workers
+from linumpy.core.device import (
+    Device,
+    batch_share,
+    cores_a_gpu,
+    default_workers,
+    free_gpu_bytes,
+    share_of_gpu,
+)
 from linumpy.core.errors import DeviceMemoryError, InputError
 from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, HOST_MEMORY, exit_status, message
 from linumpy.core.failures import with_targets
@@ -28,22 +37,37 @@ from linumpy.mosaic.grid_options import GridOptions
 from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.raw_source import RawInput, SliceInput
 from linumpy.slices.reconstruct_slice import reconstruct_to_files
+from linumpy.slices.slice_process import Setting, SliceProcess
 from linumpy.stage_params.slices import SliceParams
 from linumpy.store.addresses import is_remote
 from linumpy.store.atomic import write_json
 from linumpy.store.manifest import check_files
 
-AT_A_TIME = 2
-"""One is read or written while the other computes. A third gained nothing on a GPU: the interpreter
-runs one thread at a time (docs/benchmarks/2026-11-25-slice-groups.md)."""
+THREADS = 2
+"""Of a process on the CPU: one slice is read or written while the other computes."""
 
 LEAST_CORES = 4
 """Fewer are busy with one slice."""
+
+MOST_PROCESSES = 4
+"""Of a GPU; the fourth makes 7 % more slices (docs/benchmarks/2026-11-25-slice-groups.md)."""
+
+CORES_A_PROCESS = 2
+"""A process that works on a GPU takes 1.5."""
+
+SLICES_A_PROCESS = 2
+"""At least: a process takes as long to start as one slice of 8 GB."""
+
+LEAST_SHARE_NBYTES = 8 << 30
+"""Of a GPU's memory, for a process: batches of full size, and room for what waits."""
 
 TILES_BESIDE = 2
 """Tiles in flight beyond one a core: as many as those of one slice alone."""
 
 DONE, FAILED = "done", "failed"
+
+
+Short = MemoryError | DeviceMemoryError
 
 
 @dataclass(frozen=True)
@@ -66,12 +90,24 @@ class SliceRecord:
     error: str = ""
 
 
-def usual_overlap(device: Device) -> int:
-    """Return how many slices a process works on at a time, by its device and its cores."""
-    if device.is_gpu:
-        # Several GPUs have one slice divided among them. A retry begins with smaller batches.
-        return max(1, int(AT_A_TIME * batch_share())) if device.count == 1 else 1
-    return AT_A_TIME if default_workers(device) >= LEAST_CORES else 1
+Begin = Callable[[], Callable[[int], SliceRecord | Short]]
+
+
+def usual_overlap(device: Device, n_slices: int) -> int:
+    """Return how many of so many slices to work on at a time, by device, cores and memory."""
+    if not device.is_gpu:
+        return THREADS if default_workers(device) >= LEAST_CORES else 1
+    if device.count > 1:
+        # One slice is divided among them.
+        return 1
+    most = min(
+        MOST_PROCESSES,
+        cores_a_gpu() // CORES_A_PROCESS,
+        n_slices // SLICES_A_PROCESS,
+        free_gpu_bytes() // LEAST_SHARE_NBYTES,
+    )
+    # A retry begins with smaller batches.
+    return max(1, int(most * batch_share()))
 
 
 def grids_by_id(grids: Sequence[Path]) -> dict[int, SliceInput]:
@@ -107,6 +143,7 @@ def reconstruct_group(
     models: Path,
     device: Device,
     lanes: int | None = None,
+    apart: bool | None = None,
     overwrite: bool = False,
     take_over: bool = False,
 ) -> list[SliceRecord]:
@@ -126,6 +163,8 @@ def reconstruct_group(
         Where to compute.
     lanes
         Slices at a time; None for `usual_overlap`. They share the memory of one.
+    apart
+        Whether each lane is a process; None for those of a GPU.
     overwrite
         Whether existing outputs may be replaced.
     take_over
@@ -143,14 +182,16 @@ def reconstruct_group(
     MemoryError
         When the host's does not.
     """
-    group = _Group(inputs, folder, values, models, device, overwrite or take_over)
+    begin = partial(_Group, inputs, folder, values, models, device, overwrite or take_over)
+    group = begin()
     ids = [i for i in inputs if not (take_over and _is_done(folder, i))]
     if len(ids) < len(inputs):
         logger.info("taken over, as they are done: %d slices", len(inputs) - len(ids))
-    lanes = usual_overlap(device) if lanes is None else lanes
+    lanes = usual_overlap(device, len(ids)) if lanes is None else lanes
+    apart = device.is_gpu if apart is None else apart
     while ids:
         lanes = min(lanes, len(ids))
-        group.run(ids, lanes)
+        group.run(ids, lanes, partial(_attempts, begin) if apart else None)
         ids = [i for i in ids if i not in group.records]
         if group.short is not None:
             if lanes == 1:
@@ -182,22 +223,53 @@ class _Group:
         self.models = AcquisitionModels.load(models, SliceParams.from_values(values))
         self.device, self.overwrite = device, overwrite
         self.records: dict[int, SliceRecord] = {}
-        self.short: Exception | None = None
+        self.short: Short | None = None
+        self._processes: list[SliceProcess[SliceRecord | Short]] = []
         self._waiting: deque[int] = deque()
 
-    def run(self, ids: Sequence[int], lanes: int) -> None:
-        """Work on slices until all have ended, or memory was short for one."""
-        self.short, self._waiting = None, deque(ids)
+    def run(self, ids: Sequence[int], lanes: int, begin: Begin | None = None) -> None:
+        """Work on slices until all have ended, or memory was short for one.
+
+        With `begin`, lanes but the first are processes that call it.
+        """
+        self.short, self._waiting, self._processes = None, deque(ids), []
         tiles = None
-        if lanes > 1 and not self.device.is_gpu:
+        if lanes > 1 and begin is None and not self.device.is_gpu:
             tiles = default_workers(self.device) + TILES_BESIDE
-        overlap.in_overlap(self._waiting, self._work, lanes, tiles)
+        with ExitStack() as stack:
+            if begin is not None and lanes > 1:
+                share = stack.enter_context(share_of_gpu(lanes)) if self.device.is_gpu else None
+                setting = Setting.like_here(self.device, share)
+                for _ in range(lanes - 1):
+                    process = SliceProcess(setting, begin)
+                    self._processes.append(stack.enter_context(process))
+            overlap.in_overlap(self._waiting, self._work, lanes, tiles, apart=bool(self._processes))
         if self.short is not None and self.device.is_gpu:
             import cupy
 
             cupy.get_default_memory_pool().free_all_blocks()
 
     def _work(self, slice_id: int) -> None:
+        lane = overlap.lane()
+        make = self._processes[lane - 1] if self._processes and lane else self.attempt
+        try:
+            outcome = make(slice_id)
+        except MemoryError as killed:
+            outcome = killed
+        if isinstance(outcome, SliceRecord):
+            self.records[slice_id] = outcome
+        else:
+            self.short = outcome
+            self._waiting.clear()
+
+    def attempt(self, slice_id: int) -> SliceRecord | Short:
+        """Make one slice, and write its record; return what memory was short instead.
+
+        Raises
+        ------
+        Exception
+            When the device is lost.
+        """
         began_s = time.monotonic()
         try:
             self._reconstruct(slice_id)
@@ -207,9 +279,7 @@ class _Group:
             text = self._named(slice_id, problem, status)
             if status in (HOST_MEMORY, DEVICE_MEMORY):
                 # The error itself would keep the slice's arrays.
-                self.short = (MemoryError if status == HOST_MEMORY else DeviceMemoryError)(text)
-                self._waiting.clear()
-                return
+                return (MemoryError if status == HOST_MEMORY else DeviceMemoryError)(text)
             if status == DEVICE_LOST:
                 raise
             logger.error("%s (the other slices go on)", text)
@@ -220,7 +290,7 @@ class _Group:
         # Else memory would grow with the number of slices.
         trim_heap()
         write_json(_record_path(self.folder, slice_id), asdict(record))
-        self.records[slice_id] = record
+        return record
 
     def _reconstruct(self, slice_id: int) -> None:
         source, name = self.inputs[slice_id], f"z{slice_id:02d}"
@@ -246,6 +316,10 @@ class _Group:
         if not is_remote(path):
             text = with_targets(text, {str(path): os.path.realpath(path)})
         return f"z{slice_id:02d}: {text}"
+
+
+def _attempts(begin: Callable[[], _Group]) -> Callable[[int], SliceRecord | Short]:
+    return begin().attempt
 
 
 def _record_path(folder: Path, slice_id: int) -> Path:

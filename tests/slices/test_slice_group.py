@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from linumpy.core import overlap
-from linumpy.core.device import CPU, Device, set_batch_share
+from linumpy.core.device import CPU, Device
 from linumpy.core.errors import DeviceMemoryError, InputError
 from linumpy.core.stream import stream
 from linumpy.io.omezarr import open_image
@@ -174,7 +174,8 @@ PEAK = (
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_slices(tiny_grids, models, tmp_path):
-    """One at a time: with two, which of their peaks coincide is a matter of chance."""
+    """One at a time, as with two it is chance which of their peaks coincide, and in one heap, as
+    it is chance which of several a thread takes."""
     peaks = []
     for number in (3, 12):
         folder = tmp_path / str(number)
@@ -185,7 +186,7 @@ def test_memory_does_not_grow_with_the_number_of_slices(tiny_grids, models, tmp_
         words = [SCRIPTS / "linum_reconstruct_slice.py", folder, "--models", models, "--overlap", 1]
         done = subprocess.run(
             list(map(str, [sys.executable, "-c", PEAK, *words, "--grids", *grids])),
-            env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent)},
+            env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent), "MALLOC_ARENA_MAX": "1"},
             capture_output=True,
             text=True,
             check=True,
@@ -315,18 +316,36 @@ def test_error_in_a_lane_gives_its_slots_back():
     assert shared[0]._value == 3
 
 
-def test_overlap_follows_device_and_cores(monkeypatch):
-    assert usual_overlap(Device("cuda")) == 2
-    assert usual_overlap(Device("cuda", count=2)) == 1
-    set_batch_share(0.5)
-    try:
-        assert usual_overlap(Device("cuda")) == 1
-    finally:
-        set_batch_share(1.0)
+@pytest.mark.parametrize(
+    ("cores", "slices", "free_gib", "share", "expected"),
+    [(16, 16, 140, 1, 4), (6, 16, 140, 1, 3), (16, 5, 140, 1, 2), (16, 16, 25, 1, 3),
+     (16, 16, 140, 0.5, 2), (2, 16, 4, 0.5, 1)],
+)  # fmt: skip
+def test_processes_follow_cores_slices_and_memory_of_the_gpu(
+    cores, slices, free_gib, share, expected, monkeypatch
+):
+    monkeypatch.setattr(slice_group, "cores_a_gpu", lambda: cores)
+    monkeypatch.setattr(slice_group, "free_gpu_bytes", lambda: free_gib << 30)
+    monkeypatch.setattr(slice_group, "batch_share", lambda: share)
+    assert usual_overlap(Device("cuda"), slices) == expected
+    assert usual_overlap(Device("cuda", count=2), slices) == 1
+
+
+def test_threads_follow_cores(monkeypatch):
     monkeypatch.setattr(slice_group, "default_workers", lambda device: 4)
-    assert usual_overlap(CPU) == 2
+    assert usual_overlap(CPU, 16) == 2
     monkeypatch.setattr(slice_group, "default_workers", lambda device: 2)
-    assert usual_overlap(CPU) == 1
+    assert usual_overlap(CPU, 16) == 1
+
+
+@pytest.mark.slow
+def test_processes_have_the_bits_of_slices_made_alone(tiny_grids, models, singly, device, tmp_path):
+    grids = grids_by_id(tiny_grids)
+    made = reconstruct_group(grids, tmp_path, {}, models=models, device=device, lanes=2, apart=True)
+    assert sorted(record.slice_id for record in made) == [0, 1, 2]
+    assert {r["status"] for r in records(tmp_path).values()} == {"done"}
+    if device == CPU:
+        assert files(tmp_path) == files(singly)
 
 
 def test_grids_need_ids_of_their_own(tmp_path):

@@ -36,7 +36,9 @@ PARTS = 720720
 
 DEFAULT_WAIT_S = 12 * 3600.0
 
-_CONTEXT_NBYTES = 600_000_000
+CONTEXT_NBYTES = 600_000_000
+"""Device memory of CUDA and kernels in a process."""
+
 _POLL_S = (0.05, 0.5)
 _SAY_AFTER_S = 1.0
 _SAY_EVERY_S = 60.0
@@ -204,11 +206,18 @@ def _who(gpus: Sequence[Gpu], number: int, others: Sequence[Entry]) -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """The GPUs of this process; none where there is nothing to share out, as CUDA then says."""
+    """The GPUs of this process; none where there is nothing to share out, as CUDA then says.
+
+    Attributes
+    ----------
+    offered
+        How many there were to choose from, which other processes use.
+    """
 
     ask: Ask
     gpus: tuple[Gpu, ...]
     lease: Lease | None = None
+    offered: int = 1
 
     def memory_limit(self) -> int | None:
         """Return the bytes of a device that its share leaves to arrays; None for all that is free.
@@ -219,7 +228,7 @@ class Held:
             return None
         least = min(self.gpus, key=lambda gpu: gpu.total_nbytes)
         share = least.total_nbytes * self.ask.parts(least) // PARTS
-        return max(share - _CONTEXT_NBYTES, share // 2) or None
+        return max(share - CONTEXT_NBYTES, share // 2) or None
 
 
 _guard = threading.Lock()
@@ -269,4 +278,4 @@ def _hold(ask: Ask) -> Held:
     lease = take(ask, visible if started is None else visible[: ask.count])
     chosen = ",".join(gpu.uuid for gpu in lease.gpus)
     os.environ[nvml.VARIABLE] = os.environ[LEASED] = chosen
-    return Held(ask, lease.gpus, lease)
+    return Held(ask, lease.gpus, lease, len(visible))

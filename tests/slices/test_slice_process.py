@@ -1,0 +1,118 @@
+"""Processes of a group: what they return, and how each way of their end is told."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from linumpy.core.device import CPU
+from linumpy.core.errors import DeviceMemoryError, DeviceStuckError, LinumpyError
+from linumpy.core.exit_status import DEVICE_LOST, HOST_MEMORY, exit_status
+from linumpy.slices.slice_process import Setting, SliceProcess
+
+SETTING = Setting(CPU, None, 1.0, verbose=False)
+
+
+def answer(slice_id):
+    match slice_id:
+        case 1:
+            return DeviceMemoryError("z01: no room")
+        case 2:
+            raise RuntimeError("cudaErrorIllegalAddress: an illegal memory access")
+        case 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case 4:
+            os._exit(DEVICE_LOST)
+        case 5:
+            os._exit(7)
+        case 6:
+            raise ZeroDivisionError("by nothing")
+    return slice_id, os.getpid()
+
+
+def begin():
+    return answer
+
+
+def begin_badly():
+    raise LinumpyError("models: no such folder")
+
+
+def test_works_in_another_process_until_it_is_closed():
+    with SliceProcess(SETTING, begin) as process:
+        first, second = process(10), process(11)
+    assert first[0] == 10 and second[0] == 11
+    assert first[1] == second[1] != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(first[1], 0)
+
+
+def test_short_memory_is_an_answer_and_the_next_slice_goes_on():
+    with SliceProcess(SETTING, begin) as process:
+        short = process(1)
+        assert isinstance(short, DeviceMemoryError) and str(short) == "z01: no room"
+        assert process(10)[0] == 10
+
+
+@pytest.mark.parametrize(
+    ("slice_id", "kind", "text", "status"),
+    [
+        (2, DeviceStuckError, "cudaErrorIllegalAddress", DEVICE_LOST),
+        (3, MemoryError, "z03: its process was killed", HOST_MEMORY),
+        (4, DeviceStuckError, "z04: its process lost the GPU", DEVICE_LOST),
+        (5, LinumpyError, "z05: its process ended with status 7", 1),
+        (6, LinumpyError, "ZeroDivisionError: by nothing", 1),
+    ],
+)
+def test_every_end_is_told_by_its_status(slice_id, kind, text, status):
+    with SliceProcess(SETTING, begin) as process, pytest.raises(kind, match=text) as found:
+        process(slice_id)
+    assert exit_status(found.value) == status
+
+
+def test_what_keeps_it_from_beginning_is_told():
+    with SliceProcess(SETTING, begin_badly) as process:
+        for _ in range(2):
+            with pytest.raises(LinumpyError, match="models: no such folder"):
+                process(1)
+
+
+ORPHAN = """
+import os, signal, sys
+from tests.slices.test_slice_process import SETTING, begin
+from linumpy.slices.slice_process import SliceProcess
+
+if __name__ == "__main__":
+    process = SliceProcess(SETTING, begin)
+    print(process(10)[1], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_ends_with_a_killed_parent(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(ORPHAN)
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    child, ends_s = int(done.stdout), time.monotonic() + 30
+    while is_alive(child):
+        assert time.monotonic() < ends_s, f"{child} lives on"
+        time.sleep(0.05)
+
+
+def is_alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
