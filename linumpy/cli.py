@@ -183,10 +183,6 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
                 60 * args.gpu_wait,
             )
         )
-        # All of them need it, while CUDA starts in its thread. Not in a thread too: of a package
-        # that another thread imports, Python gives out modules that are half initialised.
-        import zarr  # noqa: F401
-
         if args.gpu_batch < 1:
             from linumpy.core.device import set_batch_share
 

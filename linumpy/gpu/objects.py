@@ -90,13 +90,23 @@ class KeyObject:
         return bytes(value.to_bytes())
 
 
+def local_object(root: Path | str, path: str) -> LocalObject:
+    """Return a file of a local store.
+
+    Raises
+    ------
+    InputError
+        When a link leads out of the store.
+    """
+    stay_inside(root, path)
+    return LocalObject(path)
+
+
 def stored_object(store_path: Any) -> StoredObject:
     """Return the object that a Zarr ``StorePath`` names."""
     from zarr.storage import LocalStore
 
     store = store_path.store
     if isinstance(store, LocalStore):
-        path = Path(store.root) / store_path.path
-        stay_inside(store.root, path)
-        return LocalObject(os.fspath(path))
+        return local_object(store.root, os.fspath(Path(store.root) / store_path.path))
     return KeyObject(store, store_path.path)

@@ -18,12 +18,18 @@ from linumpy.core.device import Device, locate
 from linumpy.core.errors import DeviceError, DeviceMemoryError
 from linumpy.core.exit_status import is_lost
 from linumpy.gpu.encode import WriteItem, refuse_unwritable, write_on_device
-from linumpy.gpu.objects import stored_object
 from linumpy.gpu.requests import box_of, kept_axes
 from linumpy.gpu.session import Session, session
-from linumpy.gpu.zarr_io import array_layout, read_zarr_to_gpu, selection_items
+from linumpy.gpu.zarr_io import (
+    array_layout,
+    object_at,
+    read_zarr_to_gpu,
+    selection_items,
+    stored_parts,
+)
 from linumpy.store.addresses import is_remote
 from linumpy.store.chunk_layout import UnsupportedLayout
+from linumpy.store.plain_arrays import PlainArray
 
 Window = tuple[slice, ...]
 
@@ -118,16 +124,13 @@ def write_windows(array: Any, windows: Sequence[Window], values: Sequence[Any]) 
     """
     locate(Device("cuda"))
     import cupy
-    from zarr.buffer.cpu import Buffer
-
-    from linumpy.store.zarr_adapter import array_parts, sync
 
     layout = array_layout(array)
     refuse_unwritable(layout)
-    keys: list[Any] = []
+    places: list[tuple[int, ...]] = []
     items: list[WriteItem] = []
     for window, value in zip(windows, values, strict=True):
-        shape, parts = array_parts(array, window)
+        shape, parts = stored_parts(array, window)
         if shape != tuple(value.shape):
             raise ValueError(f"{array.store_path}: {value.shape} written to {shape}")
         data = cupy.ascontiguousarray(value, layout.dtype)
@@ -139,18 +142,33 @@ def write_windows(array: Any, windows: Sequence[Window], values: Sequence[Any]) 
             ]
             if box is None or any(box.start) or list(box.count) != ends:
                 raise ValueError(f"{array.store_path}: window {window} cuts a stored object")
-            keys.append(array.store_path / array.metadata.encode_chunk_key(coordinates))
+            places.append(coordinates)
             items.append(WriteItem(data, box, kept_axes(chunk_selection, ())))
 
     def store(number: int, data: np.ndarray | None) -> Future[None]:
-        sync(keys[number].delete() if data is None else keys[number].set(Buffer(data)))
-        _begin_flush(stored_object(keys[number]).path)
+        _store(array, places[number], data)
+        _begin_flush(object_at(array, places[number]).path)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
+    plain = isinstance(array, PlainArray)
+    keep_empty = not plain and bool(array.config.write_empty_chunks)
     with cupy.cuda.Device(cupy.cuda.Device().id):
-        write_on_device(items, layout, store, keep_empty=bool(array.config.write_empty_chunks))
+        write_on_device(items, layout, store, keep_empty=keep_empty)
+
+
+def _store(array: Any, place: tuple[int, ...], data: np.ndarray | None) -> None:
+    """Write a stored object of an array; None removes it."""
+    if isinstance(array, PlainArray):
+        array.store(place, data)
+        return
+    from zarr.buffer.cpu import Buffer
+
+    from linumpy.store.zarr_adapter import sync
+
+    key = array.store_path / array.metadata.encode_chunk_key(place)
+    sync(key.delete() if data is None else key.set(Buffer(data)))
 
 
 def _begin_flush(path: str | None) -> None:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from linumpy.core.errors import DeviceError, DeviceMemoryError, InputError
 from linumpy.core.exit_status import is_lost
@@ -21,7 +21,11 @@ from linumpy.gpu.session import Session, session
 from linumpy.store import codecs
 from linumpy.store.addresses import is_remote
 from linumpy.store.chunk_layout import HOST_CODECS, ChunkLayout, UnsupportedLayout, layout_of
+from linumpy.store.plain_arrays import PlainArray
 from linumpy.store.remote import storage
+
+if TYPE_CHECKING:
+    from linumpy.gpu.objects import StoredObject
 
 CODECS = {
     codec.zarr_class[0]: f"linumpy.gpu.codecs.{codec.zarr_class[1]}"
@@ -193,6 +197,8 @@ def open_array(array_or_path: Any) -> Any:
     InputError
         When there is none.
     """
+    if isinstance(array_or_path, PlainArray):
+        return array_or_path
     import zarr
 
     if isinstance(array_or_path, zarr.Array):
@@ -235,6 +241,8 @@ def _read(array: Any, selection: Any, backend: str, out: Any) -> Any:
 
 def _why_by_host(array: Any) -> str | None:
     """Return why the host must decode an array, None where the device can."""
+    if isinstance(array, PlainArray):
+        return None
     from linumpy.store.zarr_adapter import codecs_of, stored_with
 
     if is_remote(str(array.store_path)):
@@ -297,12 +305,10 @@ def selection_items(
     UnsupportedLayout
         When the selection is no regular one.
     """
-    from linumpy.gpu.objects import stored_object
     from linumpy.gpu.plan import ReadItem
     from linumpy.gpu.requests import box_of, kept_axes
-    from linumpy.store.zarr_adapter import array_parts
 
-    shape, parts = array_parts(array, selection)
+    shape, parts = stored_parts(array, selection)
     items = []
     axes: tuple[int, ...] = ()
     for coordinates, chunk_selection, out_selection in parts:
@@ -310,9 +316,31 @@ def selection_items(
         if box is None:
             raise UnsupportedLayout(f"selection {selection!r}")
         axes = kept_axes(chunk_selection, ())
-        key = array.metadata.encode_chunk_key(coordinates)
-        items.append(ReadItem(stored_object(array.store_path / key), box, base))
+        items.append(ReadItem(object_at(array, coordinates), box, base))
     return shape, items, axes
+
+
+def stored_parts(
+    array: Any, selection: Any
+) -> tuple[tuple[int, ...], list[tuple[tuple[int, ...], Any, Any]]]:
+    """Take a selection apart into stored objects; see `linumpy.store.zarr_adapter.array_parts`."""
+    if isinstance(array, PlainArray):
+        found = array.parts(selection)
+        if found is not None:
+            return found
+        array = array.zarr
+    from linumpy.store.zarr_adapter import array_parts
+
+    return array_parts(array, selection)
+
+
+def object_at(array: Any, place: tuple[int, ...]) -> StoredObject:
+    """Return the stored object at a place of an array's grid of them."""
+    from linumpy.gpu.objects import local_object, stored_object
+
+    if isinstance(array, PlainArray):
+        return local_object(array.root, array.file(place))
+    return stored_object(array.store_path / array.metadata.encode_chunk_key(place))
 
 
 def array_layout(array: Any) -> ChunkLayout:
@@ -323,6 +351,8 @@ def array_layout(array: Any) -> ChunkLayout:
     UnsupportedLayout
         When a device reader cannot take them; says why.
     """
+    if isinstance(array, PlainArray):
+        return array.layout
     from linumpy.store.zarr_adapter import chunk_spec, codecs_of, has_regular_chunks
 
     if not has_regular_chunks(array):
@@ -332,14 +362,11 @@ def array_layout(array: Any) -> ChunkLayout:
 
 def _check_stored(array: Any, selection: Any) -> None:
     """Check the files of a selection for Zarr, which decodes without checks."""
-    from linumpy.gpu.objects import stored_object
     from linumpy.gpu.stored_checks import check_for_zarr
     from linumpy.store.chunk_guard import plan_chunks
-    from linumpy.store.zarr_adapter import array_parts
 
-    _, parts = array_parts(array, selection)
-    keys = ((array.metadata.encode_chunk_key(part[0]), part[1]) for part in parts)
-    wanted = ((stored_object(array.store_path / key), box) for key, box in keys)
+    _, parts = stored_parts(array, selection)
+    wanted = ((object_at(array, part[0]), part[1]) for part in parts)
     check_for_zarr(wanted, plan_chunks(array.metadata))
 
 
@@ -364,6 +391,8 @@ def _read_by_zarr(array: Any, selection: Any, out: Any, record: ReadRecord) -> A
 
     from linumpy.store.zarr_adapter import BATCHED_PIPELINE, codecs_of, stored_with
 
+    if isinstance(array, PlainArray):
+        array = array.zarr
     if name := stored_with(codecs_of(array), HOST_CODECS):
         raise UnsupportedLayout(f"{array.store_path}: codec {name} is only decoded on the host")
     _check_stored(array, selection)

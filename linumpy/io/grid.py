@@ -31,6 +31,7 @@ from linumpy.io.reading import reading
 from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.io.table_rows import LARGEST_ID
+from linumpy.store.host_zarr import read_into
 from linumpy.store.remote import require
 from linumpy.store.untrusted_zarr import metadata_of
 
@@ -335,15 +336,12 @@ class Grid:
         return list(zip(tiles, masks, strict=True))
 
     def _read(self, array: Any, ix: int, iy: int, dtype: Any) -> np.ndarray:
-        from zarr.buffer.cpu import NDBuffer
-
         from linumpy.io.host_pool import empty
 
         with reading(f"{self.path}: tile ({ix}, {iy})"):
             room = empty(self.info.tile_shape_px, array.dtype)
-            window = tile_window(self.info, ix, iy)
-            data = array.get_basic_selection(window, out=NDBuffer.from_numpy_array(room))
-        return np.ascontiguousarray(data, dtype=dtype)
+            read_into(array, tile_window(self.info, ix, iy), room)
+        return np.ascontiguousarray(room, dtype=dtype)
 
 
 def open_grid(path: Path | str, *, assume_unit: str | None = None) -> Grid:

@@ -29,6 +29,9 @@ from linumpy.io.zarr_io import zarr_context
 from linumpy.store.atomic import atomic_path
 from linumpy.store.manifest import check_files, write_manifest
 from linumpy.store.manifest_document import without_manifest
+from linumpy.store.plain_arrays import PlainArray, PlainGroup
+from linumpy.store.plain_arrays import create_array as create_plain
+from linumpy.store.plain_metadata import group_document, write_document
 from linumpy.store.remote import RemotePath, as_path, storage
 from linumpy.store.untrusted_zarr import check_node, metadata_of, store_key
 
@@ -83,13 +86,11 @@ class ImageWriter:
     def __init__(
         self, path: Path, spec: ImageSpec, *, with_valid: bool, name: str, by_ome_zarr: bool = False
     ) -> None:
-        import zarr
-
         self.path = path
         self.spec = spec
         self.name = name
         self.attributes = dict(spec.attributes)
-        self._group = zarr.create_group(path, zarr_format=3)
+        write_document(path, group_document({}))
         self.levels: list[tuple[Triple, Triple]] = []
         self._with_valid = with_valid
         self._by_ome_zarr = by_ome_zarr
@@ -112,11 +113,11 @@ class ImageWriter:
         level = len(self.levels)
         self.levels.append((voxel_um, translation))  # type: ignore[arg-type]
         self.arrays.append(
-            create_array(self._group, str(level), shape, chunks, shards, self.spec.dtype)
+            create_array(self.path, str(level), shape, chunks, shards, self.spec.dtype)
         )
         if self._with_valid:
             name = f"labels/valid/{level}"
-            self.valid_arrays.append(create_array(self._group, name, shape, chunks, shards, "u1"))
+            self.valid_arrays.append(create_array(self.path, name, shape, chunks, shards, "u1"))
         return self.arrays[-1]
 
     def add_label(self, name: str, details: dict[str, Any]) -> list[Any]:
@@ -131,28 +132,35 @@ class ImageWriter:
         """
         self._labels[name] = details
         return [
-            create_array(self._group, f"labels/{name}/{n}", a.shape, a.chunks, a.shards, "u1")
+            create_array(self.path, f"labels/{name}/{n}", a.shape, a.chunks, a.shards, "u1")
             for n, a in enumerate(self.arrays)
         ]
 
     def finish(self) -> None:
         """Write the metadata that makes the folder an image."""
         axes = [{"name": axis, "type": "space", "unit": "micrometer"} for axis in AXES]
-        write = _write_metadata
-        if self._by_ome_zarr:
-            from linumpy.io.ngff import write_metadata as write
-        write(self._group, self.name, axes, _datasets(self.levels), self._labels)
-        self._group.attrs["linumpy"] = {"version": __version__, **self.attributes}
+        own = {"linumpy": {"version": __version__, **self.attributes}}
+        if not self._by_ome_zarr:
+            _write_metadata(self.path, self.name, axes, _datasets(self.levels), self._labels, own)
+            return
+        import zarr
+
+        from linumpy.io.ngff import write_metadata
+
+        group = zarr.open_group(self.path, mode="r+")
+        write_metadata(group, self.name, axes, _datasets(self.levels), self._labels)
+        group.attrs.update(own)
 
 
 def _write_metadata(
-    group: Any,
+    path: Path,
     name: str,
     axes: list[dict[str, Any]],
     datasets: list[dict[str, Any]],
     labels: dict[str, dict[str, Any]],
+    own: dict[str, Any],
 ) -> None:
-    """Write what `linumpy.io.ngff.write_metadata` writes, without its import."""
+    """Write what `linumpy.io.ngff.write_metadata` writes, without its import and Zarr's."""
 
     def multiscales(name: str) -> dict[str, Any]:
         multiscale = {"name": name, "axes": axes, "datasets": datasets}
@@ -160,35 +168,19 @@ def _write_metadata(
 
     for label, details in labels.items():
         kind = {"version": "0.5", "source": {"image": "../../"}, **details}
-        group[f"labels/{label}"].attrs["ome"] = {**multiscales(label), "image-label": kind}
+        ome = {**multiscales(label), "image-label": kind}
+        write_document(path / "labels" / label, group_document({"ome": ome}))
     if labels:
-        group["labels"].attrs["ome"] = {"version": "0.5", "labels": list(labels)}
-    group.attrs["ome"] = multiscales(name)
+        ome = {"version": "0.5", "labels": list(labels)}
+        write_document(path / "labels", group_document({"ome": ome}))
+    write_document(path, group_document({"ome": multiscales(name), **own}))
 
 
 def create_array(
-    group: Any, name: str, shape: Shape, chunks: Shape, shards: Shape, dtype: str
-) -> Any:
-    """Create a sharded zarr array with the codecs of everything linumpy writes.
-
-    zstd at level 1, then crc32c, in every inner chunk; the shard index carries crc32c too. Plain
-    zstd would let a flipped bit pass without a word.
-    """
-    from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
-
-    # An array keeps the pipeline that it was made with: this one encodes on all cores.
-    with zarr_context():
-        return group.create_array(
-            name,
-            shape=shape,
-            dtype=dtype,
-            chunks=chunks,
-            shards=shards,
-            serializer=BytesCodec(),
-            compressors=[ZstdCodec(level=1), Crc32cCodec()],
-            fill_value=0,
-            dimension_names=AXES,
-        )
+    path: Path, name: str, shape: Shape, chunks: Shape, shards: Shape, dtype: str
+) -> PlainArray:
+    """Create an array of axes z, y, x below an image; see `linumpy.store.plain_arrays`."""
+    return create_plain(path, name, shape, chunks, shards, dtype, AXES)
 
 
 def _datasets(levels: Sequence[tuple[Triple, Triple]]) -> list[dict[str, Any]]:
@@ -248,7 +240,7 @@ def create_image(
 
 @dataclass(frozen=True)
 class Image:
-    """An OME-Zarr image opened for reading; arrays are zarr arrays, nothing is loaded."""
+    """An OME-Zarr image opened for reading; arrays are plain or of Zarr, nothing is loaded."""
 
     path: Path
     arrays: tuple[Any, ...]
@@ -281,13 +273,9 @@ def open_checked_group(path: Path | RemotePath) -> Any:
     InputError
         When there is none, or its files are not those of its manifest.
     """
+    _check_folder(path)
     import zarr
 
-    if not isinstance(path, RemotePath):
-        if not path.is_dir():
-            raise InputError(f"{path}: no such OME-Zarr folder")
-        check_node(path)
-        check_files(path)
     try:
         store = storage(path)
         if isinstance(path, RemotePath):
@@ -297,6 +285,31 @@ def open_checked_group(path: Path | RemotePath) -> Any:
         return zarr.open_group(store, mode="r")
     except (FileNotFoundError, ValueError, KeyError) as error:
         raise InputError(f"{path}: not a Zarr group ({error})") from error
+
+
+def _check_folder(path: Path | RemotePath) -> None:
+    """Hold a local image against its manifest, and bound the documents of its group."""
+    if isinstance(path, RemotePath):
+        return
+    if not path.is_dir():
+        raise InputError(f"{path}: no such OME-Zarr folder")
+    check_node(path)
+    check_files(path)
+
+
+@contextmanager
+def _opened_group(path: Path | RemotePath) -> Iterator[Any]:
+    """Open the group of an image: without Zarr where it is plain, else in Zarr's context."""
+    plain = None
+    if not isinstance(path, RemotePath):
+        _check_folder(path)
+        plain = PlainGroup.open(path)
+    if plain is not None:
+        yield plain
+        return
+    # Arrays keep the pipeline that they are opened with: this one decodes on all cores.
+    with zarr_context():
+        yield open_checked_group(path)
 
 
 def open_image(
@@ -325,9 +338,7 @@ def open_image(
         surplus, of another size than the manifest says, or the metadata was altered.
     """
     path = as_path(path)
-    # Arrays keep the pipeline that they are opened with: this one decodes on all cores.
-    with metadata_of(path), zarr_context():
-        group = open_checked_group(path)
+    with metadata_of(path), _opened_group(path) as group:
         attributes: dict[str, Any] = dict(group.attrs)
         ngff = attributes.get("ome", attributes)
         check_kind(path, ngff)

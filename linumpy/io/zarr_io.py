@@ -13,7 +13,8 @@ from typing import Any
 
 from linumpy.core.device import CPU, Array, Device, locate
 from linumpy.core.device import device as on_device
-from linumpy.store.host_zarr import host_context, read_on_host
+from linumpy.store.host_context import host_context
+from linumpy.store.host_zarr import read_on_host
 from linumpy.store.host_zarr import uses_all_cores as uses_all_cores
 
 

@@ -45,7 +45,7 @@ def ordered_layout(metadata: Any, spec: Any) -> ChunkLayout | None:
 def shards_together(layout: ChunkLayout) -> int:
     """Return how many shards keep all threads busy when they are encoded at once."""
     assert layout.shard is not None
-    return -(-_CHUNKS_A_THREAD * _n_threads() // layout.shard.n_chunks)
+    return -(-_CHUNKS_A_THREAD * n_threads() // layout.shard.n_chunks)
 
 
 def encode_shards(
@@ -85,12 +85,12 @@ def encode_shards(
             return None
         return encode_chunk(data, layout, codec)
 
-    with ThreadPoolExecutor(_n_threads(), "encode") as pool:
+    with ThreadPoolExecutor(n_threads(), "encode") as pool:
         shards = [[pool.submit(encode, box, place) for place in np.ndindex(shape)] for box in boxes]
         return [join_chunks([chunk.result() for chunk in chunks], layout) for chunks in shards]
 
 
-def _n_threads() -> int:
+def n_threads() -> int:
     """Return the cores that this process may use, or the number that zarrs is configured with."""
     told = os.environ.get("RAYON_NUM_THREADS", "")
     return (int(told) if told.isdecimal() else 0) or len(os.sched_getaffinity(0))

@@ -134,6 +134,8 @@ def require(array: Any, chunks: Iterable[tuple[int, ...]]) -> None:
     One that is missing then is an error when it is read, and not fill value: what is uploaded
     object by object loses objects easily.
     """
+    if not is_remote(str(array.store_path)):
+        return
     required = getattr(array.store, "required", None)
     if required is not None:
         names = map(array.metadata.encode_chunk_key, chunks)

@@ -25,7 +25,8 @@ LARGEST_CHUNK = 2 << 30
 MOST_VOXELS = 1 << 45
 """Most voxels of an array: a mouse brain at half a micrometre has a tenth of it."""
 
-_LARGEST_INDEX = 64 << 20
+LARGEST_INDEX = 64 << 20
+"""Most bytes of a shard's index."""
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _FORBIDDEN = ("", ".", "..")
 _CODECS = frozenset(
@@ -184,7 +185,7 @@ def check_array(metadata: Any, where: Path | str) -> None:
     outer = chunks
     for inner in nested:
         n_chunks = prod(-(-a // b) for a, b in zip(outer, inner, strict=True))
-        if 16 * n_chunks > _LARGEST_INDEX:
+        if 16 * n_chunks > LARGEST_INDEX:
             raise InputError(f"{what} has {n_chunks} chunks in a shard, expected fewer")
         outer = inner
     if prod(outer) * dtype.itemsize > LARGEST_CHUNK:

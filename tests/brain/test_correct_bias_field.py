@@ -139,7 +139,7 @@ def test_levels_labels_and_attributes_are_kept(brain, tmp_path):
         tmp_path / "in.ome.zarr", volume, valid, slice_ids=[3, 4], slice_interval_um=300.0
     )
     group = zarr.open_group(source, mode="a")
-    atlas = create_array(group, "labels/atlas/0", SHAPE, SHAPE, SHAPE, "u2")
+    atlas = create_array(source, "labels/atlas/0", SHAPE, SHAPE, SHAPE, "u2")
     atlas[:] = (volume > 0.5).astype(np.uint16) * 7
     group["labels"].attrs["ome"] = {"version": "0.5", "labels": ["valid", "atlas"]}
     adopt(source)

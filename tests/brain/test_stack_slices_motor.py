@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import zarr
 from scipy.ndimage import shift as scipy_shift
 
 from linumpy.brain import stack_slices_motor as module
@@ -25,6 +24,7 @@ from linumpy.io import pyramid
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
 from linumpy.stage_params.brain import StackParams
+from linumpy.store.plain_arrays import PlainArray
 
 VOXEL_UM = (10.0, 8.0, 8.0)
 INTERVAL_UM = 50.0
@@ -458,7 +458,7 @@ def test_threads_and_their_timing_change_no_bit(three, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_every_shard_is_written_once_and_nothing_is_read_back(three, tmp_path, monkeypatch):
     slices, model = many(three, 14)
-    write, read = zarr.Array.__setitem__, zarr.Array.__getitem__
+    write, read = PlainArray.__setitem__, PlainArray.__getitem__
     written = []
 
     def recorded(array, window, data):
@@ -469,8 +469,8 @@ def test_every_shard_is_written_once_and_nothing_is_read_back(three, tmp_path, m
         assert "slice_z" in str(array.store_path), "a level was read back"
         return read(array, window)
 
-    monkeypatch.setattr(zarr.Array, "__setitem__", recorded)
-    monkeypatch.setattr(zarr.Array, "__getitem__", watched)
+    monkeypatch.setattr(PlainArray, "__setitem__", recorded)
+    monkeypatch.setattr(PlainArray, "__getitem__", watched)
     output = tmp_path / "b.ome.zarr"
     stack_slices_motor(slices, model, output, StackParams(), resolutions_um=LEVELS_UM)
     monkeypatch.undo()

@@ -1,6 +1,8 @@
 """Imports of scripts that run once a slice: nothing that only brains need."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -8,8 +10,10 @@ import pytest
 
 from ..conftest import SCRIPTS
 
-# Not fsspec: zarr imports it wherever it is installed.
 FOR_BRAINS = ("skimage", "ome_zarr", "dask", "aiohttp", "s3fs")
+ZARR = ("zarr", "zarrs", "fsspec", "asyncio", "yaml", "scipy")
+"""What Zarr imports, and what it takes for more than known layouts."""
+
 RUN = """
 import runpy, sys
 sys.argv = sys.argv[1:]
@@ -20,11 +24,11 @@ finally:
 """
 
 
-def loaded(name, *arguments):
-    """Run a script in this interpreter's way, and return which of `FOR_BRAINS` it loaded."""
+def loaded(name, *arguments, names=FOR_BRAINS):
+    """Run a script in this interpreter's way, and return which of `names` it loaded."""
     path = SCRIPTS / f"linum_{name}.py"
     done = subprocess.run(
-        [sys.executable, "-c", RUN.format(names=FOR_BRAINS), path, *map(str, arguments)],
+        [sys.executable, "-c", RUN.format(names=names), path, *map(str, arguments)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent)},
@@ -49,6 +53,22 @@ def test_scripts_of_slices_load_nothing_that_only_brains_need(name, flags, tiny_
 
 
 @pytest.mark.slow
+def test_a_projection_of_a_known_layout_does_without_zarr(tiny_grids, tmp_path):
+    """Read, computed, written and listed. A layout that is not known is seen to load Zarr."""
+    first, grid = tmp_path / "aip.ome.zarr", tmp_path / "grid.ome.zarr"
+    assert loaded("aip", tiny_grids[0], first, names=(*FOR_BRAINS, *ZARR)) == []
+    shutil.copytree(tiny_grids[0], grid)
+    document = json.loads((grid / "zarr.json").read_text())
+    again = tmp_path / "again.ome.zarr"
+    del document["attributes"]["linumpy"]["manifest"]
+    document["consolidated_metadata"] = None
+    (grid / "zarr.json").write_text(json.dumps(document))
+    assert "zarr" in loaded("aip", grid, again, names=ZARR)
+    for name in ("0/c/0/0/0", "labels/valid/0/c/0/1/1", "0/zarr.json"):
+        assert (first / name).read_bytes() == (again / name).read_bytes()
+
+
+@pytest.mark.slow
 def test_a_slice_is_made_without_what_only_brains_need(tiny_grids, tmp_path):
     models = tmp_path / "models"
     assert loaded("learn_models", *tiny_grids, "--output", models, "--resolution", "40") == []
@@ -66,7 +86,7 @@ def test_a_projection_imports_no_stages_of_slices() -> None:
     assert "linumpy.slices.aip" in found and not stages
 
 
-ZARR = """
+ZARR_IMPORT = """
 import sys
 from linumpy.core.start_up import spare_cupy
 if sys.argv[1] == "spared":
@@ -84,7 +104,7 @@ def test_zarr_is_imported_without_cupy_where_no_gpu_is_used(tmp_path, way, impor
     (tmp_path / "cupy").mkdir()
     (tmp_path / "cupy/__init__.py").write_text("answer = 42\n")
     paths = os.pathsep.join([str(tmp_path), str(SCRIPTS.parent)])
-    line = [sys.executable, "-c", ZARR, way]
+    line = [sys.executable, "-c", ZARR_IMPORT, way]
     environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,7 @@ def brain(tmp_path):
         image.valid[...] = 1
         image.add_level((4, 8, 8), (20.0,) * 3, (4, 4, 4), (4, 8, 8))[...] = 7
     group = zarr.open_group(path, mode="r+")
-    create_array(group, "labels/atlas/0", shape, (8, 16, 16), (8, 16, 16), "u2")[...] = 3
+    create_array(path, "labels/atlas/0", shape, (8, 16, 16), (8, 16, 16), "u2")[...] = 3
     group["labels"].attrs["ome"] = {"version": "0.5", "labels": ["valid", "atlas"]}
     source = group["labels/valid"].attrs["ome"]["multiscales"][0]
     only = {**source, "name": "atlas", "datasets": source["datasets"][:1]}

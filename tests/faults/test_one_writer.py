@@ -13,6 +13,7 @@ import zarr
 from linumpy.core.errors import InputError
 from linumpy.io.grid import GridInfo, GridTile, create_grid, tile_window
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
+from linumpy.store.plain_arrays import PlainArray
 from tests.conftest import SCRIPTS
 
 # Wider than a shard of 256 voxels along both axes.
@@ -30,7 +31,11 @@ class Writes:
         self.windows = defaultdict(list)
         self.threads = defaultdict(set)
         self.grids = {}
-        write = zarr.Array.__setitem__
+        for kind in (zarr.Array, PlainArray):
+            self._watch(kind, patch)
+
+    def _watch(self, kind, patch):
+        write = kind.__setitem__
 
         def record(array, window, value):
             name = str(array.store_path)
@@ -39,7 +44,7 @@ class Writes:
             self.grids[name] = (array.shape, array.shards or array.chunks)
             write(array, window, value)
 
-        patch.setattr(zarr.Array, "__setitem__", record)
+        patch.setattr(kind, "__setitem__", record)
 
     @staticmethod
     def _box(array, window):
