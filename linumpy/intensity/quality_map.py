@@ -55,11 +55,14 @@ def encode_map(code: Array, bin_px: int, shape: tuple[int, ...]) -> dict[str, An
     host = to_host(code)
     # Cells of two bins and two planes; the mean of codes is that of logarithms.
     padded = np.pad(host, [(0, -n % _CELL) for n in host.shape], mode="edge")
-    z, i, j = (n // _CELL for n in padded.shape)
-    parts = padded.reshape(z, _CELL, i, _CELL, j, _CELL).astype(np.uint16)
-    known = parts != NOTHING
-    number = known.sum(axis=(1, 3, 5))
-    mean = (parts * known).sum(axis=(1, 3, 5)) / np.maximum(number, 1)
+    number = np.zeros([n // _CELL for n in padded.shape], np.uint8)
+    total = np.zeros(number.shape, np.uint16)
+    for z, i, j in np.ndindex(_CELL, _CELL, _CELL):
+        part = padded[z::_CELL, i::_CELL, j::_CELL]
+        known = part != NOTHING
+        number += known
+        total += part * known
+    mean = total / np.maximum(number, 1)
     cells = np.where(2 * number >= _CELL**3, np.rint(mean), NOTHING).astype(np.uint8)
     return {
         "voxels_a_cell": [_CELL, _CELL * bin_px, _CELL * bin_px],

@@ -78,8 +78,19 @@ def aip_png(aip: np.ndarray, path: Path | str, *, overwrite: bool = False) -> No
     OutputExistsError
         When `path` exists and `overwrite` is false.
     """
+    write_picture(encode_aip(aip, path), path, overwrite=overwrite)
+
+
+def encode_aip(aip: np.ndarray, path: Path | str) -> bytes:
+    """Return the content of the file that `aip_png` writes."""
     low, high = window(aip, *AIP_PERCENTILES)
-    write_grey(scale_to(aip, low, high, np.uint16), path, overwrite=overwrite)
+    return _encode_grey(scale_to(aip, low, high, np.uint16), path)
+
+
+def write_picture(content: bytes, path: Path | str, *, overwrite: bool = False) -> None:
+    """Write a file at once."""
+    with atomic_path(path, overwrite=overwrite) as partial:
+        partial.write_bytes(content)
 
 
 def write_grey(
@@ -93,6 +104,12 @@ def write_grey(
 
     A PNG holds `notes` as its texts.
     """
+    write_picture(_encode_grey(pixels, path, notes), path, overwrite=overwrite)
+
+
+def _encode_grey(
+    pixels: np.ndarray, path: Path | str, notes: Mapping[str, float] | None = None
+) -> bytes:
     from PIL import Image as Pillow
     from PIL.PngImagePlugin import PngInfo
 
@@ -105,9 +122,9 @@ def write_grey(
         for name, value in (notes or {}).items():
             texts.add_text(name, repr(float(value)))
         options = {"compress_level": 6, "pnginfo": texts}
-    picture = Pillow.fromarray(np.ascontiguousarray(pixels))
-    with atomic_path(path, overwrite=overwrite) as partial, partial.open("wb") as file:
-        picture.save(file, format=kind, **options)
+    content = io.BytesIO()
+    Pillow.fromarray(np.ascontiguousarray(pixels)).save(content, format=kind, **options)
+    return content.getvalue()
 
 
 def slice_preview(

@@ -7,7 +7,8 @@ same results to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def reconstruct_slice(
     output_models: Path | str | None = None,
     positions: TileRegistration | None = None,
     intermediates: Path | None = None,
+    when_projected: Callable[[np.ndarray], object] | None = None,
     overwrite: bool = False,
     device: Device = CPU,
     budget_bytes: int | None = None,
@@ -115,6 +117,8 @@ def reconstruct_slice(
         Tile positions to use instead of registering (for comparisons with known truth).
     intermediates
         Folder for the corrected grid and the stitched slice; not written when None.
+    when_projected
+        Called with `SlicePictures.aip` before the slice is stitched.
     overwrite
         Whether existing outputs may be replaced.
     device
@@ -152,6 +156,8 @@ def reconstruct_slice(
             return finished_layout(source, layout), aip, register
 
         layout, aip, register = with_masks_where_needed(correct)
+        if when_projected is not None:
+            when_projected(aip.model.image)
         stitched = StitchedSource(tiles, layout, register.model, params.stitch, device=device)
         if intermediates is not None:
             _keep_intermediates(intermediates, tiles, layout, stitched, overwrite)
@@ -179,24 +185,33 @@ def reconstruct_to_files(
     device: Device = CPU,
 ) -> None:
     """Reconstruct one slice from files to files, images included; see `reconstruct_slice`."""
-    from linumpy.io.previews import aip_png, slice_preview
+    from linumpy.io.previews import encode_aip, slice_preview, write_picture
 
     refuse_any(overwrite, output, aip, preview)
     params = SliceParams.from_values(values)
     if not isinstance(models, AcquisitionModels):
         models = AcquisitionModels.load(models, params)
-    pictures = reconstruct_slice(
-        slice_input,
-        output,
-        models,
-        params,
-        output_models=output_models,
-        intermediates=intermediates,
-        overwrite=overwrite,
-        device=device,
-    )
+    projection: list[Future[bytes]] = []
+    with ThreadPoolExecutor(1, "linumpy-picture") as beside:
+
+        def encode(image: np.ndarray) -> None:
+            assert aip is not None
+            projection.append(beside.submit(encode_aip, image, aip))
+
+        pictures = reconstruct_slice(
+            slice_input,
+            output,
+            models,
+            params,
+            output_models=output_models,
+            intermediates=intermediates,
+            # It takes as long as a tenth of the slice, mostly outside of the interpreter.
+            when_projected=None if aip is None else encode,
+            overwrite=overwrite,
+            device=device,
+        )
     if aip is not None:
-        aip_png(pictures.aip, aip, overwrite=overwrite)
+        write_picture(projection[0].result(), aip, overwrite=overwrite)
     if preview is not None:
         pixel_um = open_image(output).voxel_um
         slice_preview(pictures.depth_mean, pixel_um, preview, overwrite=overwrite)

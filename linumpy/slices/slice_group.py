@@ -49,8 +49,8 @@ THREADS = 2
 LEAST_CORES = 4
 """Fewer are busy with one slice."""
 
-MOST_PROCESSES = 4
-"""Of a GPU; the fourth makes 7 % more slices (docs/benchmarks/2026-11-25-slice-groups.md)."""
+MOST_PROCESSES = 3
+"""Of a GPU; a fourth is not sure to gain (docs/benchmarks/2026-11-25-slice-groups.md)."""
 
 CORES_A_PROCESS = 2
 """A process that works on a GPU takes 1.5."""

@@ -318,8 +318,8 @@ def test_error_in_a_lane_gives_its_slots_back():
 
 @pytest.mark.parametrize(
     ("cores", "slices", "free_gib", "share", "expected"),
-    [(16, 16, 140, 1, 4), (6, 16, 140, 1, 3), (16, 5, 140, 1, 2), (16, 16, 25, 1, 3),
-     (16, 16, 140, 0.5, 2), (2, 16, 4, 0.5, 1)],
+    [(16, 16, 140, 1, 3), (5, 16, 140, 1, 2), (16, 5, 140, 1, 2), (16, 16, 20, 1, 2),
+     (16, 16, 140, 0.5, 1), (2, 16, 4, 0.5, 1)],
 )  # fmt: skip
 def test_processes_follow_cores_slices_and_memory_of_the_gpu(
     cores, slices, free_gib, share, expected, monkeypatch
