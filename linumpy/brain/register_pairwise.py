@@ -20,7 +20,7 @@ from linumpy.brain.measured_pairs import Depths
 from linumpy.brain.pair_depths import MIN_PLANES
 from linumpy.brain.pair_match import PairMatch
 from linumpy.brain.pair_shift import PairParts, PairShift
-from linumpy.brain.slice_planes import SliceVolume, Window, expected_plane
+from linumpy.brain.slice_planes import SliceVolume, Window, plane_of_top
 from linumpy.stage_params.brain import RegisterParams
 
 NO_SHARED_PLANES = "no shared planes"
@@ -66,7 +66,7 @@ def register_pair(
     known = {} if known is None else known
 
     def measure(distance_um: float) -> PairShift:
-        offset = expected_plane(1, distance_um, voxel_um[0], 0)
+        offset = plane_of_top(fixed, moving, distance_um, voxel_um[0])
         if offset not in known:
             known[offset] = _register_at(fixed, moving, voxel_um, offset, params)
         return known[offset]

@@ -41,7 +41,8 @@ class SliceVolume:
     corner_um
         Stage position of the low corner along axis 1 and axis 2.
     face_to_plane_um
-        Depth below the cut face at which plane 0 begins (a fraction of a voxel).
+        Depth below the mean cut face at which plane 0 begins: a fraction of a voxel, but negative
+        and as large as the cut is uneven where the slice was cropped above all of its face.
     read
         Reads planes ``start … stop − 1`` within a lateral window, as amplitudes and mask.
     place
@@ -85,6 +86,18 @@ def expected_plane(id_step: int, interval_um: float, axial_um: float, moving_pla
     Missing slices count: the step is between ids, not between present slices.
     """
     return round(id_step * interval_um / axial_um) + moving_plane
+
+
+def plane_of_top(
+    fixed: SliceVolume, moving: SliceVolume, distance_um: float, axial_um: float
+) -> int:
+    """Return the fixed slice's plane that shows the moving one's plane 0, for a distance of faces.
+
+    Under tilted cuts, slices begin several planes above their mean faces, each as far as its own
+    tilt says.
+    """
+    apart_um = distance_um + moving.face_to_plane_um - fixed.face_to_plane_um
+    return expected_plane(1, apart_um, axial_um, 0)
 
 
 class Planes:

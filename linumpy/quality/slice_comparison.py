@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.brain.slice_planes import SliceVolume, Window, bin_planes, expected_plane
+from linumpy.brain.slice_planes import SliceVolume, Window, bin_planes, plane_of_top
 from linumpy.brain.stacking import BLOCK_PX, cuts
 from linumpy.core.device import Array, namespace
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE
@@ -62,7 +62,7 @@ class SliceComparison:
         Slices that share nothing are compared where they come closest, if they follow each other or
         lack no more than the thickness of a slab; else None.
         """
-        start = expected_plane(1, distance_um, self._axial_um, self._top)
+        start = plane_of_top(self._fixed, self._moving, distance_um, self._axial_um) + self._top
         last = max(0, self._fixed.shape[0] - SLAB_PLANES)
         # Within a slab's thickness tissue still looks alike.
         if start > last + SLAB_PLANES and self._apart:
@@ -97,7 +97,8 @@ class SliceComparison:
         if not known:
             return None
         found, n = max(known, key=lambda item: (item[0].ssim, item[0].edges, item[1]))
-        return (n - self._top) * self._axial_um, found
+        top_um = self._fixed.face_to_plane_um - self._moving.face_to_plane_um
+        return (n - self._top) * self._axial_um + top_um, found
 
     def compare_from(self, start: int) -> Similarity | None:
         """Compare the slices from one plane of the fixed slice on; None without tissue."""

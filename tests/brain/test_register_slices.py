@@ -105,6 +105,18 @@ def test_the_stage_leads_to_a_match_far_from_the_interval(xp, rng, tissue):
     np.testing.assert_allclose(found.shift_um[1:], (10, 10), atol=1.0)
 
 
+@pytest.mark.parametrize("sooner", [-5, 5])
+def test_slices_cropped_above_uneven_faces_are_compared_where_they_meet(xp, rng, tissue, sooner):
+    """The one begins 5 planes farther above its mean face than the other, beyond the drift."""
+    params = replace(PARAMS, drift_mm=0.02)
+    faces = (-10.0 * max(sooner, 0), 10.0 * min(sooner, 0))
+    fixed = volume(xp, 0, cut(rng, tissue, 0), face_um=faces[0])
+    moving = volume(xp, 1, cut(rng, tissue, 1, (1.5, -2), sooner), face_um=faces[1])
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, params)
+    assert not found.reason and found.z_measured and abs(found.shift_um[0]) < 3
+    np.testing.assert_allclose(found.shift_um[1:], (15, -20), atol=1.0)
+
+
 @pytest.mark.parametrize("drift_mm", [0.03, 0.05, 0.07])
 def test_double_cut_is_found_against_the_stage(xp, rng, tissue, drift_mm):
     """Beyond the drift that is sought, with a stage that tells nothing or a wrong thick cut."""
