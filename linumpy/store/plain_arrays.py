@@ -76,7 +76,6 @@ class PlainArray:
     @property
     def zarr(self) -> Any:
         """The same array, opened with Zarr."""
-        # One thread imports Zarr: another would meet modules that are half initialised.
         with _opening:
             if self._zarr is None:
                 with host_context():
@@ -358,7 +357,7 @@ class PlainGroup:
         metadata = parse_array(read_document(folder))
         if metadata is not None:
             return PlainArray(self.root, name, metadata)
-        with _opening, host_context():
+        with host_context():
             import zarr
 
             return zarr.open_group(self.root, mode="r")[name]
