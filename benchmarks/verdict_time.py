@@ -1,48 +1,40 @@
 #!/usr/bin/env python
 """Measure how long a verdict takes, and adding the slice to the growing brain.
 
-    python benchmarks/verdict_time.py FOLDER [--preset small] [--gib 4] [--use_gpu]
+    python benchmarks/verdict_time.py prepare FOLDER [--preset small] [--tile_px 400] [--gib 4]
+    python benchmarks/verdict_time.py measure FOLDER [--use_gpu]
 
-Simulates a slice below FOLDER, where it is not there yet, and judges it and a copy of it, as after
-a cut that did not happen. With ``--gib`` the preset has as many tiles as a slice of that size.
+`prepare` simulates a slice below FOLDER on all cores, and a copy of it, as after a cut that did not
+happen. With ``--gib`` the preset has as many tiles as a slice of that size. `measure` judges both,
+in a process that has not used the GPU, and prints a table; after ``--limit_s`` it prints the stack
+of each thread and ends. For machines without nilearn: `benchmarks/physics.py template BRAIN.npz`
+here, `prepare --template BRAIN.npz` there.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import math
 import os
 import resource
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import physics
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("--preset", default="small")
-    parser.add_argument("--tile_px", type=int, help="A-lines and B-scans of a tile")
-    parser.add_argument("--gib", type=float, help="size of a slice's raw data")
-    parser.add_argument("--use_gpu", action="store_true")
-    args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.WARNING)
 
-    from linumpy.core.device import resolve
-    from linumpy.follow.judge import Judge
-    from linumpy.follow.live_brain import LiveBrain
-    from linumpy.follow.watch import FinishedSlice
-    from linumpy.io.raw import discover_tiles
-    from linumpy.mosaic.grid_options import GridOptions
+def prepare(args: argparse.Namespace) -> None:
+    """Simulate a slice and copy it."""
     from linumpy.phantom.params import preset
     from linumpy.phantom.simulate import simulate
 
+    start, start_cpu = time.perf_counter(), time.process_time()
     params = preset(args.preset, n_slices=1)
     if args.tile_px:
         params = replace(params, nx=args.tile_px, ny=args.tile_px)
@@ -50,28 +42,41 @@ def main(argv: Sequence[str] | None = None) -> None:
         tile = params.raw_bytes / (params.tiles_x * params.tiles_y)
         side = math.ceil(math.sqrt(args.gib * 2**30 / tile))
         params = replace(params, tiles_x=side, tiles_y=side)
-    raw = args.folder / "raw"
-    if not raw.exists():
-        simulate(args.folder, params, 5)
-        for path in (raw / "slice_z00").rglob("*"):
-            name = str(path.relative_to(raw)).replace("_z00", "_z01")
-            if path.is_file():
-                (raw / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, raw / name)
-    results = args.folder / "results"
+    brain = physics.read_template(args.template) if args.template else None
+    simulate(args.folder, params, args.seed, template=brain)
+    first, second = (args.folder / "raw" / f"slice_z{n:02d}" for n in (0, 1))
+    shutil.copytree(first, second)
+    for tile in sorted(second.glob("tiles/*_z00")):
+        tile.rename(tile.with_name(tile.name.replace("_z00", "_z01")))
+    print(
+        f"simulated {params.raw_bytes / 2**30:.2f} GiB, {params.tiles_x * params.tiles_y} tiles, in "
+        f"{time.perf_counter() - start:.0f} s, {time.process_time() - start_cpu:.0f} s of processor"
+    )
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Judge the slices, and print a line for each."""
+    from linumpy.core.device import resolve
+    from linumpy.follow.judge import Judge
+    from linumpy.follow.live_brain import LiveBrain
+    from linumpy.follow.watch import FinishedSlice
+    from linumpy.io.raw import discover_tiles
+    from linumpy.mosaic.grid_options import GridOptions
+
+    faulthandler.dump_traceback_later(args.limit_s, exit=True, file=sys.stdout)
+    raw, results = args.folder / "raw", args.folder / "results"
     shutil.rmtree(results, ignore_errors=True)
     judge = Judge(raw, results, GridOptions(), resolve(args.use_gpu))
     brain = LiveBrain(results, judge.volume_of)
     lines: list[dict[str, object]] = []
-    size = round(params.raw_bytes / 2**30, 3)
     print(
-        f"{size} GiB, {params.tiles_x * params.tiles_y} tiles a slice, "
-        f"{len(os.sched_getaffinity(0))} cores, {'GPU' if args.use_gpu else 'no GPU'}"
+        f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} before, "
+        f"{'GPU' if args.use_gpu else 'no GPU'}"
     )
-    print("| slice | verdict, s | processor, s | into the brain, s | reasons |")
-    print("| --- | --- | --- | --- | --- |")
-
+    print("| slice | tiles | GiB | verdict, s | processor, s | into the brain, s | reasons |")
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for slice_id, tiles in sorted(discover_tiles(raw).items()):
+        size = sum(path.stat().st_size for tile in tiles for path in tile.path.iterdir())
         found = FinishedSlice(slice_id, tiles, {}, (), 0, 0.0, 60.0, 0.0)
         start, start_cpu = time.perf_counter(), time.process_time()
         reasons, figures = judge.judge(found, lines, 1)
@@ -81,11 +86,39 @@ def main(argv: Sequence[str] | None = None) -> None:
         grown = time.perf_counter()
         kinds = ", ".join(reason.kind for reason in reasons) or "none"
         print(
-            f"| {slice_id} | {judged - start:.1f} | {judged_cpu - start_cpu:.1f} | "
-            f"{grown - judged:.1f} | {kinds} |"
+            f"| {slice_id} | {len(tiles)} | {size / 2**30:.2f} | {judged - start:.1f} | "
+            f"{judged_cpu - start_cpu:.1f} | {grown - judged:.1f} | {kinds} |",
+            flush=True,
         )
+    faulthandler.cancel_dump_traceback_later()
+    if len(brain.slices()) != len(lines):
+        sys.exit(f"the growing brain holds {len(brain.slices())} of {len(lines)} slices")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"memory: {peak} MiB at most")
+    print(f"memory: {peak} MiB at most; load {os.getloadavg()[0]:.1f} after")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    made = commands.add_parser("prepare", help="simulate a slice and copy it")
+    made.add_argument("folder", type=Path, metavar="FOLDER", help="without raw data")
+    made.add_argument("--preset", default="small", help="of the phantom [small]")
+    made.add_argument("--tile_px", type=int, help="A-lines and B-scans of a tile")
+    made.add_argument("--gib", type=float, help="size of a slice's raw data")
+    made.add_argument("--seed", type=int, default=5)
+    made.add_argument("--template", type=Path, metavar="NPZ", help="the brain, without nilearn")
+    made.set_defaults(command=prepare)
+    judged = commands.add_parser("measure", help="judge the slices")
+    judged.add_argument("folder", type=Path, metavar="FOLDER", help="of prepare")
+    judged.add_argument("--use_gpu", action="store_true")
+    judged.add_argument("--limit_s", type=float, default=300.0, help="limit of time [300]")
+    judged.set_defaults(command=measure)
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.WARNING)
+    args.command(args)
 
 
 if __name__ == "__main__":
