@@ -4,17 +4,22 @@
     python benchmarks/follow_memory.py FOLDER [--slices 400]
 
 Two small slices of the phantom are written in turn, tile by tile, under new numbers; the follower's
-own loop judges them and grows the brain. Its memory is read after each slice. Printed are the
-growth a slice with its standard error, over the second half, and the largest memory.
+own loop judges them and grows the brain. After each slice two figures are read: the memory of the
+process, and what the program has allocated in it (glibc's ``mallinfo2``, all Python objects
+included), which tells a leak from memory that the C library keeps. Printed are the growth of both
+a slice with its standard error, over the second half, and the largest memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import logging
 import os
 import shutil
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +51,27 @@ def resident_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+class _Mallinfo(ctypes.Structure):
+    """Struct ``mallinfo2`` of glibc, 2.33 or newer."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def allocated_mib() -> float:
+    """Return what the program holds of the C library, Python objects included (`main`)."""
+    gc.collect()
+    read = ctypes.CDLL(None).mallinfo2
+    read.restype = _Mallinfo
+    found = read()
+    return float((found.uordblks + found.hblkhd) / 2**20)
+
+
 def growth(values: Sequence[float]) -> tuple[float, float]:
     """Return the slope of values over their number, and its standard error.
 
@@ -68,6 +94,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--slices", type=int, default=400)
     args = parser.parse_args(argv)
     logging.getLogger("linumpy").setLevel(logging.ERROR)
+    if os.environ.get("PYTHONMALLOC") != "malloc":
+        os.execve(
+            sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONMALLOC": "malloc"}
+        )
 
     from linumpy.follow.follow import FollowOptions, follow
     from linumpy.follow.judge import Judge
@@ -85,6 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     brain = LiveBrain(results, judge.volume_of)
     now_s = [0.0]
     seen: list[float] = []
+    held: list[float] = []
 
     def sleep(_: float) -> None:
         now_s[0] += 3.0
@@ -93,9 +124,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     def grow(lines: Sequence[Any]) -> None:
         brain.grow(lines)
         if lines:
+            held.append(allocated_mib())
             seen.append(resident_mib())
-            if len(lines) % 50 == 0:
-                print(f"{len(lines)}: {seen[-1]:.1f} MiB", flush=True)
+            if len(lines) % 20 == 0:
+                print(f"{len(lines)}: {seen[-1]:.1f} MiB, {held[-1]:.2f} allocated", flush=True)
             # The growing brain reads the last 32 slices.
             old = judge.volume_of(len(lines) - 40)
             shutil.rmtree(old, ignore_errors=True)
@@ -104,11 +136,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         raw, results, judge, FollowOptions(), tell=lambda _: None, grow=grow,
         clock=lambda: now_s[0], sleep=sleep,
     )  # fmt: skip
-    slope, error = growth(seen[len(seen) // 2 :])
-    print(
-        f"{len(seen)} slices: {1024 * slope:+.1f} +- {1024 * error:.1f} KiB a slice over the "
-        f"second half, {max(seen):.0f} MiB at most, {seen[0]:.0f} after the first"
-    )
+    for name, values in (("process", seen), ("allocated", held)):
+        slope, error = growth(values[len(values) // 2 :])
+        print(
+            f"{name}: {1024 * slope:+.1f} +- {1024 * error:.1f} KiB a slice over the second "
+            f"half of {len(values)}, {max(values):.0f} MiB at most, {values[0]:.0f} after the first"
+        )
 
 
 if __name__ == "__main__":

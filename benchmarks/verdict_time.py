@@ -49,8 +49,9 @@ def prepare(args: argparse.Namespace) -> None:
     for tile in sorted(second.glob("tiles/*_z00")):
         tile.rename(tile.with_name(tile.name.replace("_z00", "_z01")))
     print(
-        f"simulated {params.raw_bytes / 2**30:.2f} GiB, {params.tiles_x * params.tiles_y} tiles, in "
-        f"{time.perf_counter() - start:.0f} s, {time.process_time() - start_cpu:.0f} s of processor"
+        f"simulated {params.raw_bytes / 2**30:.2f} GiB, {params.tiles_x * params.tiles_y} tiles, "
+        f"in {time.perf_counter() - start:.0f} s, "
+        f"{time.process_time() - start_cpu:.0f} s of processor"
     )
 
 

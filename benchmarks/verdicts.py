@@ -133,11 +133,11 @@ def one_acquisition(task: Mapping[str, Any]) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix=f"verdicts-{task['seed']}-", dir=task["scratch"]))
     try:
         lines, seconds = _follow(folder, params, faults, task)
-        truth = json.loads((folder / "truth" / "truth.json").read_text())["slices"]
+        face_um = _faces_um(folder / "truth")
         result["slices"] = [
             {"slice": line["slice"], "verdict": line["verdict"], "cpu_s": round(cpu_s, 2),
              "reasons": line["reasons"], "figures": line["figures"],
-             "cut_um": truth[n]["face_um"] - truth[n - 1]["face_um"] if n else None}
+             "cut_um": round(face_um[n] - face_um[n - 1], 2) if n else None}
             for n, (line, cpu_s) in enumerate(zip(lines, seconds, strict=True))
         ]  # fmt: skip
     except Exception as error:
@@ -148,6 +148,15 @@ def one_acquisition(task: Mapping[str, Any]) -> dict[str, Any]:
             shutil.rmtree(folder, ignore_errors=True)
     result["wall_s"] = round(time.perf_counter() - started, 1)
     return result
+
+
+def _faces_um(truth_path: Path) -> list[float]:
+    """Return the mean depth of each slice's face where it was imaged: it is uneven beyond that."""
+    from linumpy.quality.interface import mean_unevenness_um
+    from linumpy.quality.truth import load_truth
+
+    truth = load_truth(truth_path)
+    return [s.face_um + mean_unevenness_um(truth, k) for k, s in sorted(truth.slices.items())]
 
 
 def _follow(

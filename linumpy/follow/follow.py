@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from linumpy.core.host_memory import trim_heap
 from linumpy.follow.hook import run_hook
 from linumpy.follow.judge import Judge
 from linumpy.follow.state import STOP_NAME, Record
@@ -116,6 +117,8 @@ def follow(
                     if options.on_verdict:
                         run_hook(options.on_verdict, line, root, results, options.hook_s)
                 grown.result()
+                # Heaps of threads keep what was freed; hundreds of slices pass.
+                trim_heap()
                 watcher.poll(clock())
             if record.stop_asked:
                 logger.info("%s: found, following ends", results / STOP_NAME)
