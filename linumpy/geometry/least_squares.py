@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 _UNDETERMINED = 1e-12
+_CHUNK = 1024
+"""Rows whose products fit into a core's own cache, for the few dozen columns of a field."""
 
 
 def column_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -26,10 +28,14 @@ def column_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     -------
     float64 (k,) or (k, j).
     """
-    rows = np.ascontiguousarray(right.T, dtype=np.float64)
     out = np.zeros((left.shape[1], *right.shape[1:]))
-    for k, column in enumerate(left.T):
-        out[k] = (rows * column).sum(axis=-1)
+    for start in range(0, len(left), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        columns = np.ascontiguousarray(left[chunk].T, dtype=np.float64)
+        rows = np.ascontiguousarray(right[chunk].T, dtype=np.float64)
+        products = np.empty(rows.shape)
+        for k, column in enumerate(columns):
+            out[k] += np.multiply(rows, column, out=products).sum(axis=-1)
     return out
 
 
