@@ -70,11 +70,12 @@ def test_a_projection_of_a_known_layout_does_without_zarr(tiny_grids, tmp_path):
 
 @pytest.mark.slow
 def test_a_slice_is_made_without_what_only_brains_need(tiny_grids, tmp_path):
-    models = tmp_path / "models"
-    assert loaded("learn_models", *tiny_grids, "--output", models, "--resolution", "40") == []
+    models, names = tmp_path / "models", (*FOR_BRAINS, "zarr")
+    flags = ("--output", models, "--resolution", "40")
+    assert loaded("learn_models", *tiny_grids, *flags, names=names) == []
     slice_path = tmp_path / "slice_z00.ome.zarr"
     flags = ("--models", models, "--resolution", "40")
-    assert loaded("reconstruct_slice", tiny_grids[0], slice_path, *flags) == []
+    assert loaded("reconstruct_slice", tiny_grids[0], slice_path, *flags, names=names) == []
 
 
 def test_a_projection_imports_no_stages_of_slices() -> None:
