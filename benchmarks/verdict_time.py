@@ -68,7 +68,7 @@ def measure(args: argparse.Namespace) -> None:
     raw, results = args.folder / "raw", args.folder / "results"
     shutil.rmtree(results, ignore_errors=True)
     judge = Judge(raw, results, GridOptions(), resolve(args.use_gpu))
-    brain = LiveBrain(results, judge.volume_of)
+    brain = LiveBrain(results, judge.volume_of, judge.device)
     lines: list[dict[str, object]] = []
     print(
         f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} before, "

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--host: expected --page with it")
     device = resolve(args.use_gpu, args.gpu_memory)
     judge = Judge(args.raw, args.results, grid_options(args), device)
-    brain = LiveBrain(args.results, judge.volume_of)
+    brain = LiveBrain(args.results, judge.volume_of, device)
 
     def grow(lines: Sequence[Mapping[str, Any]]) -> None:
         brain.grow(lines)

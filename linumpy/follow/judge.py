@@ -207,7 +207,7 @@ class Judge:
         if before is None:
             return []
         paths = [self.volume_of(before), self.volume_of(slice_id)]
-        volumes, voxel_um, interval_um = load_slices(paths, None)
+        volumes, voxel_um, interval_um = load_slices(paths, None, device=self.device)
         cuts = slice_id - before
         figures["before"], figures["interval_um"] = before, interval_um
         figures["pixel_um"] = round(voxel_um[1], 3)

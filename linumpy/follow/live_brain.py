@@ -19,7 +19,7 @@ import numpy as np
 
 from linumpy.brain.slice_folder import load_slices
 from linumpy.brain.slice_planes import SliceVolume
-from linumpy.core.device import to_host
+from linumpy.core.device import CPU, Device, to_host
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger
 from linumpy.follow.placing import SOLVED_TOGETHER, Placed, place_slice
@@ -55,12 +55,15 @@ class LiveBrain:
         Folder of the follower.
     volume_of
         Where the volume of a slice lies, by its id.
+    device
+        Where slices are matched.
     """
 
-    def __init__(self, results: Path, volume_of: Any) -> None:
+    def __init__(self, results: Path, volume_of: Any, device: Device = CPU) -> None:
         self.path = results / LIVE_NAME
         self._staging = results / _STAGING
         self._volume_of = volume_of
+        self._device = device
 
     def slices(self) -> list[Placed]:
         """Return where the slices lie that it holds, in the order in which they came.
@@ -110,7 +113,8 @@ class LiveBrain:
     def _add(self, slice_id: int, placed: Sequence[Placed], figures: Mapping[str, Any]) -> Placed:
         recent = placed[-SOLVED_TOGETHER:]
         ids = [*(p.slice_id for p in recent), slice_id]
-        volumes, voxel_um, interval_um = load_slices([self._volume_of(i) for i in ids], None)
+        paths = [self._volume_of(i) for i in ids]
+        volumes, voxel_um, interval_um = load_slices(paths, None, device=self._device)
         distance = _told_distance(figures, ids, interval_um)
         place = place_slice(volumes, recent, voxel_um, interval_um, distance)
         shutil.rmtree(self._staging, ignore_errors=True)
@@ -246,12 +250,10 @@ def _told_distance(
 
     Anatomy alone finds cuts that are off, but places others worse than the interval does.
     """
-    if len(ids) < 2 or figures.get("before") != ids[-2]:
+    found: float | None = figures.get("cut_um")
+    if found is None or len(ids) < 2 or figures.get("before") != ids[-2]:
         return None
     expected = (ids[-1] - ids[-2]) * interval_um
-    found: float | None = figures.get("cut_um")
-    if found is None:
-        return None
     is_off = LIMITS["uneven_cut"].status((found - expected) / interval_um) != OK
     return found if figures.get("cut_clear") or is_off else expected
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 from dataclasses import asdict
 
 import pytest
@@ -158,3 +159,18 @@ def test_record_that_is_none_is_refused(tmp_path):
     (tmp_path / "verdicts.jsonl").write_text('{"slice": 0}\nwords\n')
     with pytest.raises(InputError, match="line 2: not a verdict"):
         Record(tmp_path)
+
+
+def test_state_hardly_grows_with_the_number_of_slices(tmp_path):
+    watcher = Watcher(tmp_path, tiles_per_slice=4)
+    sizes = []
+    for slice_id in range(30):
+        for ix in range(4):
+            write(tmp_path, slice_id, ix)
+        watcher.poll(10.0 * slice_id)
+        watcher.poll(10.0 * slice_id + 5)
+        assert len(watcher.finished(slice_id, 10.0 * slice_id + 5).tiles) == 4
+        watcher.done(slice_id)
+        sizes.append(len(pickle.dumps(watcher)))
+    # Numbers of slices alone are kept; a tile takes some 300 bytes.
+    assert (sizes[-1] - sizes[9]) / 20 < 40
