@@ -197,7 +197,7 @@ def wedge_reasons(
     fall = float(np.hypot(*change))
     # Faces of an acquisition are alike: together they say better how uneven they are.
     errors = [f["tilt_error_um"] for f in (*known, figures) if f.get("tilt_error_um") is not None]
-    error = float(np.sqrt(np.mean(np.square(errors or [0])) * (1 + 1 / len(known))))
+    error = float(np.mean(errors or [0]) * np.sqrt(1 + 1 / len(known)))
     figures["wedge_um"] = round(fall, 1)
     limits = LIMITS["uneven_cut"]
     # At the rim the cut is off by half the fall.
