@@ -83,6 +83,7 @@ def deformation_record(
                 "moving_id": slices[pair[1]].slice_id,
                 "before_um": solution.before_um[pair],
                 "after_um": solution.after_um[pair],
+                "error_um": solution.error_um[pair],
             }
             for pair in solution.before_um
         ],

@@ -49,7 +49,8 @@ class SliceRegistration:
         Smooth fields of slices, None without: ``origin_um, step_um`` of a lattice of common
         positions, ``fields_um`` by slice id, (2, n1, n2): what belongs at the common position x is
         seen where shift and rotation put x + field. ``pairs``: what neighbours are off against each
-        other, an axis, ``before_um`` and ``after_um``; ``sigma_um, length_um`` of a field.
+        other, an axis, ``before_um`` and ``after_um``, and ``error_um`` at places held out;
+        ``sigma_um, length_um`` of a field.
     """
 
     reference_id: int

@@ -57,11 +57,15 @@ class DeformationSolution:
     before_um, after_um
         What pairs of slices are off against each other without and with the fields, along one
         axis, root mean square, and by pair of numbers.
+    error_um
+        What fields solved without a quarter of the places are off at those, likewise. Fields follow
+        the errors of the places that they are solved from: `after_um` does not tell those.
     """
 
     fields: Mapping[int, ShiftField]
     before_um: Mapping[tuple[int, int], float]
     after_um: Mapping[tuple[int, int], float]
+    error_um: Mapping[tuple[int, int], float]
 
 
 def solve_deformation(
@@ -91,18 +95,20 @@ def solve_deformation(
     """
     numbers = sorted({n for match in matches for n in match.pair})
     if not numbers:
-        return DeformationSolution({}, {}, {})
+        return DeformationSolution({}, {}, {}, {})
     lattice = _Lattice.over(np.concatenate([corners_um[n] for n in numbers]), step_um)
     system = _System(matches, numbers, lattice, lattice.precision(sigma_um, length_um))
     values = np.zeros((len(numbers), lattice.size, 2))
     for _ in range(_ROUNDS):
         values = system.solve(values)
+    errors = system.held_out_um(values)
     for row, number in zip(values, numbers, strict=True):
         row -= lattice.rigid_part(row, corners_um[number])
     return DeformationSolution(
         {number: lattice.field(row) for number, row in zip(numbers, values, strict=True)},
         system.left_um(np.zeros_like(values)),
         system.left_um(values),
+        errors,
     )
 
 
@@ -218,8 +224,11 @@ class _System:
             for design, error, (fixed, moving) in zip(designs, measured, self._pairs, strict=True)
         ]
 
-    def solve(self, values: np.ndarray) -> np.ndarray:
-        """Return the next values at the nodes, (slices, nodes, 2), of values before."""
+    def solve(self, values: np.ndarray, kept: Sequence[np.ndarray] | None = None) -> np.ndarray:
+        """Return the next values at the nodes, (slices, nodes, 2), of values before.
+
+        `kept` says of each pair which places count; None: all.
+        """
         import scipy.sparse
         from scipy.sparse.linalg import LinearOperator, cg
 
@@ -228,13 +237,9 @@ class _System:
         n_slices, n_nodes = values.shape[:2]
         blocks: dict[tuple[int, int], Any] = {}
         right = np.zeros_like(values)
-        for match, design, error, rest, pair in zip(
-            self._matches, designs, measured, left, self._pairs, strict=True
-        ):
-            # At first all of it is spread, and the fields stay smooth; wrong places then stand out.
-            spread = max(robust_spread(rest), match.noise_um, _MIN_NOISE_UM)
-            weight = cauchy_weights(rest, spread) / spread**2
-            weighted = design.T * weight
+        for n, (design, error, pair) in enumerate(zip(designs, measured, self._pairs, strict=True)):
+            weight = self._weight(n, left[n])
+            weighted = design.T * (weight if kept is None else weight * kept[n])
             normal = weighted @ design
             for one, sign in zip(pair, (-1, 1), strict=True):
                 right[one] += sign * (weighted @ error)
@@ -260,6 +265,32 @@ class _System:
         ]
         return np.stack(solved, axis=-1).reshape(values.shape)
 
+    def _weight(self, n: int, rest: np.ndarray) -> np.ndarray:
+        """Return the inverse variances of a pair's places by what is left of them."""
+        # At first all of it is spread, and the fields stay smooth; wrong places then stand out.
+        spread = max(robust_spread(rest), self._matches[n].noise_um, _MIN_NOISE_UM)
+        return np.asarray(cauchy_weights(rest, spread) / spread**2)
+
+    def held_out_um(self, values: np.ndarray) -> dict[tuple[int, int], float]:
+        """Return what places are off that are predicted from the others; see `error_um`.
+
+        Every other place along both axes is held out at once, so that those next to it remain.
+        """
+        designs, measured = self._designs(values)
+        weights = [self._weight(n, r) for n, r in enumerate(self._left(designs, measured, values))]
+        parts = [_every_other(match.fixed_um, self._lattice.step[0]) for match in self._matches]
+        off = [np.zeros(part.shape) for part in parts]
+        for held in range(4):
+            others = self.solve(values, [part != held for part in parts])
+            for square, part, rest in zip(
+                off, parts, self._left(designs, measured, others), strict=True
+            ):
+                square[part == held] = np.mean(rest[part == held] ** 2, axis=1)
+        return {
+            match.pair: float(np.sqrt(np.average(square, weights=weight)))
+            for match, square, weight in zip(self._matches, off, weights, strict=True)
+        }
+
     def left_um(self, values: np.ndarray) -> dict[tuple[int, int], float]:
         """Return the root mean square of what each pair is off, along one axis."""
         left = self._left(*self._designs(values), values)
@@ -267,3 +298,12 @@ class _System:
             match.pair: float(np.sqrt(np.mean(rest**2)))
             for match, rest in zip(self._matches, left, strict=True)
         }
+
+
+def _every_other(places_um: np.ndarray, step_um: float) -> np.ndarray:
+    """Part places (n, 2), at least a step apart, in four, so that neighbours differ."""
+    from scipy.spatial import cKDTree
+
+    nearest = cKDTree(places_um).query(places_um, k=2)[0][:, 1]
+    cell = np.rint(places_um / max(step_um, float(np.median(nearest)))).astype(int) % 2
+    return np.asarray(2 * cell[:, 0] + cell[:, 1])

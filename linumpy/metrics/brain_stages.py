@@ -101,9 +101,10 @@ def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:
     )
     found.add(
         "deformation_left",
-        rms_per_axis(np.array([pair["after_um"]]) for pair in record["pairs"]),
+        # Models of earlier versions hold no places out.
+        rms_per_axis(np.array([p.get("error_um", p["after_um"])]) for p in record["pairs"]),
         "um",
-        "what the fields leave of the displacement between two slices, along one axis",
+        "what fields are off between two slices at places held out, along one axis",
         "deformation_left",
     )
 

@@ -84,6 +84,8 @@ def test_fields_explain_all_pairs_and_do_not_drift(rng, wrong):
     assert min(solution.before_um.values()) > 30
     if not wrong:
         assert max(solution.after_um.values()) < 4.5
+    # Wrong places do not count.
+    assert np.sqrt(np.mean(np.square(list(solution.error_um.values())))) < 8
     for field in solution.fields.values():
         assert np.sqrt(np.mean(field.values**2)) < 1.5 * RMS_UM
         sides = [np.arange(m) * 160.0 for m in field.values.shape[1:]]
@@ -95,9 +97,55 @@ def test_fields_explain_all_pairs_and_do_not_drift(rng, wrong):
         assert abs((lever[:, 0] * values[:, 1] - lever[:, 1] * values[:, 0]).mean()) < 1e-3
 
 
+def wave(rng, n):
+    """Slices compressed and stretched in turn, along a direction of their own."""
+    sides = np.arange(0, EXTENT_UM + 1, 50)
+    fields = []
+    for angle, phase in rng.uniform(0, 2 * np.pi, (n, 2)):
+        along = sides[:, None] * np.cos(angle) + sides[None] * np.sin(angle)
+        size = RMS_UM * np.sin(2 * np.pi * along / 2600 + phase)
+        fields.append(ShiftField((0.0, 0.0), (50.0, 50.0), np.multiply.outer((1.0, -1.0), size)))
+    return fields
+
+
+def folds(rng, n):
+    """Slices bent along a line, on either side of which they are even."""
+    sides = np.arange(0, EXTENT_UM + 1, 50)
+    fields = []
+    for at in rng.uniform(0.3, 0.7, n) * EXTENT_UM:
+        size = np.maximum(sides - at, 0) * 0.03 + 0 * sides[:, None]
+        fields.append(ShiftField((0.0, 0.0), (50.0, 50.0), np.stack([size, size.T])))
+    return fields
+
+
+@pytest.mark.parametrize("noise_um", [1.0, 3.0, 6.0])
+@pytest.mark.parametrize("law", [planted_fields, wave, folds])
+def test_stated_error_is_that_of_places_that_were_not_measured(rng, law, noise_um):
+    """Whatever the deformation is, and the noise: residuals say 0.6 to 5 times as much."""
+    n = 5
+    fields = law(rng, n)
+    matches = [measured(rng, fields, pair, noise_um) for pair in pairs_of(n)]
+    found = solve_deformation(
+        matches, dict.fromkeys(range(n), CORNERS), step_um=320.0, sigma_um=RMS_UM, length_um=900.0
+    )
+    between = places()[:-1] + 160
+    true, stated = [], []
+    for a, b in pairs_of(n):
+        left = [found.fields[k].at(between) - fields[k].at(between) for k in (a, b)]
+        error = left[1] - left[0]
+        # Shift and rotation of the fields are those of the slices.
+        away = between - between.mean(axis=0)
+        turn = np.stack([-away[:, 1], away[:, 0]], axis=1)
+        error = error - error.mean(axis=0)
+        error -= turn * (error * turn).sum() / (turn**2).sum()
+        true.append(np.mean(error**2))
+        stated.append(found.error_um[a, b] ** 2)
+    assert 0.6 < np.sqrt(np.mean(stated) / np.mean(true)) < 2.0
+
+
 def test_without_pairs_there_are_no_fields():
     solution = solve_deformation([], {}, step_um=100.0, sigma_um=1.0, length_um=100.0)
-    assert not solution.fields and not solution.after_um
+    assert not solution.fields and not solution.after_um and not solution.error_um
 
 
 def turned_stack(rng):

@@ -250,9 +250,9 @@ def _registered(depths: list[float], **changes: Any) -> StageMetrics:
 
 
 def test_what_fields_of_slices_leave_is_judged() -> None:
-    def record(after: float) -> dict[str, Any]:
+    def record(error: float, **pair: float) -> dict[str, Any]:
         fields = {"0": [[[30.0, -30.0]], [[0.0, 0.0]]], "1": [[[0.0, 0.0]], [[0.0, 0.0]]]}
-        pairs = [{"fixed_id": 0, "moving_id": 1, "before_um": 40.0, "after_um": after}]
+        pairs = [{"fixed_id": 0, "moving_id": 1, "before_um": 40.0, "after_um": error, **pair}]
         lattice = {"origin_um": [0.0, 0.0], "step_um": [100.0, 100.0]}
         return {**lattice, "fields_um": fields, "pairs": pairs}
 
@@ -263,6 +263,8 @@ def test_what_fields_of_slices_leave_is_judged() -> None:
     )
     bad = _registered([0.0, 0.0], deformation=record(12.0)).metrics
     assert bad["deformation_left"].status == "error"
+    held_out = _registered([0.0, 0.0], deformation=record(2.0, error_um=12.0)).metrics
+    assert held_out["deformation_left"].value == 12
     assert "deformation_left" not in _registered([0.0, 0.0]).metrics
 
 
