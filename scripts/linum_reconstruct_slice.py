@@ -60,7 +60,8 @@ def _add_group_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--overlap", type=int, metavar="N",
-        help="slices at a time, which share the memory of one; by default 2 on a GPU or 4 cores",
+        help="slices at a time, which share the memory of one: by default up to 3 on a GPU, each "
+        "in a process of its own, and 2 on 4 cores",
     )  # fmt: skip
     group.add_argument(
         "--take_over", action="store_true",

@@ -125,6 +125,18 @@ PAIRS_GROUP = 8
 """Ids of slices whose pairs one task measures, as in ``modules/local/channels.nf``."""
 
 
+GROUP_GAINS = (1.0, 1.0, 1.55, 2.5)
+"""How many times as fast a GPU's slices are with so many processes, one for each two slices
+(`linumpy.slices.slice_group`; docs/benchmarks/2026-11-25-slice-groups.md)."""
+
+
+def _gain(stage: Declaration, n_slices: int) -> float:
+    """Return how many times as fast as one by one a task's slices are made on a GPU."""
+    if stage.name != "reconstruct_slice":
+        return 1.0
+    return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]
+
+
 def _places(
     per: str, survey: Survey, size: int
 ) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
@@ -176,7 +188,9 @@ def _task(
         memory_bytes=REQUESTS[stage.label],
         gpu=1 / stage.gpu_tasks if on_gpu else 0.0,
         start_s=0.0 if time is None else time.start_s,
-        compute_s=0.0 if time is None else time.seconds(*_work(graph, stage, own)),
+        compute_s=0.0
+        if time is None
+        else time.seconds(*_work(graph, stage, own)) / (_gain(stage, len(own)) if on_gpu else 1.0),
         n_slices=1 if stage.per == "run" else len(own),
     )
 

@@ -72,6 +72,7 @@ MEASURE_PAIRS = Declaration(
     work="slices",
     label="slice",
     memory=Memory(110 * MB, slices=4.0),
+    gpu_tasks=4,
     params=(RegisterParams, ComparisonParams),
 )
 ASSESS_SLICE_QUALITY = Declaration(
