@@ -133,6 +133,7 @@ def test_gpu_profile_bounds_the_tasks_on_a_gpu(launcher: Launcher) -> None:
     assert forks(config) == {
         "gpu": "1",
         "detect_focal_curvature": "4",
+        "measure_pairs": "4",
         "resample_mosaic_grid": "6",
     }
     # Each task takes such a share of a GPU.
