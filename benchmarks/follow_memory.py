@@ -116,21 +116,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     now_s = [0.0]
     seen: list[float] = []
     held: list[float] = []
+    judged: list[int] = []
 
     def sleep(_: float) -> None:
         now_s[0] += 3.0
+        if judged and len(seen) < judged[-1]:
+            # After all that follows from a verdict.
+            held.append(allocated_mib())
+            seen.append(resident_mib())
+            if len(seen) % 20 == 0:
+                print(f"{len(seen)}: {seen[-1]:.1f} MiB, {held[-1]:.2f} allocated", flush=True)
         next(files, None)
 
     def grow(lines: Sequence[Any]) -> None:
         brain.grow(lines)
-        if lines:
-            held.append(allocated_mib())
-            seen.append(resident_mib())
-            if len(lines) % 20 == 0:
-                print(f"{len(lines)}: {seen[-1]:.1f} MiB, {held[-1]:.2f} allocated", flush=True)
-            # The growing brain reads the last 32 slices.
-            old = judge.volume_of(len(lines) - 40)
-            shutil.rmtree(old, ignore_errors=True)
+        judged.append(len(lines))
+        # The growing brain reads the last 32 slices.
+        shutil.rmtree(judge.volume_of(len(lines) - 40), ignore_errors=True)
 
     follow(
         raw, results, judge, FollowOptions(), tell=lambda _: None, grow=grow,

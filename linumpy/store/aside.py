@@ -28,6 +28,7 @@ _LOCAL_LOCKS = {"nolock", "local_lock=flock", "local_lock=all", "localflock", "n
 _DISK_KINDS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_KIND = re.compile(r"(partial|replaced)-[0-9a-f]{12}")
 _BEGINNINGS = 16
 _REMOVALS = 3
 
@@ -122,9 +123,14 @@ def clean(path: Path) -> None:
 
     What another run is writing, and what cannot be identified, is left and logged.
     """
-    pattern = re.compile(re.escape(f".{path.name}.") + r"(partial|replaced)-[0-9a-f]{12}")
+    # One pattern for all outputs: those of each name would stay in the cache of `re`.
+    start = f".{path.name}."
     try:
-        found = [e for e in os.scandir(path.parent) if pattern.fullmatch(e.name)]
+        found = [
+            e
+            for e in os.scandir(path.parent)
+            if e.name.startswith(start) and _KIND.fullmatch(e.name, len(start))
+        ]
     except OSError:
         # A folder that may be written to need not be readable.
         return

@@ -89,7 +89,7 @@ def check_links(root: Path | str, name: str) -> None:
             stay_inside(root, f"{folder}/{entry}")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _real_folder(root: str, folder: str) -> str | None:
     """Return where a folder really is; None when that is outside of `root`."""
     real = os.path.realpath(folder)
