@@ -99,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONMALLOC": "malloc"}
         )
 
+    from linumpy.core.host_memory import share_heap
     from linumpy.follow.follow import FollowOptions, follow
     from linumpy.follow.judge import Judge
     from linumpy.follow.live_brain import LiveBrain
@@ -106,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.phantom.live import write_live
     from linumpy.phantom.params import preset
 
+    share_heap()  # as the script does
     params = preset("tiny", **GEOMETRY)
     write_live(args.folder / "source", params, 4, speed=1e6, sleep=lambda _: None)
     raw, results = args.folder / "raw", args.folder / "results"

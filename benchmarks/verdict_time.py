@@ -58,6 +58,7 @@ def prepare(args: argparse.Namespace) -> None:
 def measure(args: argparse.Namespace) -> None:
     """Judge the slices, and print a line for each."""
     from linumpy.core.device import resolve
+    from linumpy.core.host_memory import share_heap
     from linumpy.follow.judge import Judge
     from linumpy.follow.live_brain import LiveBrain
     from linumpy.follow.watch import FinishedSlice
@@ -65,6 +66,7 @@ def measure(args: argparse.Namespace) -> None:
     from linumpy.mosaic.grid_options import GridOptions
 
     faulthandler.dump_traceback_later(args.limit_s, exit=True, file=sys.stdout)
+    share_heap()  # as the script does
     raw, results = args.folder / "raw", args.folder / "results"
     shutil.rmtree(results, ignore_errors=True)
     judge = Judge(raw, results, GridOptions(), resolve(args.use_gpu))

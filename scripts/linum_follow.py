@@ -88,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.core.device import resolve
     from linumpy.core.errors import InputError
+    from linumpy.core.host_memory import share_heap
     from linumpy.core.log import clear_progress
     from linumpy.follow.events import Waiter
     from linumpy.follow.follow import IDLE, FollowOptions, follow
@@ -99,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     if args.host is not None and args.page is None:
         raise InputError("--host: expected --page with it")
+    share_heap()
     device = resolve(args.use_gpu, args.gpu_memory)
     judge = Judge(args.raw, args.results, grid_options(args), device)
     brain = LiveBrain(args.results, judge.volume_of, device)

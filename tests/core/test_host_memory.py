@@ -1,6 +1,9 @@
 """Available memory, of the machine and of the job."""
 
+import ctypes
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -60,3 +63,35 @@ def test_groups_of_the_first_version_are_read(tmp_path):
 def test_what_slurm_was_asked_for_is_kept_to(tmp_path, asked, expected):
     found = left(tmp_path, "0::/\n", {"SLURM_MEM_PER_NODE": asked})
     assert found == expected if expected else found > 512 * MIB
+
+
+HEAPS = """
+import ctypes, sys, tempfile, threading
+from linumpy.core.host_memory import share_heap
+if sys.argv[1] == "shared":
+    share_heap()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+barrier = threading.Barrier(7)
+def work():
+    libc.malloc(1000)
+    barrier.wait()
+threads = [threading.Thread(target=work) for _ in range(6)]
+for thread in threads:
+    thread.start()
+barrier.wait()
+with tempfile.NamedTemporaryFile() as file:
+    stream = ctypes.c_void_p(libc.fopen(file.name.encode(), b"w"))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    print(file.read().count(b"<heap nr"))
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="not glibc")
+@pytest.mark.parametrize("how", ["shared", "own"])
+def test_threads_share_a_heap_where_asked(how):
+    done = subprocess.run(
+        [sys.executable, "-c", HEAPS, how], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert (int(done.stdout) == 1) == (how == "shared")
