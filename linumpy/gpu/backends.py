@@ -90,14 +90,7 @@ def read_items(
         if backend == "host":
             _read_on_cores(plan, layout, out, record)
         else:
-            read_on_device(
-                plan,
-                layout,
-                out,
-                record,
-                batch_nbytes=session.batch_nbytes,
-                by_kvikio=session.backend == "kvikio",
-            )
+            read_on_device(plan, layout, out, record, batch_nbytes=session.batch_nbytes)
     session.last_read = record
     return record
 

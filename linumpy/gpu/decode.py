@@ -98,7 +98,6 @@ def read_on_device(
     record: ReadRecord,
     *,
     batch_nbytes: int = BATCH_NBYTES,
-    by_kvikio: bool = False,
 ) -> None:
     """Read into a device array, decoding there.
 
@@ -114,8 +113,6 @@ def read_on_device(
         Is told how the read went.
     batch_nbytes
         Decoded bytes of a batch; made smaller when device memory is short.
-    by_kvikio
-        Whether kvikio is to read files also in compatibility mode.
 
     Raises
     ------
@@ -132,7 +129,7 @@ def read_on_device(
     with cupy.cuda.Device(out.device.id):
         while True:
             record.n_on_host = 0
-            short = _attempt(plan, layout, out, record, batch_nbytes, by_kvikio)
+            short = _attempt(plan, layout, out, record, batch_nbytes)
             if short is None:
                 return
             # Only now, with the attempt's frames gone, is its memory free.
@@ -146,18 +143,13 @@ def read_on_device(
 
 
 def _attempt(
-    plan: ReadPlan,
-    layout: ChunkLayout,
-    out: Any,
-    record: ReadRecord,
-    batch_nbytes: int,
-    by_kvikio: bool,
+    plan: ReadPlan, layout: ChunkLayout, out: Any, record: ReadRecord, batch_nbytes: int
 ) -> str | None:
     """Read with batches of a size; answers what memory was short, or None."""
     import cupy
 
     try:
-        _Read(plan, layout, out, record, by_kvikio).run(batch_nbytes)
+        _Read(plan, layout, out, record).run(batch_nbytes)
     except cupy.cuda.memory.OutOfMemoryError as error:
         return str(error)
     return None
@@ -216,21 +208,14 @@ class Placement:
 class _Read:
     """One read in progress."""
 
-    def __init__(
-        self,
-        plan: ReadPlan,
-        layout: ChunkLayout,
-        out: Any,
-        record: ReadRecord,
-        by_kvikio: bool,
-    ) -> None:
+    def __init__(self, plan: ReadPlan, layout: ChunkLayout, out: Any, record: ReadRecord) -> None:
         self.plan = plan
         self.layout = layout
         self.record = record
         self.format = device_format(layout)
         self.placement = Placement(plan, layout, out)
         self.caller = self.placement.caller
-        self.fetch, cause = make_fetch(plan.objects, out.device.id, by_kvikio=by_kvikio)
+        self.fetch, cause = make_fetch(plan.objects, out.device.id)
         record.fetch = self.fetch.name
         if cause is not None and plan.present.any():
             record.causes.append(cause)

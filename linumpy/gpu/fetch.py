@@ -1,8 +1,8 @@
 """Read byte ranges of stored objects into device memory, with many threads at once.
 
-kvikio reads local files where GPUDirect Storage is native: straight to the device. Elsewhere, and
-for stores that are no files, Python threads read into pinned buffers: kvikio would do the same, and
-its import takes longer than a small read.
+kvikio reads local files where it is installed: straight to the device with GPUDirect Storage, else
+through its own pinned buffers. Without it, and for stores that are no files, Python threads read
+into pinned buffers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,15 +146,11 @@ def _finished(run: Run, future: Any) -> Exception | None:
         failure = gpu_failure()
         if failure is not None:
             return failure
-        return _unreadable(run, error)
+        return InputError(
+            f"{run.stored.name}: {run.nbytes} bytes at {run.offset} cannot be read ({error}); "
+            f"the file has {run.stored.size()}"
+        )
     return None
-
-
-def _unreadable(run: Run, error: Exception) -> InputError:
-    return InputError(
-        f"{run.stored.name}: {run.nbytes} bytes at {run.offset} cannot be read ({error}); "
-        f"the file has {run.stored.size()}"
-    )
 
 
 class PinnedFetch:
@@ -164,33 +160,32 @@ class PinnedFetch:
 
     def __init__(self, device_id: int) -> None:
         self._device_id = device_id
-        self._futures: list[Future[None]] = []
+        self._pool = ThreadPoolExecutor(n_threads(), thread_name_prefix="fetch")
+        self._local = _ThreadBuffers()
 
     def start(self, runs: Sequence[Run], staging: Any) -> Callable[[], None]:
         """Start reading runs into `staging` (uint8, on the device); call the result to wait."""
-        pool = _fetch_threads()
         futures: list[Future[None]] = []
         for run in runs:
             for first in range(0, run.nbytes, PIECE_NBYTES):
                 size = min(PIECE_NBYTES, run.nbytes - first)
                 target = staging[run.at + first : run.at + first + size]
-                futures.append(pool.submit(self._read, run, first, size, target))
-        self._futures += futures
+                futures.append(self._pool.submit(self._read, run, first, size, target))
 
-        def finish() -> None:
+        def wait() -> None:
             # Every read is waited for, also after an error: the buffer must not be freed before.
             problems = [future.exception() for future in futures]
             for problem in problems:
                 if problem is not None:
                     raise problem
 
-        return finish
+        return wait
 
     def _read(self, run: Run, first: int, size: int, target: Any) -> None:
         import cupy
 
         with cupy.cuda.Device(self._device_id):
-            pinned, stream = _thread_buffer(self._device_id)
+            pinned, stream = self._local.get()
             room = pinned[:size]
             if run.stored.path is None:
                 data = run.stored.read(run.offset + first, size)
@@ -202,42 +197,26 @@ class PinnedFetch:
             stream.synchronize()
 
     def close(self) -> None:
-        """Cancel reads that have not begun, and wait for the others."""
-        for future in self._futures:
-            future.cancel()
-        wait(self._futures)
-        self._futures.clear()
+        """Stop the threads."""
+        self._pool.shutdown(cancel_futures=True)
 
 
-@functools.cache
-def _fetch_threads() -> ThreadPoolExecutor:
-    """Return the process's threads for reads; pinned memory is too dear for each read's own."""
-    return ThreadPoolExecutor(n_threads(), thread_name_prefix="fetch")
+class _ThreadBuffers:
+    """A pinned buffer and a stream for each thread."""
 
+    def __init__(self) -> None:
+        self._local = threading.local()
 
-_local = threading.local()
+    def get(self) -> tuple[np.ndarray, Any]:
+        import cupy
 
-
-def _thread_buffer(device_id: int) -> tuple[np.ndarray, Any]:
-    """Return this thread's pinned buffer and stream for a device."""
-    import cupy
-
-    buffers: dict[int, tuple[np.ndarray, Any]] = _local.__dict__.setdefault("buffers", {})
-    if device_id not in buffers:
-        stream = cupy.cuda.Stream(non_blocking=True)
-        buffers[device_id] = (pinned_array(PIECE_NBYTES), stream)
-    return buffers[device_id]
+        if not hasattr(self._local, "pinned"):
+            self._local.pinned = pinned_array(PIECE_NBYTES)
+            self._local.stream = cupy.cuda.Stream(non_blocking=True)
+        return self._local.pinned, self._local.stream
 
 
 def _read_file(run: Run, first: int, room: np.ndarray) -> None:
-    try:
-        filled = _fill(run, first, room)
-    except OSError as error:
-        raise _unreadable(run, error) from error
-    _check_length(run, first + filled, first + len(room))
-
-
-def _fill(run: Run, first: int, room: np.ndarray) -> int:
     descriptor = os.open(str(run.stored.path), os.O_RDONLY)
     try:
         filled = 0
@@ -246,9 +225,9 @@ def _fill(run: Run, first: int, room: np.ndarray) -> int:
             if not got:
                 break
             filled += got
-        return filled
     finally:
         os.close(descriptor)
+    _check_length(run, first + filled, first + len(room))
 
 
 def _check_length(run: Run, got: int, expected: int | None = None) -> None:
@@ -275,40 +254,10 @@ def _configure_kvikio() -> None:
         kvikio.defaults.set({"bounce_buffer_size": kvikio.defaults.get("task_size")})
 
 
-_NVIDIA_FS = "/proc/driver/nvidia-fs"
-
-
-def gds_is_native() -> bool:
-    """Whether files may go straight to the device: NVIDIA's driver for it is loaded.
-
-    ``KVIKIO_COMPAT_MODE`` overrules it, as it does in kvikio: ``OFF`` asks for native reads.
-    """
-    told = os.environ.get("KVIKIO_COMPAT_MODE", "auto").lower()
-    if told in ("on", "true", "yes", "1"):
-        return False
-    return told in ("off", "false", "no", "0") or os.path.exists(_NVIDIA_FS)  # noqa: PTH110
-
-
-def make_fetch(
-    objects: Sequence[StoredObject], device_id: int, *, by_kvikio: bool = False
-) -> tuple[Any, str | None]:
-    """Choose how to read `objects`.
-
-    Parameters
-    ----------
-    objects
-        Files, or what lies in other stores.
-    by_kvikio
-        Whether kvikio is to read files also in compatibility mode.
-
-    Returns
-    -------
-    The reader and, if kvikio should read and cannot, why.
-    """
+def make_fetch(objects: Sequence[StoredObject], device_id: int) -> tuple[Any, str | None]:
+    """Choose how to read `objects`; answers the reader and, if it is not kvikio, why."""
     if any(stored.path is None for stored in objects):
         return PinnedFetch(device_id), "the store is not a folder"
-    if not (by_kvikio or gds_is_native()):
-        return PinnedFetch(device_id), None
     try:
         return KvikioFetch(), None
     except Exception as error:

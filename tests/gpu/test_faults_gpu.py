@@ -260,7 +260,7 @@ def test_smaller_batches_give_the_same_bytes(name, operations, wanted, tmp_path)
 # ---- errors in threads --------------------------------------------------------------------------
 
 THREADS = {
-    "reads": "linumpy.gpu.fetch.PinnedFetch._read",
+    "kvikio reads": "linumpy.gpu.fetch.KvikioFetch.start",
     "plan": "linumpy.gpu.decode.plan_runs",
     "decoding by cores": "linumpy.gpu.backends.decode_chunk",
     "decoding": "linumpy.gpu.decode._Batch.decode",

@@ -122,16 +122,11 @@ def test_every_backend_gives_the_same_bits_and_its_name(tmp_path, rng, backend, 
     assert last_read().backend == ("nvcomp" if backend == "auto" else backend)
 
 
-def test_raw_arrays_are_read_by_kvikio_where_it_is_native(tmp_path, rng, monkeypatch):
+def test_raw_arrays_are_read_by_kvikio(tmp_path, rng):
     data = sample(rng, (40, 64, 64), "f4")
     make(tmp_path / "a", data, [], chunks=(8, 16, 16), shards=(40, 32, 64))
-    assert equal(read_zarr_to_gpu(tmp_path / "a", backend="kvikio"), data)
+    assert equal(read_zarr_to_gpu(tmp_path / "a"), data)
     assert last_read().backend == last_read().fetch == "kvikio"
-    for native, fetch in ((True, "kvikio"), (False, "pinned")):
-        monkeypatch.setattr("linumpy.gpu.fetch.gds_is_native", lambda native=native: native)
-        assert equal(read_zarr_to_gpu(tmp_path / "a"), data)
-        assert (last_read().backend, last_read().fetch) == ("kvikio", fetch)
-        assert not last_read().causes
 
 
 def test_few_huge_chunks_go_to_the_cores(tmp_path, rng):
@@ -594,7 +589,6 @@ def test_failing_reader_falls_back_with_a_reason(tmp_path, rng, monkeypatch):
     make(tmp_path / "a", data, [ZstdCodec(), Crc32cCodec()], chunks=(4, 4))
     monkeypatch.setattr("linumpy.gpu.backends.n_threads", lambda: 2)
     monkeypatch.setattr(fetch.KvikioFetch, "__init__", broken)
-    monkeypatch.setattr(fetch, "gds_is_native", lambda: True)
     assert equal(read_zarr_to_gpu(tmp_path / "a", backend="nvcomp"), data)
     assert last_read().fetch == "pinned" and "no driver" in last_read().causes[0]
     monkeypatch.setattr("linumpy.gpu.decode.make_fetch", broken)
