@@ -60,10 +60,11 @@ def timed(script: str, *arguments: object, reader: str = "", first: bool = False
 
 
 def voxels(path: Path) -> bytes:
-    """Return the stored shards of a projection, decoded by Zarr."""
+    """Return the voxels of a projection, decoded by Zarr."""
+    import numpy as np
     import zarr
 
-    return bytes(zarr.open_array(path / "0", mode="r")[...].tobytes())
+    return np.asarray(zarr.open_array(path / "0", mode="r")[...]).tobytes()
 
 
 def measure(folder: Path, sizes: list[float], use_gpu: bool, turns: int) -> dict[str, list[float]]:
@@ -77,6 +78,7 @@ def measure(folder: Path, sizes: list[float], use_gpu: bool, turns: int) -> dict
                 folder / f"{size:g}.ome.zarr",
                 f"aip, {size:g} GiB" if size else "aip, tiny",
             )
+            ways: dict[str, tuple[list[str], str]]
             ways = {"CPU": ([], "")} if not (use_gpu and size) else {}
             if use_gpu:
                 ways |= {f"GPU by {r}": (["--use_gpu"], r) for r in ("kvikio", "threads")}
@@ -105,8 +107,8 @@ def main() -> None:
         folder = Path(made)
         sizes = [0.0, *args.size]
         for size in sizes:
-            line = [ROOT / "benchmarks/acquisition.py", "--size", str(size)]
-            subprocess.run([sys.executable, *line, folder / f"{size:g}.ome.zarr"], check=True)
+            line = [str(ROOT / "benchmarks/acquisition.py"), "--size", str(size)]
+            subprocess.run([sys.executable, *line, str(folder / f"{size:g}.ome.zarr")], check=True)
         found = measure(folder, sizes, args.use_gpu, args.turns)
         for size in sizes:
             made_by = sorted(folder.glob(f"{size:g}-*.aip.ome.zarr"))
