@@ -7,6 +7,8 @@ Here every product is rounded by itself, and NumPy adds along contiguous rows in
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 _UNDETERMINED = 1e-12
@@ -107,6 +109,29 @@ def least_squares(
     ridge
         Shape (k, k), or 0.
     """
-    weighted = design if weight is None else design * weight[:, None]
-    normal = column_products(weighted, design) + ridge
-    return solve_positive(normal, column_products(weighted, values))
+    normal, right = normal_equations(design, values, weight)
+    return solve_positive(normal + ridge, right)
+
+
+def normal_equations(
+    design: np.ndarray, values: np.ndarray, weight: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``design.T @ diag(weight) @ design`` and ``design.T @ diag(weight) @ values``.
+
+    Parameters
+    ----------
+    design, values, weight
+        As of `least_squares`.
+    """
+    n_rows, k = design.shape
+    n_values = math.prod(values.shape[1:])
+    table = np.zeros((k, k + n_values))
+    for start in range(0, n_rows, _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        columns = np.concatenate([design[chunk].T, values[chunk].reshape(-1, n_values).T])
+        products = np.empty(columns.shape)
+        for i in range(k):
+            column = columns[i] if weight is None else columns[i] * weight[chunk]
+            table[i, i:] += np.multiply(columns[i:], column, out=products[i:]).sum(axis=-1)
+    normal = np.triu(table[:, :k])
+    return normal + np.triu(normal, 1).T, table[:, k:].reshape(k, *values.shape[1:])

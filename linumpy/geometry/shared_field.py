@@ -31,6 +31,7 @@ from linumpy.geometry.least_squares import (
     column_products,
     least_squares,
     linear_combination,
+    normal_equations,
     solve_positive,
 )
 from linumpy.geometry.neighbours import close_pairs
@@ -385,7 +386,6 @@ def _combine(
         sums = np.bincount(pair_of_row, weight * residual)
         expected = sigma**2 * np.maximum(np.bincount(pair_of_row, weight**2), 1e-9)
         design_effect = max(1.0, float(np.median(sums**2 / expected) / 0.455))
-        weighted = rows * (weight / (sigma**2 * design_effect))[:, None]
-        normal = column_products(weighted, rows) + tile_information + prior
-        theta = solve_positive(normal, column_products(weighted, differences) + of_tiles)
+        normal, right = normal_equations(rows, differences, weight / (sigma**2 * design_effect))
+        theta = solve_positive(normal + tile_information + prior, right + of_tiles)
     return theta, sigma

@@ -11,6 +11,7 @@ from linumpy.geometry.least_squares import (
     column_products,
     least_squares,
     linear_combination,
+    normal_equations,
     solve_positive,
 )
 
@@ -47,6 +48,18 @@ def test_products_of_any_number_of_rows(rng, n):
     np.testing.assert_allclose(column_products(left, right), left.T @ right, rtol=1e-13)
     one = column_products(left, right[:, 0])
     assert one.tolist() == column_products(left, right)[:, 0].tolist()
+
+
+@pytest.mark.parametrize("n", [0, 1, 1024, 2500])
+@pytest.mark.parametrize("j", [(), (2,)])
+def test_normal_equations_are_numpys(rng, n, j):
+    design, values, weight = rng.normal(size=(n, 4)), rng.normal(size=(n, *j)), rng.random(n)
+    for w in (weight, None):
+        weighted = design * (np.ones(n) if w is None else w)[:, None]
+        normal, right = normal_equations(design, values, w)
+        np.testing.assert_allclose(normal, weighted.T @ design, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(right, weighted.T @ values, rtol=1e-11, atol=1e-11)
+        assert right.shape == (4, *j) and (normal == normal.T).all()
 
 
 @pytest.mark.parametrize("k", [1, 3, 40])

@@ -30,6 +30,8 @@ from linumpy.slices.slice_group import (
 from ..conftest import SCRIPTS
 from .learned import learned
 
+PATHS = os.pathsep.join([str(SCRIPTS.parent), *sys.path])
+
 
 @pytest.fixture(scope="module")
 def models(tiny_grids, tmp_path_factory):
@@ -152,7 +154,7 @@ def test_killed_script_goes_on_where_it_was(tiny_grids, models, singly, script, 
     """Killed after its first slice; the second call makes the other two, bits equal."""
     arguments = [tmp_path, "--models", models, "--overlap", 1, "--grids", *tiny_grids]
     command = [sys.executable, SCRIPTS / "linum_reconstruct_slice.py", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
+    environment = {**os.environ, "PYTHONPATH": PATHS}
     first = tmp_path / "records" / "slice_z00.json"
     with subprocess.Popen(list(map(str, command)), env=environment) as process:
         # The folder that it was made in goes a moment after it appears.
@@ -189,7 +191,7 @@ def test_memory_does_not_grow_with_the_number_of_slices(tiny_grids, models, tmp_
         words = [SCRIPTS / "linum_reconstruct_slice.py", folder, "--models", models, "--overlap", 1]
         done = subprocess.run(
             list(map(str, [sys.executable, "-c", PEAK, *words, "--grids", *grids])),
-            env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent), "MALLOC_ARENA_MAX": "1"},
+            env={**os.environ, "PYTHONPATH": PATHS, "MALLOC_ARENA_MAX": "1"},
             capture_output=True,
             text=True,
             check=True,
