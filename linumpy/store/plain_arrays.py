@@ -41,7 +41,6 @@ _KEPT_NBYTES = 16 << 20
 
 _opening = threading.Lock()
 _local = threading.local()
-_pools: list[ThreadPoolExecutor] = []
 
 
 class PlainArray:
@@ -311,22 +310,12 @@ def _room(nbytes: int) -> np.ndarray | None:
 
 
 def _on_all_cores(jobs: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run jobs in the process's threads; waits for all, and raises the first error."""
+    """Run jobs in threads; waits for all, as they write to the caller's memory."""
     if len(jobs) <= 1:
         return [job() for job in jobs]
-    with _opening:
-        if not _pools:
-            _pools.append(ThreadPoolExecutor(n_threads(), "decode"))
-        futures = [_pools[0].submit(job) for job in jobs]
-    # Every job is waited for, also after an error: it writes to the caller's memory.
-    errors = [future.exception() for future in futures]
-    for error in errors:
-        if error is not None:
-            raise error
+    with ThreadPoolExecutor(min(n_threads(), len(jobs)), "decode") as pool:
+        futures = [pool.submit(job) for job in jobs]
     return [future.result() for future in futures]
-
-
-os.register_at_fork(after_in_child=_pools.clear)
 
 
 class PlainGroup:

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -238,6 +239,18 @@ def test_a_damaged_chunk_is_named(tmp_path, data):
         with pytest.raises(InputError, match=f"c/0/1/0.*{said}"):
             plain[:, 32:]
         np.testing.assert_array_equal(plain[:, :32], data[:, :32])
+
+
+def test_no_thread_is_left_when_a_read_ends(tmp_path, data):
+    """Seen to fail with threads that the process kept for later reads."""
+    plain = create_array(tmp_path / "a", "0", SHAPE, CHUNKS, SHARDS, "f4", "zyx")
+    plain[...] = data
+    before = set(threading.enumerate())
+    np.testing.assert_array_equal(plain[...], data)
+    (tmp_path / "a/0/c/0/0/0").write_bytes(b"")
+    with pytest.raises(InputError, match="c/0/0/0"):
+        plain[...]
+    assert set(threading.enumerate()) == before
 
 
 def test_a_shard_that_leads_out_of_its_store_is_refused(tmp_path, data):
