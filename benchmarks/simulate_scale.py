@@ -96,7 +96,11 @@ def make_tasks(found: Survey, *, grids: bool, gpus: int = 1) -> list[Task]:
     tasks = build_tasks(found, sizes, params, read_stage_times()).tasks
     moved = moved_bytes(found, sizes, learned_tiles(found, params), grids=grids)
     return [
-        Task(**vars(task), moved_bytes=moved.get(task.process, 0.0) * task.n_slices)
+        Task(
+            # SLURM gives a job whole GPUs.
+            **{**vars(task), "gpu": task.gpu if gpus else float(task.gpu > 0)},
+            moved_bytes=moved.get(task.process, 0.0) * task.n_slices,
+        )
         for task in tasks
     ]
 
