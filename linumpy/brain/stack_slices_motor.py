@@ -100,7 +100,8 @@ def brain_geometry(
             for s in slices
         },
         registration.voxel_um[0],
-        params.first_plane,
+        # Weighted by quality, the planes below a face count little instead of nothing.
+        0 if _by_quality(slices, params) else params.first_plane,
         {s.slice_id for s in slices if s.place is not None},
     )
     for above, place in zip(places, places[1:], strict=False):
@@ -112,6 +113,11 @@ def brain_geometry(
                 place.begin - above.end,
             )
     return canvas, places
+
+
+def _by_quality(slices: Iterable[SliceVolume], params: StackParams) -> bool:
+    """Say whether slices blend by quality: only those corrected for attenuation have a map."""
+    return params.blend and any(s.quality is not None for s in slices)
 
 
 def stack_slices_motor(
@@ -231,9 +237,9 @@ class _Brain:
         self._slices = {volume.slice_id: volume for volume in slices}
         self._canvas = canvas
         self._blend = params.blend
-        # Only slices corrected for attenuation have a quality map.
-        self._by_quality = params.blend and any(s.quality is not None for s in slices)
-        self._feather = max(1, round(FEATHER_UM / image.spec.voxel_um[0]))
+        self._by_quality = _by_quality(slices, params)
+        self._rise = max(1, params.first_plane)
+        self._fall = max(1, round(FEATHER_UM / image.spec.voxel_um[0]))
         # On the CPU threads share small pieces, which stay in the cache; a GPU takes all at once.
         self._each: Callable[..., Iterable[Any]] = map if device.is_gpu else pool.map
         self._planes_at_once = SHARD_PX if device.is_gpu else 1
@@ -342,7 +348,7 @@ class _Brain:
             if read.quality is None:
                 weights = place.weights(planes, blend=self._blend, by_face=by_face)
             else:
-                weights = place.tapers(planes, self._feather, by_face=by_face)
+                weights = place.tapers(planes, self._rise, self._fall, by_face=by_face)
             lay_slice(
                 out,
                 mask,

@@ -20,8 +20,8 @@ BLOCK_PX = 2 * SHARD_PX
 blocks share are decoded for both."""
 
 FEATHER_UM = 50.0
-"""Depth over which a slice fades in below its face and out above its end: some axial resolutions of
-OCT, so that a step of brightness shows no edge."""
+"""Depth over which a slice fades out above its end: some axial resolutions of OCT, so that a step
+of brightness shows no edge. Fading in costs the best planes, hence is `first_plane` long."""
 
 SLAB_PX = 4 * SHARD_PX
 """Planes that are finished for all blocks before the next are begun: memory follows the coarse
@@ -68,14 +68,14 @@ class StackedSlice:
         """Whether it matters at which plane each of its columns begins."""
         return self.first_plane_px > 0 or self.overlap_px > 0
 
-    def tapers(self, planes: slice, feather: int, *, by_face: bool = False) -> np.ndarray:
+    def tapers(self, planes: slice, rise: int, fall: int, *, by_face: bool = False) -> np.ndarray:
         """Return what the quality of planes of the slice is multiplied by, float32.
 
-        It rises by `hann_weights` over the first `feather` planes and falls over the last. An
+        It rises by `hann_weights` over the first `rise` planes and falls over the last `fall`. An
         interpolated slice has 0. `by_face` is that of `weights`.
         """
-        table = _taper_table(self.first_plane_px, self.n_planes, feather, self.interpolated)[planes]
-        return table if by_face else table[:, 0]
+        table = _taper_table(self.first_plane_px, self.n_planes, rise, fall, self.interpolated)
+        return table[planes] if by_face else table[planes, 0]
 
     def weights(self, planes: slice, *, blend: bool, by_face: bool = False) -> np.ndarray:
         """Return the weight of planes of the slice over what lies above it, float32.
@@ -112,15 +112,15 @@ def _weight_table(
 
 
 @functools.lru_cache(maxsize=16)
-def _taper_table(first_plane: int, n_planes: int, feather: int, interpolated: bool) -> np.ndarray:
+def _taper_table(
+    first_plane: int, n_planes: int, rise: int, fall: int, interpolated: bool
+) -> np.ndarray:
     table = np.ones((n_planes, n_planes + 1), np.float32)
-    rise = hann_weights(feather)
-    below = np.arange(n_planes)[::-1]
-    fall = np.append(rise, np.float32(1))[np.minimum(below, feather)]
+    rising, falling = (np.append(hann_weights(n), np.float32(1)) for n in (rise, fall))
+    end = falling[np.minimum(np.arange(n_planes)[::-1], fall)]
     for face in range(n_planes + 1):
         begin = min(first_plane + face, n_planes)
-        depth = np.minimum(np.arange(n_planes - begin), feather)
-        table[begin:, face] = np.append(rise, np.float32(1))[depth] * fall[begin:]
+        table[begin:, face] = rising[np.minimum(np.arange(n_planes - begin), rise)] * end[begin:]
         table[:begin, face] = -1
     return np.where(table > 0, np.float32(0), table) if interpolated else table
 

@@ -108,6 +108,7 @@ def solve_normalization(
     agarose_counts: Array,
     agarose_fraction: float,
     percentile_max: float,
+    n_upper: int | None = None,
 ) -> Normalization:
     """Choose floor, cap and scale from histograms of all voxels and of the agarose.
 
@@ -117,11 +118,13 @@ def solve_normalization(
         Shape (planes, bins), from `intensity.quantiles.float_histogram`.
     percentile_max
         Percentile (0–100) of each plane that values are capped at.
+    n_upper
+        Planes from the top that the scale is measured on; None for all.
     """
     cap = _known_everywhere(histogram_quantile(all_counts, percentile_max / 100))
     floor = np.minimum(_known_everywhere(histogram_quantile(agarose_counts, 0.5)), cap)
     span = cap - floor
-    scale = float(np.quantile(span, _SCALE_QUANTILE))
+    scale = float(np.quantile(span[:n_upper], _SCALE_QUANTILE))
     if scale <= 0:
         scale = float(span.max())
     return Normalization(

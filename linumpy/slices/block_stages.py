@@ -309,12 +309,16 @@ class NormalizeIntensitiesPerSlice(Stage):
     def solve(self) -> Normalization:
         """Choose floor, cap and scale."""
         everything, agarose = map(to_host, self._counts)
+        # Below lies what the next slice shows better: often noise that a large gain raised.
+        interval_um = self._layout.attributes.get("slice_interval_um")
+        n_upper = max(1, round(interval_um / self._layout.voxel_um[0])) if interval_um else None
         return solve_normalization(
             self._layout.slice_id,
             everything,
             agarose,
             self._agarose.model.agarose_fraction,
             self._params.percentile_max,
+            n_upper,
         )
 
     def layout(self, layout: SliceLayout) -> SliceLayout:

@@ -58,14 +58,14 @@ def brain_of(paths, output, device, **params):
 
 
 def test_the_good_top_of_a_slice_replaces_the_dim_depth_above(tmp_path, device):
-    """Left half clear, right half opaque: there the lower slice counts from its feather on."""
+    """Left half clear, right half opaque: there the lower slice counts from its face on."""
     steep = np.where(np.arange(SHAPE[2] // BIN) < 35, 0.0, 60.0)[None, :]
     paths = [
         write_slice(tmp_path, k, np.full(SHAPE, k + 1, np.float32), falling(steep))
         for k in range(3)
     ]
     brain = np.asarray(brain_of(paths, tmp_path / "b.ome.zarr", device, first_plane=0).array)
-    # The second slice begins at plane 10 and fades in over five planes.
+    # The second slice begins at plane 10 and fades in over one.
     clear, opaque = brain[:, 10:50, 20:110], brain[:, 10:50, 170:260]
     np.testing.assert_allclose(clear[16:19], 1.5, atol=0.05)
     np.testing.assert_allclose(opaque[14:19], 2.0, atol=0.02)
@@ -76,6 +76,23 @@ def test_the_good_top_of_a_slice_replaces_the_dim_depth_above(tmp_path, device):
     )
     inner = hann[:, 10:50, 20:250]
     assert (inner[10:20] == 2).all() and (inner[20:] == 3).all()
+
+
+def test_the_top_of_a_slice_is_not_given_away(tmp_path, device):
+    """Opaque slices: the lower one has most of the weight from its second plane on.
+
+    Seen to fail where its first planes were left out and the next five faded in.
+    """
+    paths = [
+        write_slice(tmp_path, k, np.full(SHAPE, k + 1, np.float32), falling(30.0)) for k in range(3)
+    ]
+    brain = np.asarray(brain_of(paths, tmp_path / "b.ome.zarr", device, first_plane=4).array)
+    inner = brain[:, 10:50, 20:250]
+    # Weight of ten planes above: exp(-3); rise over four planes.
+    rise = 0.5 * (1 - np.cos(np.pi * (np.arange(4) + 0.5) / 4))
+    lower = rise / (rise + np.exp(-3))
+    np.testing.assert_allclose(inner[10:14].mean(axis=(1, 2)), 1 + lower, atol=0.06)
+    assert lower[1] > 0.85
 
 
 def test_one_value_stays_one_value(tmp_path, device, rng):

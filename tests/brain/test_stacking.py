@@ -396,8 +396,9 @@ def test_what_weighs_nothing_fills_and_yields(xp):
 @given(st.integers(4, 20), st.integers(4, 12))
 def test_tapers_of_an_overlap_pass_over_smoothly(overlap, feather):
     """Equal qualities: from the upper slice to the lower, without a step."""
-    upper = StackedSlice(0, 0, 0, 40, 0).tapers(slice(40 - overlap, 40), feather)
-    lower = StackedSlice(1, 40 - overlap, 0, 40, overlap).tapers(slice(0, overlap), feather)
+    upper = StackedSlice(0, 0, 0, 40, 0).tapers(slice(40 - overlap, 40), feather, feather)
+    place = StackedSlice(1, 40 - overlap, 0, 40, overlap)
+    lower = place.tapers(slice(0, overlap), feather, feather)
     share = np.concatenate([[0], lower / (lower + upper), [1]])
     assert (np.diff(share) >= -1e-6).all() and np.diff(share).max() < 0.5
     np.testing.assert_allclose(share + share[::-1], 1, atol=1e-6)
@@ -405,11 +406,11 @@ def test_tapers_of_an_overlap_pass_over_smoothly(overlap, feather):
 
 def test_tapers_begin_at_each_columns_face():
     place = StackedSlice(1, 20, 2, 30, 10)
-    table = place.tapers(slice(0, 30), 5, by_face=True)
+    table = place.tapers(slice(0, 30), 5, 4, by_face=True)
     for face in (0, 3):
         assert (table[: 2 + face, face] < 0).all()
         np.testing.assert_allclose(table[2 + face : 7 + face, face], hann_weights(5))
-    np.testing.assert_allclose(table[-5:, 0], hann_weights(5)[::-1])
-    assert (table[7:25, 0] == 1).all()
-    made = StackedSlice(1, 20, 0, 30, 10, interpolated=True).tapers(slice(0, 30), 5)
+    np.testing.assert_allclose(table[-4:, 0], hann_weights(4)[::-1])
+    assert (table[7:26, 0] == 1).all()
+    made = StackedSlice(1, 20, 0, 30, 10, interpolated=True).tapers(slice(0, 30), 5, 4)
     assert (made == 0).all()

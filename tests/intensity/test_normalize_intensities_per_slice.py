@@ -71,6 +71,17 @@ def test_noise_in_deep_planes_does_not_scale_the_slice():
     assert scales[1] == pytest.approx(scales[0], rel=0.05)
 
 
+def test_noise_in_most_planes_does_not_scale_the_slice():
+    """Seen to fail (1.7) where all planes count; only the upper two of five show tissue."""
+    rng = np.random.default_rng(9)
+    planes = rng.rayleigh(100.0, (5, 20_000)).astype(np.float32)
+    loud = planes * np.array([1, 1, 1.7, 1.8, 1.9], np.float32)[:, None]
+    counts = [float_histogram(p, None) for p in (planes, loud)]
+    none = float_histogram(planes, None, np.zeros(20_000, bool))
+    scales = [solve_normalization(0, c, none, 0.0, 99.9, 2).scale for c in counts]
+    assert scales[1] == pytest.approx(scales[0], rel=1e-6)
+
+
 @pytest.mark.parametrize("white", [1.3, 1.6, 2.2])
 @pytest.mark.parametrize("dark_share", [0.03, 0.4, 0.9])
 def test_tissue_is_not_taken_for_agarose(rng, white, dark_share):
