@@ -7,6 +7,7 @@ compared with all planes of the one before at pixels of about `PIXEL_UM`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,27 +91,36 @@ def depth_step(pair: SlicePair) -> DepthStep:
     expected = np.subtract(moving.corner_um, fixed.corner_um) / pixel_um
     top = min(2, max(0, len(second) - N_PLANES))
     moved = second[top : top + N_PLANES]
-    best = DepthStep(None)
-    for extra in _EXTRA_CUTS:
-        start = round((pair.cuts + extra) * pair.interval_um / voxel_um[0]) + top
-        here = first[start : start + N_PLANES]
-        if len(here) < 2:
-            continue
-        found = _measure(first, here, moved[: len(here)], moved, expected, pixel_um)
-        if found is None:
-            continue
-        place, correlation, shift_px, clear = found
-        distance = (place - top) * voxel_um[0]
-        distance += fixed.face_to_plane_um - moving.face_to_plane_um
-        step = DepthStep(
-            float(distance),
-            (float(shift_px[0] * pixel_um[0]), float(shift_px[1] * pixel_um[1])),
-            correlation,
-            clear,
-        )
-        if (step.clear, step.correlation) > (best.clear, best.correlation):
-            best = step
-    return best
+    faces_um = fixed.face_to_plane_um - moving.face_to_plane_um
+
+    def best(starts: Iterable[int]) -> DepthStep:
+        found = DepthStep(None)
+        for start in starts:
+            here = first[start : start + N_PLANES]
+            if start < 0 or len(here) < 2:
+                continue
+            measured = _measure(first, here, moved[: len(here)], moved, expected, pixel_um)
+            if measured is None:
+                continue
+            place, correlation, shift_px, clear = measured
+            distance = (place - top) * voxel_um[0] + faces_um
+            shift_um = (float(shift_px[0] * pixel_um[0]), float(shift_px[1] * pixel_um[1]))
+            step = DepthStep(float(distance), shift_um, correlation, clear)
+            if (step.clear, step.correlation) > (found.clear, found.correlation):
+                found = step
+        return found
+
+    planes_a_cut = pair.interval_um / voxel_um[0]
+    step = best(round((pair.cuts + extra) * planes_a_cut) + top for extra in _EXTRA_CUTS)
+    if step.distance_um is None:
+        # A part of a cut: grains of speckle match at their own depth alone. With so many tries,
+        # anatomy matches by chance.
+        every = best(range(len(first) - 1))
+        if every.distance_um is not None and every.clear:
+            place = round((every.distance_um - faces_um) / voxel_um[0]) + top
+            again = best([place])
+            step = again if again.clear else every
+    return step
 
 
 def confirmed(step: DepthStep, pair: SlicePair) -> DepthStep:

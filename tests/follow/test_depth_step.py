@@ -22,6 +22,7 @@ def block():
         (20, 2, [("missed_cut", "stop", 250.0)]),
         (43, 2, [("uneven_cut", "look", 420.0)]),
         (40, 1, [("double_cut", "stop", 350.0)]),
+        (4, 1, [("missed_cut", "stop", 50.0)]),
     ],
 )
 def test_distance_of_slices_that_are_not_next_to_each_other(
