@@ -10,8 +10,8 @@ from tests.faults.host import need_program
 from tests.faults.kill_scripts import JOBS
 
 OPENED = re.compile(r'^(\d+) +openat\([^,]*, "([^"]+)", ([A-Z_|]+)(?:, 0\d+)?\) = \d+')
-ASIDE = re.compile(r"\.[0-9a-f]{32}\.partial$")
-"""What Zarr's own store adds to the name of a file until it is written."""
+ASIDE = re.compile(r"(\.[0-9a-f]{32})?\.partial$")
+"""What is added to the name of a file until it is written, by Zarr's own store with a number."""
 
 BEGUN = re.compile(r'^(\d+) +openat\([^,]*, "([^"]+)", ([A-Z_|]+)(?:, 0\d+)? <unfinished \.\.\.>')
 
