@@ -20,8 +20,9 @@ INFO = (
 WHOLE = 4 * 5 * 3 * 3
 
 
-def write(root, slice_id, ix, *, size=WHOLE, header=True):
-    folder = root / f"slice_z{slice_id:02d}" / "tiles" / f"tile_x{ix:02d}_y00_z{slice_id:02d}"
+def write(root, slice_id, ix, iy=0, *, size=WHOLE, header=True):
+    name = f"tile_x{ix:02d}_y{iy:02d}_z{slice_id:02d}"
+    folder = root / f"slice_z{slice_id:02d}" / "tiles" / name
     folder.mkdir(parents=True, exist_ok=True)
     if header:
         (folder / "info.txt").write_text(INFO.format(ix * 0.02))
@@ -95,6 +96,27 @@ def test_missing_and_short_tiles_are_named_at_the_last_place_of_the_slice_before
     assert names(found) == ["tile_x00_y00_z01", "tile_x03_y00_z01"]
     assert found.missing == ((1, 0),) and found.n_missing == 1
     assert list(found.short) == [(2, 0)] and "100 bytes, expected 180" in found.short[2, 0]
+
+
+def test_slice_after_one_without_its_last_tile_waits_for_all(tmp_path):
+    """Seen to fail where the tile that came last in the slice before was taken for the last one."""
+    watcher = Watcher(tmp_path)
+    corners = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    clock = 0.0
+    for slice_id, tiles in enumerate((corners, corners[:3], corners)):
+        for ix, iy in tiles:
+            write(tmp_path, slice_id, ix, iy)
+            watcher.poll(clock := clock + 10)
+            found = watcher.finished(slice_id, clock + 5)
+            if slice_id:
+                assert (found is None) == ((ix, iy) != (1, 1))
+        if slice_id == 1:
+            found = watcher.finished(slice_id, clock + 100)
+            assert found.missing == ((1, 1),)
+        elif slice_id == 0:
+            assert watcher.finished(slice_id, clock + 100).n_missing == 0
+        watcher.done(slice_id)
+    assert found.n_missing == 0 and len(found.tiles) == 4
 
 
 def test_slice_without_its_last_tile_is_over_when_the_next_begins_or_all_is_quiet(tmp_path):
