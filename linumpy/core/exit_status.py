@@ -79,8 +79,10 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, DeviceStuckError) or _LOST.search(str(error)) is not None
 
 
-def message(error: BaseException, status: int) -> str:
-    """Return the one line that a user reads; texts of libraries get a name."""
+def message(error: BaseException, status: int | None) -> str:
+    """Return the one line that a user reads; texts of libraries get a name, bugs their type."""
+    if status is None:
+        return f"{type(error).__name__}: {error}"
     text = str(error) or type(error).__name__
     if isinstance(error, LinumpyError):
         return text

@@ -243,15 +243,14 @@ class Watcher:
         seen = self._seen.get(slice_id)
         if seen:
             newest = max(s.order for s in seen.values())
-            last = [key for key, s in seen.items() if s.order == newest]
+            last: list[Key | None] = [key for key, s in seen.items() if s.order == newest]
             before = self._grid_before(slice_id)
             keys = frozenset(seen) | _holes(seen)
             if seen.keys() != keys or (before is not None and not before.keys <= keys):
                 # It may be the last tile that never came.
-                grid = _Grid(keys, None if before is None else before.last)
-            else:
-                # Of tiles that were found together the last one is unknown.
-                grid = _Grid(keys, last[0] if len(last) == 1 else None)
+                last = [] if before is None else [before.last]
+            # Of tiles that were found together the last one is unknown.
+            grid = _Grid(keys, last[0] if len(last) == 1 else None)
             # Memory stays constant: of slices that are done, only the last grid is kept.
             self._seen[slice_id] = {}
             if self._grid is None or self._grid[0] < slice_id:

@@ -274,6 +274,10 @@ def open_checked_group(path: Path | RemotePath) -> Any:
         When there is none, or its files are not those of its manifest.
     """
     _check_folder(path)
+    return _zarr_group(path)
+
+
+def _zarr_group(path: Path | RemotePath) -> Any:
     import zarr
 
     try:
@@ -309,7 +313,7 @@ def _opened_group(path: Path | RemotePath) -> Iterator[Any]:
         return
     # Arrays keep the pipeline that they are opened with: this one decodes on all cores.
     with zarr_context():
-        yield open_checked_group(path)
+        yield _zarr_group(path)
 
 
 def open_image(

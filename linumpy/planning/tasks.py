@@ -130,9 +130,9 @@ GROUP_GAINS = (1.0, 1.0, 1.55, 2.5)
 (`linumpy.slices.slice_group`; docs/benchmarks/2026-11-25-slice-groups.md)."""
 
 
-def _gain(stage: Declaration, n_slices: int) -> float:
-    """Return how many times as fast as one by one a task's slices are made on a GPU."""
-    if stage.name != "reconstruct_slice":
+def _gain(stage: Declaration, n_slices: int, on_gpu: bool) -> float:
+    """Return how many times as fast as one by one a task's slices are made."""
+    if not on_gpu or stage.name != "reconstruct_slice":
         return 1.0
     return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]
 
@@ -180,6 +180,7 @@ def _task(
         graph.unknown.add(stage.name)
     elif time.estimated:
         graph.estimated.add(stage.name)
+    seconds = 0.0 if time is None else time.seconds(*_work(graph, stage, own))
     return Task(
         name=name,
         process=stage.name,
@@ -188,9 +189,7 @@ def _task(
         memory_bytes=REQUESTS[stage.label],
         gpu=1 / stage.gpu_tasks if on_gpu else 0.0,
         start_s=0.0 if time is None else time.start_s,
-        compute_s=0.0
-        if time is None
-        else time.seconds(*_work(graph, stage, own)) / (_gain(stage, len(own)) if on_gpu else 1.0),
+        compute_s=seconds / _gain(stage, len(own), on_gpu),
         n_slices=1 if stage.per == "run" else len(own),
     )
 

@@ -244,10 +244,6 @@ class _Group:
                     process = SliceProcess(setting, begin)
                     self._processes.append(stack.enter_context(process))
             overlap.in_overlap(self._waiting, self._work, lanes, tiles, apart=bool(self._processes))
-        if self.short is not None and self.device.is_gpu:
-            import cupy
-
-            cupy.get_default_memory_pool().free_all_blocks()
 
     def _work(self, slice_id: int) -> None:
         lane = overlap.lane()
@@ -310,7 +306,7 @@ class _Group:
 
     def _named(self, slice_id: int, error: Exception, status: int | None) -> str:
         """Return what went wrong with a slice in one line, with the paths that links lead to."""
-        text = f"{type(error).__name__}: {error}" if status is None else message(error, status)
+        text = message(error, status)
         source = self.inputs[slice_id]
         path = source.root if isinstance(source, RawInput) else source
         if not is_remote(path):

@@ -1,7 +1,7 @@
 """A process that works on slices of a group, one after the other.
 
 On a GPU the interpreter, which runs one thread at a time, is the limit of slices in one process:
-four processes make 2.6 times as many slices as one with two threads
+a third thread gains nothing, while a second process with as many threads makes 1.4 times as many
 (docs/benchmarks/2026-11-25-slice-groups.md). A lane of a group is therefore a process there.
 """
 
@@ -159,9 +159,9 @@ def _outcome(work: Callable[[int], object], slice_id: int) -> tuple[object, Exce
     except Exception as error:
         logger.debug("where it happened", exc_info=error)
         status = exit_status(error)
-        text = f"{type(error).__name__}: {error}" if status is None else message(error, status)
         # The errors of libraries may not survive the way to another process.
-        return None, (DeviceStuckError if status == DEVICE_LOST else LinumpyError)(text)
+        kind = DeviceStuckError if status == DEVICE_LOST else LinumpyError
+        return None, kind(message(error, status))
 
 
 def _end_with_parent() -> None:

@@ -14,7 +14,7 @@ from linumpy.core.errors import InputError
 from linumpy.store.host_context import host_context
 from linumpy.store.plain_arrays import PlainArray
 from linumpy.store.remote import RemotePath, as_path, storage
-from linumpy.store.selections import resolve
+from linumpy.store.selections import as_box, resolve
 from linumpy.store.untrusted_zarr import check_node, metadata_of
 
 _STEP_LIMIT = 8
@@ -104,7 +104,7 @@ def read_into(array: Any, selection: tuple[int | slice, ...], out: np.ndarray) -
     """
     if isinstance(array, PlainArray):
         parts, _, _ = resolve(array, selection)
-        box = tuple(p if isinstance(p, slice) else slice(p, p + 1) for p in parts)
+        box = as_box(parts)
         array.read_into(box, out.reshape([part.stop - part.start for part in box]))
         return
     from zarr.buffer.cpu import NDBuffer

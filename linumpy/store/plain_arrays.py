@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from linumpy.store.plain_metadata import (
     read_document,
     write_document,
 )
-from linumpy.store.selections import Part, parts_of, resolve
+from linumpy.store.selections import Part, as_box, parts_of, resolve
 from linumpy.store.shards import MISSING, read_index
 from linumpy.store.untrusted_zarr import stay_inside
 
@@ -130,7 +131,7 @@ class PlainArray:
         slices = [part for part in parts if isinstance(part, slice)]
         if flips or not slices or any(part.step != 1 for part in slices):
             return None
-        return tuple(p if isinstance(p, slice) else slice(p, p + 1) for p in parts), shape
+        return as_box(parts), shape
 
     def parts(self, selection: Any) -> tuple[tuple[int, ...], list[tuple[Any, Any, Any]]] | None:
         """Return a selection's shape and parts, as `zarr_adapter.array_parts`; None for steps."""
@@ -277,26 +278,16 @@ class PlainArray:
             raise
 
 
+@dataclass(slots=True)
 class _Chunk:
     """Stored bytes of a chunk, and where its voxels go."""
 
-    __slots__ = ("inside", "nbytes", "offset", "outside", "path", "where")
-
-    def __init__(
-        self,
-        path: str,
-        where: str,
-        offset: int,
-        nbytes: int,
-        inside: tuple[slice, ...],
-        outside: tuple[slice, ...],
-    ) -> None:
-        self.path = path
-        self.where = where
-        self.offset = offset
-        self.nbytes = nbytes
-        self.inside = inside
-        self.outside = outside
+    path: str
+    where: str
+    offset: int
+    nbytes: int
+    inside: tuple[slice, ...]
+    outside: tuple[slice, ...]
 
 
 def _room(nbytes: int) -> np.ndarray | None:

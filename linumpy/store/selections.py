@@ -48,6 +48,11 @@ def resolve(
     return tuple(resolved), tuple(flips), tuple(shape)
 
 
+def as_box(parts: tuple[int | slice, ...]) -> tuple[slice, ...]:
+    """Return what `resolve` returns with a slice of one voxel for each integer."""
+    return tuple(p if isinstance(p, slice) else slice(p, p + 1) for p in parts)
+
+
 Part = tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]
 """A stored object that a box touches: its place among them, its own part, and that of the whole."""
 
