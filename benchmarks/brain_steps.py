@@ -97,7 +97,8 @@ def measure(folder: Path, device: str, n_slices: int, steps: list[str] | None) -
     out = folder / device
     found: dict[str, Any] = {}
     flag = "--use_gpu" if device == "gpu" else "--no-use_gpu"
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     for name, lines in commands(folder, out, n_slices).items():
         if steps and name.partition(",")[0] not in steps:
             continue
