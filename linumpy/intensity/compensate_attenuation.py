@@ -80,7 +80,7 @@ class Attenuation:
     snr_db
         float16, signal to noise of each bin before correction, power; at most 60.
     quality
-        uint8, weight of each bin when slices are blended, coded by `intensity.quality_map`.
+        uint16, weight of each bin when slices are blended, coded by `intensity.quality_map`.
     """
 
     slice_id: int
@@ -100,7 +100,7 @@ class Attenuation:
     capped_fraction: float = 0.0
     mu_error_per_mm: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float16))
     snr_db: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float16))
-    quality: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint8))
+    quality: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))
 
     @property
     def exponent_departure(self) -> float | None:

@@ -1,7 +1,8 @@
 """Quality map of a slice: coarse weights of its voxels for blending.
 
 The attenuation stage knows gain, signal and noise of every bin; stacking needs their outcome. The
-map is stored in the slice's attributes, eight bits a cell on a logarithmic scale.
+map is stored in the slice's attributes, 16 bits a cell on a logarithmic scale: with 8, rounding
+of float32 that changed the code of one cell changed the brain by 0.6 % there.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from linumpy.geometry.turned import Turn
 QUALITY_ATTRIBUTE = "quality_map"
 """Of a corrected slice: what `encode_map` returns."""
 
-NOTHING = 255
-_STEPS_AN_OCTAVE = 8
+NOTHING = 65535
+_STEPS_AN_OCTAVE = 2048
 _CELL = 2
 _LEAST = np.float32(2.0**-40)
 
 
 def encode_weights(weights: Array) -> Array:
-    """Return weights from 0 to 1 as uint8: −8·log2, `NOTHING` for 0."""
+    """Return weights from 0 to 1 as uint16: −2048·log2, `NOTHING` for 0."""
     xp = namespace(weights)
     code = xp.rint(xp.log2(xp.maximum(weights, _LEAST)) * np.float32(-_STEPS_AN_OCTAVE))
     code = xp.clip(code, 0, NOTHING - 1)
-    return xp.where(weights > 0, code, NOTHING).astype(np.uint8)
+    return xp.where(weights > 0, code, NOTHING).astype(np.uint16)
 
 
 def decode_weights(code: np.ndarray) -> np.ndarray:
-    """Return what `encode_weights` was given, float32, rounded to 5 %."""
+    """Return what `encode_weights` was given, float32, rounded to 0.02 %."""
     weights = np.exp2(code.astype(np.float32) / np.float32(-_STEPS_AN_OCTAVE))
     return np.where(code == NOTHING, np.float32(0), weights)
 
@@ -56,20 +57,25 @@ def encode_map(code: Array, bin_px: int, shape: tuple[int, ...]) -> dict[str, An
     # Cells of two bins and two planes; the mean of codes is that of logarithms.
     padded = np.pad(host, [(0, -n % _CELL) for n in host.shape], mode="edge")
     number = np.zeros([n // _CELL for n in padded.shape], np.uint8)
-    total = np.zeros(number.shape, np.uint16)
+    total = np.zeros(number.shape, np.uint32)
     for z, i, j in np.ndindex(_CELL, _CELL, _CELL):
         part = padded[z::_CELL, i::_CELL, j::_CELL]
         known = part != NOTHING
         number += known
         total += part * known
     mean = total / np.maximum(number, 1)
-    cells = np.where(2 * number >= _CELL**3, np.rint(mean), NOTHING).astype(np.uint8)
+    cells = np.where(2 * number >= _CELL**3, np.rint(mean), NOTHING).astype("<u2")
     return {
         "voxels_a_cell": [_CELL, _CELL * bin_px, _CELL * bin_px],
         "cells": list(cells.shape),
         "shape": [int(n) for n in shape],
-        "codes": base64.b64encode(zlib.compress(cells.tobytes(), 6)).decode("ascii"),
+        "codes": base64.b64encode(zlib.compress(_by_byte(cells).tobytes(), 6)).decode("ascii"),
     }
+
+
+def _by_byte(cells: np.ndarray) -> np.ndarray:
+    """Return all low bytes, then all high ones, which compress better apart."""
+    return cells.reshape(-1, 1).view(np.uint8).T
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,9 @@ def decode_map(attributes: Mapping[str, Any], shape: tuple[int, ...]) -> Quality
         if min(size) < 1 or any(-(-n // s) != c for n, s, c in zip(own, size, cells, strict=True)):
             return None
         packed = base64.b64decode(record["codes"], validate=True)  # type: ignore[index]
-        data = zlib.decompressobj().decompress(packed, int(np.prod(cells)) + 1)
-        codes = np.frombuffer(data, np.uint8).reshape(cells)
+        data = zlib.decompressobj().decompress(packed, 2 * int(np.prod(cells)) + 1)
+        low, high = np.frombuffer(data, np.uint8).reshape(2, *cells)
+        codes = low + (high.astype(np.uint16) << 8)
         origin, turn = (None, None) if placed is None else _decode_place(placed)
     except (AttributeError, KeyError, TypeError, ValueError, zlib.error):
         return None

@@ -163,7 +163,9 @@ def test_what_cannot_be_made_up_for_is_counted_and_weighs_nothing(xp, steep, rng
     # 13 dB are lost at 150 um of white and at 300 um of grey: a quarter of half the tissue.
     assert 0.08 < model.capped_fraction < 0.2
     quality = to_host(model.quality)
-    assert (quality[20:, 2:-2, 18:22] == NOTHING).all() and (quality[:10, :, 18:22] < 40).all()
+    assert (quality[20:, 2:-2, 18:22] == NOTHING).all() and (
+        decode_weights(quality[:10, :, 18:22]) > 0.03
+    ).all()
     weights = decode_weights(quality)
     # Deeper is worse, in white faster than in grey.
     assert weights[2, 2:-2, 18:22].mean() > 1.25 * weights[12, 2:-2, 18:22].mean()
@@ -208,7 +210,7 @@ def test_weights_survive_their_code(xp, rng):
     weights = np.exp(-rng.uniform(0, 20, (4, 5, 6))).astype(np.float32)
     weights[0] = 0
     found = decode_weights(to_host(encode_weights(xp.asarray(weights))))
-    np.testing.assert_allclose(found, weights, rtol=0.05)
+    np.testing.assert_allclose(found, weights, rtol=2e-4)
     assert (found[0] == 0).all()
 
 
