@@ -1,6 +1,8 @@
 """Strong attenuation: a forward model of A-lines whose µ, backscatter and noise are known."""
 
+import base64
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -212,6 +214,16 @@ def test_weights_survive_their_code(xp, rng):
     found = decode_weights(to_host(encode_weights(xp.asarray(weights))))
     np.testing.assert_allclose(found, weights, rtol=2e-4)
     assert (found[0] == 0).all()
+
+
+def test_maps_of_eight_bits_are_still_read():
+    attributes, weights = smooth_map()
+    record = attributes[QUALITY_ATTRIBUTE]
+    cells = decode_map(attributes, (20, 64, 80)).cells
+    coarse = np.rint(-8 * np.log2(cells)).astype(np.uint8)
+    codes = base64.b64encode(zlib.compress(coarse.tobytes())).decode("ascii")
+    found = decode_map({QUALITY_ATTRIBUTE: {**record, "codes": codes}}, (20, 64, 80)).cells
+    np.testing.assert_allclose(found, cells, rtol=0.05)
 
 
 def smooth_map(shape=(20, 64, 80), size=4):
