@@ -4,7 +4,7 @@
     python benchmarks/verdict_time.py prepare FOLDER [--preset small] [--tile_px 400] [--gib 4]
     python benchmarks/verdict_time.py measure FOLDER [--use_gpu]
 
-`prepare` simulates a slice below FOLDER on all cores, and a copy of it, as after a cut that did not
+`prepare` simulates a slice below FOLDER on all cores, and links it, as after a cut that did not
 happen. With ``--gib`` the preset has as many tiles as a slice of that size. `measure` judges both,
 in a process that has not used the GPU, and prints a table; after ``--limit_s`` it prints the stack
 of each thread and ends. For machines without nilearn: `benchmarks/physics.py template BRAIN.npz`
@@ -16,70 +16,21 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import logging
-import math
 import os
 import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-from functools import partial
-from multiprocessing import get_context
+from collections.abc import Sequence
 from pathlib import Path
 
-import physics
-
-_work: list[Callable[[], None]] = []
-
-
-def _do(number: int) -> None:
-    _work[number]()
+from raw_slices import RawSlices, make_raw
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Simulate a slice and copy it."""
-    from linumpy.phantom.params import preset
-    from linumpy.phantom.simulate import (
-        make_scene,
-        slice_folder_name,
-        tile_folder_name,
-        write_metadata,
-        write_state,
-        write_tile,
-    )
-
-    start = time.perf_counter()
-    params = preset(args.preset, n_slices=1)
-    if args.tile_px:
-        params = replace(params, nx=args.tile_px, ny=args.tile_px)
-    if args.gib:
-        tile = params.raw_bytes / (params.tiles_x * params.tiles_y)
-        side = math.ceil(math.sqrt(args.gib * 2**30 / tile))
-        params = replace(params, tiles_x=side, tiles_y=side)
-    brain = physics.read_template(args.template) if args.template else None
-    scene, slices = make_scene(params, args.seed, brain)
-    raw = args.folder / "raw"
-    raw.mkdir(parents=True)
-    write_state(raw, slices)
-    write_metadata(raw, params, slices[0])
-    tiles = raw / slice_folder_name(0) / "tiles"
-    # Processes: threads wait for the interpreter. Forked, they share the scene.
-    _work.extend(
-        partial(write_tile, tiles / tile_folder_name(0, tile), scene, slices[0], tile)
-        for tile in slices[0].tiles
-    )
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork")) as pool:
-        list(pool.map(_do, range(len(_work))))
-    first, second = (args.folder / "raw" / f"slice_z{n:02d}" for n in (0, 1))
-    shutil.copytree(first, second)
-    for tile in sorted(second.glob("tiles/*_z00")):
-        tile.rename(tile.with_name(tile.name.replace("_z00", "_z01")))
-    print(
-        f"simulated {params.raw_bytes / 2**30:.2f} GiB, {params.tiles_x * params.tiles_y} tiles, "
-        f"in {time.perf_counter() - start:.0f} s"
-    )
+    """Simulate a slice and link it."""
+    wanted = RawSlices(args.preset, args.tile_px, args.gib, 1, 2, args.seed, args.template)
+    print(make_raw(args.folder / "raw", wanted))
 
 
 def measure(args: argparse.Namespace) -> None:
