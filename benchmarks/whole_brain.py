@@ -33,7 +33,13 @@ def plan(folder: Path, gpus: int) -> dict[str, Any]:
     """Return the plan of the run, as its JSON says it."""
     path = folder / "plan.json"
     flags = ["--use_gpu", "--gpu_count", str(gpus)] if gpus else ["--no-use_gpu"]
-    command = [sys.executable, ROOT / "scripts" / "linum_plan.py", folder / "raw", "--json", path]
+    command: list[str | Path] = [
+        sys.executable,
+        ROOT / "scripts" / "linum_plan.py",
+        folder / "raw",
+        "--json",
+        path,
+    ]
     command += ["--keep_mosaic_grids", "false", *flags]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -41,7 +47,12 @@ def plan(folder: Path, gpus: int) -> dict[str, Any]:
 
 def run(folder: Path, gpus: int) -> float:
     """Run the pipeline; return its seconds, Nextflow's start included."""
-    command = [sys.executable, ROOT / "scripts" / "linum_nextflow.py", "run", ROOT / "main.nf"]
+    command: list[str | Path] = [
+        sys.executable,
+        ROOT / "scripts" / "linum_nextflow.py",
+        "run",
+        ROOT / "main.nf",
+    ]
     command += ["--input", folder / "raw", "--output", folder / "output"]
     command += ["--subject_name", "whole", "--keep_mosaic_grids", "false"]
     command += ["--use_gpu", "true", "--gpu_count", str(gpus)] if gpus else ["--use_gpu", "false"]
