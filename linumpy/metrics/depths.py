@@ -38,15 +38,16 @@ def depth_metrics(model: Any, found: StageMetrics) -> None:
             "depth_scale",
             certain,
             "",
-            "how much longer pairs measure all steps than expected, less 3 standard errors",
+            "how much longer the measured steps are than the stated ones, less 3 standard errors",
             "depth_scale",
         )
         if found.metrics["depth_scale"].status != OK:
             kept = "as far apart as measured" if model.depth_scale_kept else "where the stage says"
+            by = f"{100 * abs(scale):.1f} ± {100 * sigma:.1f} %"
             found.warnings.append(
-                f"all steps between slices are measured {100 * scale:.1f} ± {100 * sigma:.1f} % "
-                "thicker than stage and interval tell: axial resolution or slicing interval is "
-                f"off; slices lie {kept}"
+                f"all steps between slices are measured {by} "
+                f"{'thicker' if scale > 0 else 'thinner'} than stage and interval say: axial "
+                f"resolution or slicing interval is wrong; slices lie {kept}"
             )
     depth = [(s["slice_id"], float(s["offset_um"][0])) for s in model.slices]
     steps = [

@@ -245,7 +245,8 @@ def compensate_attenuation(model: Any, found: StageMetrics) -> None:
         "exponent_departure",
         model.exponent_departure,
         "",
-        "how far attenuation goes with brightness otherwise than reported, in standard errors",
+        "difference between the measured exponent of backscatter and the published one, in "
+        "standard errors",
         "exponent_departure",
     )
 

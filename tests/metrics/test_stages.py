@@ -307,7 +307,8 @@ def test_steps_that_are_all_off_are_a_finding(scale: float, sigma: float, status
     said = [text for text in found.warnings if "axial resolution or slicing interval" in text]
     assert len(said) == (status != "ok")
     if said:
-        assert f"{100 * scale:.1f} ± {100 * sigma:.1f} %" in said[0]
+        sense = "thicker" if scale > 0 else "thinner"
+        assert f"{100 * abs(scale):.1f} ± {100 * sigma:.1f} % {sense} than" in said[0]
         assert "where the stage says" in said[0]
 
 
