@@ -22,6 +22,17 @@ def _do(number: int) -> None:
     _work[number]()
 
 
+def _put_deeper(info: Path, deeper_mm: float) -> None:
+    """Write a linked header anew, with the stage further down."""
+    lines = info.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        key, _, value = line.partition(": ")
+        if key == "stage_z_pos_mm":
+            lines[number] = f"{key}: {float(value) + deeper_mm:.4f}"
+    info.unlink()
+    info.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 @dataclass(frozen=True)
 class RawSlices:
     """What to simulate.
@@ -91,7 +102,9 @@ def make_raw(raw: Path, wanted: RawSlices) -> str:
         target = raw / slice_folder_name(number)
         shutil.copytree(source, target, copy_function=os.link)
         old, new = (f"_{path.name.removeprefix('slice_')}" for path in (source, target))
+        deeper_mm = (number - number % wanted.n_distinct) * params.slice_interval_um / 1000
         for tile in sorted(target.glob(f"tiles/*{old}")):
+            _put_deeper(tile / "info.txt", deeper_mm)
             tile.rename(tile.with_name(tile.name.removesuffix(old) + new))
     size_gib = params.raw_bytes / wanted.n_distinct / 2**30
     return (
