@@ -54,6 +54,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
     rated = ["--output", folder / "rated.json", "--shifts", shifts]
     config = ["--slice_config_in", folder / "config.csv", "--slice_config_out"]
     found["assess_slice_quality all"] = [slices, *rated, *config, folder / "rated.csv", "-f"]
+    ids = [name[1:] for name in names]
+    pairs = [slices, folder / "pairs", "--shifts", shifts, "--ids", *ids, "-f"]
+    found["measure_pairs all"] = pairs
     found["register_slices all"] = [slices, shifts, registration, "-f"]
     brain = folder / "whole.ome.zarr"
     stacked = [brain, "--registration", registration, "-f"]
