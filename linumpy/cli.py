@@ -54,7 +54,12 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def make_parser(
-    description: str, *, gpu: bool = False, gpus: bool = False, overwrite: bool = True
+    description: str,
+    *,
+    gpu: bool = False,
+    gpus: bool = False,
+    parts: bool = False,
+    overwrite: bool = True,
 ) -> argparse.ArgumentParser:
     """Return a parser with the options that all scripts share.
 
@@ -66,6 +71,8 @@ def make_parser(
         Add ``--use_gpu/--no-use_gpu`` (default: no), and how much of a GPU to take and when.
     gpus
         Add ``--gpu_count`` as well.
+    parts
+        Add ``--gpu_count`` and ``--parts``, for a volume that processes write together.
     overwrite
         Add ``-f/--overwrite``; without it an existing output is an error.
     """
@@ -115,13 +122,21 @@ def make_parser(
             metavar="MINUTES",
             help="wait so long at most where other tasks hold the GPUs",
         )
-    if gpus:
+    if gpus or parts:
         parser.add_argument(
             "--gpu_count",
             type=_parse_count,
             default=1,
             metavar="N",
             help="GPUs to work on together; the results are the same",
+        )
+    if parts:
+        parser.add_argument(
+            "--parts",
+            type=_parse_count,
+            metavar="N",
+            help="parts of depth, each worked on by a process; by default as many as GPUs, cores "
+            "and memory are for, and one for a small volume; the results are the same",
         )
     return parser
 
@@ -181,7 +196,9 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
                 args.gpu_memory,
                 getattr(args, "gpu_count", 1),
                 60 * args.gpu_wait,
-            )
+            ),
+            # Processes of parts start CUDA on theirs.
+            only_first=hasattr(args, "parts"),
         )
         if args.gpu_batch < 1:
             from linumpy.core.device import set_batch_share

@@ -61,6 +61,7 @@ def make_stage_parser(
     result: str,
     *kinds: type[Any],
     short: Mapping[str, str] | None = None,
+    parts: bool = False,
 ) -> argparse.ArgumentParser:
     """Return the parser of a script that runs one stage from a file to a file.
 
@@ -72,8 +73,10 @@ def make_stage_parser(
         Help of the positionals ``input`` and ``output``.
     kinds, short
         As in `add_arguments`.
+    parts
+        As in `linumpy.cli.make_parser`.
     """
-    parser = make_parser(description, gpu=True)
+    parser = make_parser(description, gpu=True, parts=parts)
     parser.add_argument("input", type=as_path, help=source)
     parser.add_argument("output", type=Path, help=result)
     add_slice_id(parser)

@@ -21,6 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
             "brain, such as a few slices, finds its place in a whole atlas."
         ),
         gpu=True,
+        parts=True,
     )
     parser.add_argument("input", type=as_path, help="brain (*.ome.zarr)")
     parser.add_argument("output", type=Path, help="aligned brain to write (*.ome.zarr)")
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         assume_unit=args.assume_unit,
         overwrite=args.overwrite,
         device=resolve(args.use_gpu, args.gpu_memory),
+        parts=args.parts,
     )
     scale = " x ".join(f"{s:.3f}" for s in model.scale)
     print(

@@ -19,6 +19,7 @@ def build_parser() -> argparse.ArgumentParser:
         "brain (OME-Zarr), normalised",
         "OME-Zarr to write",
         BiasParams,
+        parts=True,
     )
     parser.add_argument(
         "--stack_model",
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         field_path=args.save_bias_field,
         overwrite=args.overwrite,
         device=resolve(args.use_gpu, args.gpu_memory),
+        parts=args.parts,
     )
     if args.output_model is not None:
         save_model(*model_place(args.output_model), model)

@@ -17,7 +17,7 @@ For comparison with the brain that linum_stack_slices_motor.py makes with a regi
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = make_parser(DESCRIPTION, gpu=True)
+    parser = make_parser(DESCRIPTION, gpu=True, parts=True)
     parser.add_argument("slices", type=as_path, help="folder of slice_z*.ome.zarr")
     parser.add_argument("shifts", type=Path, help="shifts_xy.csv")
     parser.add_argument("output", type=Path, help="brain to write (*.ome.zarr)")
@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         config=args.slice_config,
         overwrite=args.overwrite,
         device=resolve(args.use_gpu, args.gpu_memory),
+        parts=args.parts,
     )
     if args.preview is not None:
         brain_preview(args.output, args.preview, overwrite=args.overwrite)

@@ -19,6 +19,7 @@ def build_parser() -> argparse.ArgumentParser:
             "Depths follow the slicing interval and the registration; missing slices leave room."
         ),
         gpu=True,
+        parts=True,
     )
     parser.add_argument("slices", type=as_path, help="folder of slice_z*.ome.zarr")
     parser.add_argument("shifts", type=Path, help="shifts_xy.csv")
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         matches=args.z_matches,
         overwrite=args.overwrite,
         device=resolve(args.use_gpu, args.gpu_memory),
+        parts=args.parts,
     )
     if args.preview is not None:
         brain_preview(args.output, args.preview, overwrite=args.overwrite)

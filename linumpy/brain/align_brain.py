@@ -80,6 +80,7 @@ def align_brain(
     assume_unit: str | None = None,
     overwrite: bool = False,
     device: Device = CPU,
+    parts: int | None = None,
 ) -> AlignedBrain:
     """Register a brain to an atlas and write it in the atlas' space.
 
@@ -109,6 +110,8 @@ def align_brain(
         Whether existing outputs may be replaced.
     device
         Where to compute.
+    parts
+        As in `linumpy.brain.atlas.apply.apply_to_volume`.
 
     Raises
     ------
@@ -131,7 +134,7 @@ def align_brain(
     voxel_um = working_voxel_um(image, file, params.level)
     brain, atlas = read_brain(image, voxel_um), read_atlas_volume(file, voxel_um)
     found = align_to_ras(
-        brain, atlas, params, device=device, only_orientation=orientation_preview_only
+        brain, atlas, params, device=device.first(), only_orientation=orientation_preview_only
     )
     small, small_atlas, matrix = contrast(brain), contrast(atlas), found.matrix
     model = _model(file, params, small, small_atlas, found)
@@ -163,6 +166,7 @@ def align_brain(
             resolutions_um=resolutions(values),
             overwrite=overwrite,
             device=device,
+            parts=parts,
         )
     return model
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from linumpy.brain.bias.correction import Correction, thin
 from linumpy.brain.bias.learning import Block, learn, read_block, sections
 from linumpy.brain.bias.model import BiasModel
+from linumpy.brain.depth_parts import can_be_shared, depth_parts, usual_parts
 from linumpy.brain.stacking import SLAB_PX, cuts
 from linumpy.core.device import CPU, Array, Device, namespace
 from linumpy.core.errors import InputError
@@ -41,6 +43,7 @@ def correct_bias_field(
     field_path: Path | None = None,
     overwrite: bool = False,
     device: Device = CPU,
+    parts: int | None = None,
 ) -> BiasModel:
     """Take the bias field off a stacked brain.
 
@@ -63,7 +66,9 @@ def correct_bias_field(
     overwrite
         Whether existing outputs may be replaced.
     device
-        Where to compute.
+        Where to compute, with all its GPUs.
+    parts
+        Of depth, each worked on by a process of its own; None for `usual_parts`.
 
     Returns
     -------
@@ -81,39 +86,45 @@ def correct_bias_field(
     image = open_image(image_path)
     resolutions = level_resolutions(image)
     labels, weights = sections(image, stack_model, n_sections)
-    model, reach = learn(image, labels, weights, params, device)
-    correction = Correction(model, reach, device)
-    attributes = {
-        **{k: v for k, v in image.attributes.items() if k != "version"},
-        "bias_field": {"mode": model.mode, "strength": model.strength},
-    }
+    if not can_be_shared([image]):
+        parts = 1
+    count = usual_parts(device, image.array.shape) if parts is None else parts
+    one = device.first()
     with ExitStack() as stack:
-        copies = [_Copy(stack, Path(output), image, attributes, resolutions, overwrite, device)]
+        processes = stack.enter_context(depth_parts(device, count))
+        model, reach = learn(image, labels, weights, params, one, processes)
+        attributes = {
+            **{k: v for k, v in image.attributes.items() if k != "version"},
+            "bias_field": {"mode": model.mode, "strength": model.strength},
+        }
+        copies = [_Copy(stack, Path(output), image, attributes, resolutions, overwrite, one)]
         if field_path is not None:
             attributes = {**attributes, "kind": "bias_field"}
-            copies.append(
-                _Copy(stack, field_path, image, attributes, resolutions, overwrite, device)
-            )
+            copies.append(_Copy(stack, field_path, image, attributes, resolutions, overwrite, one))
+        work = _Correcting(image, Correction(model, reach, one), copies, one)
+        processes.write(work, image.array.shape[0], [copy.pyramid for copy in copies])
+        for copy in copies:
+            copy.finish()
+        copies[0].take_labels(image)
+        for copy in copies:
+            copy.seal()
+    return model
 
-        def correct(window: Box, block: Block | None) -> list[Part]:
-            if block is None:
-                return [part for copy in copies for part in copy.add(window, None, None)]
-            with span("compute"):
-                parts: list[Part] = []
-                if len(copies) > 1:
-                    field = namespace(block.data).empty_like(block.data)
-                    for planes, part in thin(window, device):
-                        field[planes] = correction.divisor(part)
-                    if block.valid is not None:
-                        field *= block.valid
-                    parts += copies[1].add(window, field, block.valid)
-                for planes, part in thin(window, device):
-                    block.data[planes] = correction.apply(block.data[planes], part)
-                return parts + copies[0].add(window, block.data, block.valid)
 
+@dataclass(frozen=True)
+class _Correcting:
+    """Write some planes of the copies, whole layers of shards."""
+
+    image: Image
+    correction: Correction
+    copies: list[_Copy]
+    device: Device
+
+    def __call__(self, planes: slice) -> None:
+        image, device = self.image, self.device
         windows = [
             (z, i, j)
-            for slab in cuts(slice(0, image.array.shape[0]), SLAB_PX)
+            for slab in cuts(planes, SLAB_PX)
             for i in cuts(slice(0, image.array.shape[1]), SHARD_PX)
             for j in cuts(slice(0, image.array.shape[2]), SHARD_PX)
             for z in cuts(slab, SHARD_PX)
@@ -121,17 +132,31 @@ def correct_bias_field(
         done = stream(
             windows,
             lambda window: read_block(image, window, device),
-            correct,
+            self._correct,
             lambda _, parts: write_parts(parts),
         )
-        for _ in progress(done, len(windows), "correct bias field"):
+        shown = progress(done, len(windows), "correct bias field") if planes.start == 0 else done
+        for _ in shown:
             pass
-        for copy in copies:
-            copy.finish()
-        copies[0].take_labels(image)
-        for copy in copies:
-            copy.seal()
-    return model
+        for copy in self.copies:
+            copy.pyramid.leave()
+
+    def _correct(self, window: Box, block: Block | None) -> list[Part]:
+        copies, correction, device = self.copies, self.correction, self.device
+        if block is None:
+            return [part for copy in copies for part in copy.add(window, None, None)]
+        with span("compute"):
+            parts: list[Part] = []
+            if len(copies) > 1:
+                field = namespace(block.data).empty_like(block.data)
+                for planes, part in thin(window, device):
+                    field[planes] = correction.divisor(part)
+                if block.valid is not None:
+                    field *= block.valid
+                parts += copies[1].add(window, field, block.valid)
+            for planes, part in thin(window, device):
+                block.data[planes] = correction.apply(block.data[planes], part)
+            return parts + copies[0].add(window, block.data, block.valid)
 
 
 class _Copy:
@@ -163,11 +188,11 @@ class _Copy:
             by_ome_zarr=True,
         )
         cell = (SHARD_PX,) * 3 if device.is_gpu else (CHUNK_PX, CHUNK_PX, SHARD_PX)
-        self._pyramid = Pyramid(self._writer, resolutions_um, cell, device=device)
+        self.pyramid = Pyramid(self._writer, resolutions_um, cell, device=device)
 
     def add(self, window: Box, data: Array | None, valid: Array | None) -> list[Part]:
         """Add a block of level 0; returns what can be written."""
-        parts = self._pyramid.add(window, data, valid)
+        parts = self.pyramid.add(window, data, valid)
         if data is not None:
             parts.append(Part(self._writer.array, window, data))
         if valid is not None:

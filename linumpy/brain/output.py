@@ -161,6 +161,7 @@ def stack_folder(
     matches: Path | None = None,
     overwrite: bool = False,
     device: Device = CPU,
+    parts: int | None = None,
 ) -> None:
     """Stack the slices of a folder.
 
@@ -170,6 +171,8 @@ def stack_folder(
         Offsets and rotations of all slices; the motor positions alone when None.
     aligned
         The slices share a canvas already: only their depths are taken from the registration.
+    parts
+        As in `stack_slices_motor`.
 
     Raises
     ------
@@ -205,6 +208,7 @@ def stack_folder(
         resolutions_um=resolutions(values),
         overwrite=overwrite,
         device=device,
+        parts=parts,
     )
     if output_model is not None:
         save_model(*model_place(output_model), brain)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from linumpy.core.device import Array, namespace
 from linumpy.geometry.flatten import flatten
+from linumpy.io.omezarr import Image
 
 Window = tuple[slice, slice]
 
@@ -51,6 +52,8 @@ class SliceVolume:
         Weights of voxels when slices are blended, float32; None where nothing is known of them.
     moved_um
         What of `corner_um` was added to the position in the slice's own metadata, by a table.
+    image
+        That `read` reads; None for one in memory.
     stage_z_um, thickness_um
         Height of the stage and thickness of the slice by its own metadata; None where they tell
         none.
@@ -66,6 +69,7 @@ class SliceVolume:
     stage_z_um: float | None = None
     thickness_um: float | None = None
     quality: Callable[[slice, Window], Array] | None = None
+    image: Image | None = None
 
     def moved(self, by_um: tuple[float, float]) -> SliceVolume:
         """Return the slice at another place: its own, to which a vector is added."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from linumpy.brain.align_mosaics_3d_from_shifts import align_mosaics_3d_from_shi
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume
 from linumpy.core.device import CPU, Array, Device, to_device
 from linumpy.core.errors import InputError
-from linumpy.intensity.quality_map import decode_map, weights_at
+from linumpy.intensity.quality_map import QualityMap, decode_map, weights_at
 from linumpy.io.omezarr import Image, open_image
 from linumpy.io.reading import reading
 from linumpy.io.usable import refuse_unusable
@@ -57,31 +58,42 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
     if not np.isfinite([*corner, float(attributes["interface_um"])]).all():
         raise InputError(f"{image.path}: lies at {corner} um; expected finite numbers")
 
-    def part(array: Any, box: tuple[slice, ...]) -> Array:
-        if not device.is_gpu:
-            return array[box]
-        from linumpy.gpu.windows import read_windows
-
-        return read_windows(array, [box])[0]
-
-    def read(planes: slice, window: tuple[slice, slice]) -> tuple[Array, Array | None]:
-        where = f"{image.path}: planes {planes.start}-{planes.stop}"
-        with reading(where):
-            data = part(image.array, (planes, *window))
-            valid = None if image.valid is None else part(image.valid, (planes, *window))
-        return refuse_unusable(data, valid, where), valid
-
     return SliceVolume(
         slice_id=int(attributes["slice_id"]),
         shape=tuple(image.array.shape),
         corner_um=(corner[1], corner[2]),
         face_to_plane_um=corner[0] - float(attributes["interface_um"]),
-        read=read,
+        read=_Reader(image, device),
         place=_given_place(image),
         stage_z_um=_number(attributes.get("stage_z_mm"), 1e3),
         thickness_um=_number(attributes.get("slice_thickness_um"), 1.0),
         quality=_quality_reader(image, device),
+        image=image,
     )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Read planes of a slice, and their mask; to be pickled, for other processes."""
+
+    image: Image
+    device: Device
+
+    def __call__(
+        self, planes: slice, window: tuple[slice, slice]
+    ) -> tuple[Array, Array | None]:
+        image, where = self.image, f"{self.image.path}: planes {planes.start}-{planes.stop}"
+        with reading(where):
+            data = self._part(image.array, (planes, *window))
+            valid = None if image.valid is None else self._part(image.valid, (planes, *window))
+        return refuse_unusable(data, valid, where), valid
+
+    def _part(self, array: Any, box: tuple[slice, ...]) -> Array:
+        if not self.device.is_gpu:
+            return array[box]
+        from linumpy.gpu.windows import read_windows
+
+        return read_windows(array, [box])[0]
 
 
 def _number(value: Any, factor: float) -> float | None:
@@ -90,29 +102,35 @@ def _number(value: Any, factor: float) -> float | None:
     return value * factor if number and np.isfinite(value) else None
 
 
-def _quality_reader(
-    image: Image, device: Device
-) -> Callable[[slice, tuple[slice, slice]], Array] | None:
+def _quality_reader(image: Image, device: Device) -> _Quality | None:
     found = decode_map(image.attributes, tuple(image.array.shape))
-    if found is None:
-        return None
+    return None if found is None else _Quality(found, device)
 
-    def of_slice(planes: slice, window: tuple[slice, slice]) -> tuple[Array, None]:
-        return weights_at(found.cells, found.voxels_a_cell, (planes, *window), device), None
 
-    def quality(planes: slice, window: tuple[slice, slice]) -> Array:
+@dataclass(frozen=True)
+class _Quality:
+    """Return the weights of voxels of a slice; to be pickled, for other processes."""
+
+    found: QualityMap
+    device: Device
+
+    def __call__(self, planes: slice, window: tuple[slice, slice]) -> Array:
+        found = self.found
         if found.origin_px is None:
-            return of_slice(planes, window)[0]
+            return self._of_slice(planes, window)[0]
         sides = (found.shape[1], found.shape[2])
         moved = align_mosaics_3d_from_shifts(
-            of_slice, sides, found.origin_px, planes, window, found.turn
+            self._of_slice, sides, found.origin_px, planes, window, found.turn
         )
         if moved is not None:
             return moved[0]
         size = [part.stop - part.start for part in (planes, *window)]
-        return to_device(np.zeros(size, np.float32), device)
+        return to_device(np.zeros(size, np.float32), self.device)
 
-    return quality
+    def _of_slice(self, planes: slice, window: tuple[slice, slice]) -> tuple[Array, None]:
+        found = self.found
+        box = (planes, *window)
+        return weights_at(found.cells, found.voxels_a_cell, box, self.device), None
 
 
 def _given_place(image: Image) -> GivenPlace | None:

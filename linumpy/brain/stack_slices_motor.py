@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Canvas, Placement, common_canvas
+from linumpy.brain.depth_parts import can_be_shared, depth_parts, usual_parts
 from linumpy.brain.laying import add_faces, lay_slice
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.slice_registration import SliceRegistration
@@ -23,7 +24,7 @@ from linumpy.brain.stacking import (
     place_slices,
     stack_steps,
 )
-from linumpy.brain.tissue_label import TissueLabel
+from linumpy.brain.tissue_label import write_tissue_label
 from linumpy.core.device import CPU, Array, Device, default_workers, is_device_array, namespace
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger, progress
@@ -129,6 +130,7 @@ def stack_slices_motor(
     resolutions_um: Sequence[float],
     overwrite: bool = False,
     device: Device = CPU,
+    parts: int | None = None,
 ) -> BrainModel:
     """Stack slices into one brain.
 
@@ -145,7 +147,9 @@ def stack_slices_motor(
     overwrite
         Whether an existing brain may be replaced.
     device
-        Where to compute.
+        Where to compute, with all its GPUs.
+    parts
+        Of depth, each stacked by a process of its own; None for `usual_parts`.
 
     Returns
     -------
@@ -171,20 +175,18 @@ def stack_slices_motor(
             "slice_interval_um": registration.slice_interval_um,
         },
     )
+    if not can_be_shared([volume.image for volume in slices]):
+        parts = 1
+    count = usual_parts(device, spec.shape) if parts is None else parts
     with (
         create_image(output, spec, overwrite=overwrite, with_valid=True, by_ome_zarr=True) as image,
-        ThreadPoolExecutor(default_workers(device), "linumpy-stack") as pool,
+        depth_parts(device, count) as processes,
     ):
-        brain = _Brain(image, slices, canvas, params, resolutions_um, device, pool)
-        steps = list(
-            stack_steps(places, spec.shape, lambda *where: brain.placement(*where) is not None)
-        )
-        done = stream(steps, brain.read, brain.lay, brain.write)
-        for _ in progress(done, len(steps), "stack"):
-            pass
+        brain = _Brain(image, slices, canvas, places, params, resolutions_um, device.first())
+        shown = processes.write(brain.stack, n_planes, [brain.pyramid])
         # Nothing has appeared yet: a brain that lacks a slice never does.
-        brain.check(places)
-        brain.tissue.write()
+        _check_shown(places, set().union(*shown))
+        write_tissue_label(image)
     return BrainModel(
         voxel_um,
         origin_um,
@@ -228,29 +230,51 @@ class _Brain:
         image: ImageWriter,
         slices: Sequence[SliceVolume],
         canvas: Canvas,
+        places: Sequence[StackedSlice],
         params: StackParams,
         resolutions_um: Sequence[float],
         device: Device,
-        pool: ThreadPoolExecutor,
     ) -> None:
         self._image = image
         self._slices = {volume.slice_id: volume for volume in slices}
         self._canvas = canvas
+        self._places = places
+        self._device = device
         self._blend = params.blend
         self._by_quality = _by_quality(slices, params)
         self._rise = max(1, params.first_plane)
         self._fall = max(1, round(FEATHER_UM / image.spec.voxel_um[0]))
-        # On the CPU threads share small pieces, which stay in the cache; a GPU takes all at once.
-        self._each: Callable[..., Iterable[Any]] = map if device.is_gpu else pool.map
         self._planes_at_once = SHARD_PX if device.is_gpu else 1
         cell: Shape = (CHUNK_PX, CHUNK_PX, BLOCK_PX)
         if device.is_gpu:
             cell = (SHARD_PX, BLOCK_PX, BLOCK_PX)
-        self._pyramid = Pyramid(image, resolutions_um, cell, device=device, each=self._each)
-        self.tissue = TissueLabel(image)
+        self.pyramid = Pyramid(image, resolutions_um, cell, device=device)
+        self._first_plane = 0
         self._open: dict[int, tuple[Array, Array, Array | None]] = {}
         self._faces: dict[tuple[int, int, int], _Faces] = {}
         self._shown: set[int] = set()
+
+    def stack(self, planes: slice) -> set[int]:
+        """Write planes of the brain, whole layers of shards; return the slices that they show."""
+        self._first_plane = planes.start
+        steps = list(
+            stack_steps(
+                self._places,
+                self._image.spec.shape,
+                lambda *where: self.placement(*where) is not None,
+                planes,
+            )
+        )
+        with ThreadPoolExecutor(default_workers(self._device), "linumpy-stack") as pool:
+            # On the CPU threads share small pieces, which stay in the cache; a GPU takes all at
+            # once.
+            self.pyramid.each = map if self._device.is_gpu else pool.map
+            done = stream(steps, self.read, self.lay, self.write)
+            for _ in progress(done, len(steps), "stack") if planes.start == 0 else done:
+                pass
+        self.pyramid.each = map
+        self.pyramid.leave()
+        return self._shown
 
     def placement(self, place: StackedSlice, window: tuple[slice, slice]) -> Placement | None:
         """Return how a slice reaches a lateral block; None when it does not."""
@@ -265,9 +289,9 @@ class _Brain:
         if placement is None:
             return None
         volume = self._slices[step.place.slice_id]
-        lead = 0
-        if step.planes.start == step.place.first_plane_px:
-            lead = step.place.first_plane_px
+        # Where columns begin is seen from the slice's top, though it may lie in another's planes.
+        begins = max(step.place.first_plane_px, self._first_plane - step.place.z_start_px)
+        lead = begins if step.planes.start == begins and step.place.minds_faces else 0
         wanted = slice(step.planes.start - lead, step.planes.stop)
         with span("read", f"slice z{volume.slice_id:02d}"):
             data, valid = volume.read(wanted, placement.source)
@@ -301,29 +325,13 @@ class _Brain:
                 if data is not None and mask is not None:
                     parts.append(Part(self._image.array, window, data))
                     parts.append(Part(self._image.valid, window, mask))
-                parts.extend(self._pyramid.add(window, data, mask))
+                parts.extend(self.pyramid.add(window, data, mask))
         return parts
-
-    def check(self, places: Sequence[StackedSlice]) -> None:
-        """Refuse a brain that lacks what a slice shows.
-
-        Raises
-        ------
-        InputError
-            When no voxel of a slice was laid.
-        """
-        lacking = [place.slice_id for place in places if place.slice_id not in self._shown]
-        if lacking:
-            raise InputError(
-                f"slice z{lacking[0]:02d} has no voxel of data to put into the brain; leave it out "
-                "in slice_config.csv, or make it anew"
-            )
 
     def write(self, step: StackStep, parts: list[Part]) -> None:
         """Write what is finished; called from one thread."""
         if parts:
             with span("write"):
-                self.tissue.add(parts)
                 write_parts(parts)
 
     def _lay(self, step: StackStep, place: StackedSlice, read: Planes) -> None:
@@ -364,7 +372,7 @@ class _Brain:
         z = slice(place.z_start_px + step.planes.start, place.z_start_px + step.planes.stop)
         for layer in cuts(z, SHARD_PX):
             self._begin(layer.start - layer.start % SHARD_PX, step.window, read.data)
-        for _ in self._each(lay, cuts(z, self._planes_at_once)):
+        for _ in self.pyramid.each(lay, cuts(z, self._planes_at_once)):
             pass
 
     def _find_faces(self, step: StackStep, place: StackedSlice, read: Planes) -> Array | None:
@@ -400,6 +408,22 @@ class _Brain:
             shape = (n_planes, *(part.stop - part.start for part in window))
             kept = xp.zeros(shape, xp.float32) if self._by_quality else None
             self._open[z] = (xp.zeros(shape, xp.float32), xp.zeros(shape, xp.uint8), kept)
+
+
+def _check_shown(places: Sequence[StackedSlice], shown: set[int]) -> None:
+    """Refuse a brain that lacks what a slice shows.
+
+    Raises
+    ------
+    InputError
+        When no voxel of a slice was laid.
+    """
+    lacking = [place.slice_id for place in places if place.slice_id not in shown]
+    if lacking:
+        raise InputError(
+            f"slice z{lacking[0]:02d} has no voxel of data to put into the brain; leave it out "
+            "in slice_config.csv, or make it anew"
+        )
 
 
 def z_matches(places: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

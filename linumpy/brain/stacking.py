@@ -225,6 +225,7 @@ def stack_steps(
     places: Sequence[StackedSlice],
     shape: Sequence[int],
     reaches: Callable[[StackedSlice, tuple[slice, slice]], bool],
+    planes: slice | None = None,
 ) -> Iterator[StackStep]:
     """Plan in which order slices are read, so that each is read about once.
 
@@ -239,8 +240,10 @@ def stack_steps(
         Voxels of the brain.
     reaches
         Whether a slice has pixels in a lateral block.
+    planes
+        Which of the brain, whole layers of shards; None for all.
     """
-    for slab in cuts(slice(0, shape[0]), SLAB_PX):
+    for slab in cuts(planes or slice(0, shape[0]), SLAB_PX):
         for i in cuts(slice(0, shape[1]), BLOCK_PX):
             for j in cuts(slice(0, shape[2]), BLOCK_PX):
                 there = [place for place in places if reaches(place, (i, j))]

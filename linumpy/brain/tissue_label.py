@@ -1,17 +1,16 @@
-"""Tissue mask of a brain as an NGFF label image, made while its pyramid is written."""
+"""Tissue mask of a brain as an NGFF label image, made from its pyramid."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from linumpy.core.device import to_host
 from linumpy.intensity.tissue import clean_mask, tissue_cells, trim_rim
 from linumpy.io.omezarr import ImageWriter, Shape, Triple
-from linumpy.io.pyramid import Box, Part
+from linumpy.io.pyramid import Box
 from linumpy.stage_params.bias import BiasParams
 
 NAME = "tissue"
@@ -22,8 +21,8 @@ MAX_CELLS = 1 << 25
 _COLOUR = (255, 170, 0, 128)
 
 
-class TissueLabel:
-    """The tissue mask of an image that is being written, with its pyramid.
+def write_tissue_label(image: ImageWriter) -> None:
+    """Find the tissue of an image, and write it at every level.
 
     The mask is made from cells of about `CELL_UM`: the finest level that is at least as coarse,
     else the coarsest, shrunk by a power of two where that has more than `MAX_CELLS` voxels.
@@ -31,55 +30,44 @@ class TissueLabel:
     Parameters
     ----------
     image
-        With all levels added and a ``valid`` mask.
+        With all levels written, and a ``valid`` mask.
     """
+    sizes = [max(voxel) for voxel, _ in image.levels]
+    level = next((n for n, um in enumerate(sizes) if um >= CELL_UM), len(sizes) - 1)
+    shape, shrink = image.arrays[level].shape, 1
+    while np.prod([-(-n // shrink) for n in shape], dtype=float) > MAX_CELLS:
+        shrink *= 2
+    z, first, second = (v * shrink for v in image.levels[level][0])
+    cells = _read_cells(image.arrays[level], shrink, np.float32)
+    known = _read_cells(image.valid_arrays[level], shrink, np.float16)
+    tissue = tissue_cells(cells, known, BiasParams().threshold)
+    tissue = clean_mask(trim_rim(tissue, cells), known)
+    volume_mm3 = float(tissue.sum() * z * first * second * 1e-9)
+    details = {
+        "properties": [{"label-value": 1, "name": NAME, "volume_mm3": round(volume_mm3, 6)}],
+        "colors": [{"label-value": 1, "rgba": list(_COLOUR)}],
+    }
+    for array, (voxel_um, _) in zip(
+        image.add_label(NAME, details), image.levels, strict=True
+    ):
+        _write_level(array, voxel_um, tissue, (z, first, second))
 
-    def __init__(self, image: ImageWriter) -> None:
-        self._image = image
-        sizes = [max(voxel) for voxel, _ in image.levels]
-        level = next((n for n, um in enumerate(sizes) if um >= CELL_UM), len(sizes) - 1)
-        self._data, self._valid = image.arrays[level], image.valid_arrays[level]
-        shape = self._data.shape
-        self._shrink = 1
-        while np.prod([-(-n // self._shrink) for n in shape], dtype=float) > MAX_CELLS:
-            self._shrink *= 2
-        z, first, second = (v * self._shrink for v in image.levels[level][0])
-        self._cell_um = (z, first, second)
-        cells = [-(-n // self._shrink) for n in shape]
-        self._cells = np.zeros(cells, np.float32)
-        self._known = np.zeros(cells, np.float16)
 
-    def add(self, parts: Iterable[Part]) -> None:
-        """Keep what belongs to the level that the mask is made from; whole shards, as written."""
-        for part in parts:
-            if part.array is self._data:
-                self._keep(self._cells, part)
-            elif part.array is self._valid:
-                self._keep(self._known, part)
-
-    def _keep(self, cells: np.ndarray, part: Part) -> None:
-        data = to_host(part.data)
-        if self._shrink > 1:
+def _read_cells(array: Any, shrink: int, dtype: Any) -> np.ndarray:
+    """Read an array shard by shard, shrunk to the means of so many voxels along each axis."""
+    cells = np.zeros([-(-n // shrink) for n in array.shape], dtype)
+    for window in _shards(array.shape, array.shards):
+        data = array[window]
+        if shrink > 1:
             from skimage.transform import downscale_local_mean
 
-            data = downscale_local_mean(data, (self._shrink,) * 3)
-        begins = (side.start // self._shrink for side in part.window)
-        box = (slice(b, b + n) for b, n in zip(begins, data.shape, strict=True))
+            data = downscale_local_mean(data, (shrink,) * 3)
+        box = (
+            slice(w.start // shrink, w.start // shrink + n)
+            for w, n in zip(window, data.shape, strict=True)
+        )
         cells[tuple(box)] = data
-
-    def write(self) -> None:
-        """Find the tissue, and write it at every level of the image."""
-        tissue = tissue_cells(self._cells, self._known, BiasParams().threshold)
-        tissue = clean_mask(trim_rim(tissue, self._cells), self._known)
-        volume_mm3 = float(tissue.sum() * np.prod(self._cell_um) * 1e-9)
-        details = {
-            "properties": [{"label-value": 1, "name": NAME, "volume_mm3": round(volume_mm3, 6)}],
-            "colors": [{"label-value": 1, "rgba": list(_COLOUR)}],
-        }
-        for array, (voxel_um, _) in zip(
-            self._image.add_label(NAME, details), self._image.levels, strict=True
-        ):
-            _write_level(array, voxel_um, tissue, self._cell_um)
+    return cells
 
 
 def _write_level(array: Any, voxel_um: Triple, cells: np.ndarray, cell_um: Triple) -> None:

@@ -59,6 +59,10 @@ class Device:
             return (self,)
         return tuple(Device(self.kind, number) for number in range(self.count))
 
+    def first(self) -> Device:
+        """Return the first of the single devices, which is the current one where no index says."""
+        return self if self.count == 1 else Device(self.kind, self.index)
+
     @property
     def is_gpu(self) -> bool:
         """Whether arrays of this device are CuPy arrays."""

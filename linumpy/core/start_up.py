@@ -37,8 +37,8 @@ with fewer a slice takes no longer (docs/benchmarks/2026-11-21-several-gpus.md).
 _starting: threading.Thread | None = None
 
 
-def begin_cuda(ask: Ask) -> None:
-    """Take GPUs and start CUDA on them, in a thread of its own; returns at once.
+def begin_cuda(ask: Ask, *, only_first: bool = False) -> None:
+    """Take GPUs and start CUDA on them, or on the first, in a thread of its own; returns at once.
 
     No error is raised when there is none, or none was free: `linumpy.core.device.resolve` raises it
     where a GPU is needed.
@@ -54,7 +54,7 @@ def begin_cuda(ask: Ask) -> None:
         # at once would be ready when the last is, and go on in step, to wait for each other again.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", CONNECTIONS)
         with turn("start", MOST_TURN_S):
-            for number in range(ask.count):
+            for number in range(1 if only_first else ask.count):
                 _retain_context(number)
 
     global _starting

@@ -3,22 +3,37 @@
 Along each axis a level is a matrix times level 0 (`linumpy.geometry.resample`). So a cell of
 level 0 adds a small product to each coarse shard that rests on it, and a shard is finished with
 the last such cell. Nothing is read back, and only shards that are begun take memory.
+
+A shard is the sum of what each layer of level 0 gives, `SHARD_PX` planes deep, in the order of the
+layers. So processes that have layers of their own give the same bits as one that has all: each
+leaves its sums of a shard that also rests on another's layers in a file (`Pyramid.leave`), from
+which one of them finishes the shard (`Pyramid.take`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from linumpy.core.device import CPU, Array, Device, is_device_array, namespace, to_device
-from linumpy.core.errors import InputError
+from linumpy.core.device import (
+    CPU,
+    Array,
+    Device,
+    is_device_array,
+    namespace,
+    to_device,
+    to_host,
+)
+from linumpy.core.errors import InputError, LinumpyError
 from linumpy.geometry.resample import HALF, apply_axis_weights, axis_weights
 from linumpy.io.omezarr import ImageWriter, Shape, Triple
+from linumpy.io.slice_layout import SHARD_PX
 
 DEFAULT_RESOLUTIONS_UM = (10.0, 25.0, 50.0, 100.0)
 
@@ -94,6 +109,17 @@ class _Axis:
                     shares.append(_Share(index, rows, part[rows].copy()))
                     self.n_cells[index] += 1
 
+    def rows_of_layers(self, cells_a_layer: int) -> dict[tuple[int, int], slice]:
+        """Return the rows of each shard that rest on each layer of so many cells."""
+        found: dict[tuple[int, int], slice] = {}
+        for place, shares in enumerate(self.shares):
+            for share in shares:
+                key, rows = (share.shard, place // cells_a_layer), share.rows
+                known = found.get(key, rows)
+                first, stop = min(known.start, rows.start), max(known.stop, rows.stop)
+                found[key] = slice(first, stop)
+        return found
+
 
 @dataclass
 class _Shard:
@@ -101,15 +127,16 @@ class _Shard:
 
     Attributes
     ----------
-    awaited
-        Cells that are still to come.
-    total, lack
-        Weighted sum of the image, and weight of the voxels without data; None for all 0.
+    n_cells
+        Cells that have come.
+    totals, lacks
+        Weighted sum of the image, and weight of the voxels without data, by the layer of level 0
+        that they are of, for the rows that rest on it; none for all 0.
     """
 
-    awaited: int
-    total: Array | None = None
-    lack: Array | None = None
+    n_cells: int = 0
+    totals: dict[int, Array] = field(default_factory=dict)
+    lacks: dict[int, Array] = field(default_factory=dict)
 
 
 class _Level:
@@ -127,6 +154,8 @@ class _Level:
             _Axis(*one) for one in zip(shape, self.shape, steps, cell, self.shards, strict=True)
         ]
         self.begun: dict[tuple[int, ...], _Shard] = {}
+        self._cells_a_layer = max(1, SHARD_PX // cell[0])
+        self._rows = self.axes[0].rows_of_layers(self._cells_a_layer)
 
     def shares(self, cell: Sequence[int]) -> Iterator[tuple[_Share, ...]]:
         """Return what a cell gives to each shard: one share an axis."""
@@ -140,35 +169,56 @@ class _Level:
         )
         return first, second, third
 
-    def add(self, key: tuple[int, ...], rows: Box, total: Array | None, lack: Array | None) -> bool:
-        """Add what one cell gives; whether the shard is finished with it."""
-        if key not in self.begun:
-            cells = prod(axis.n_cells[k] for axis, k in zip(self.axes, key, strict=True))
-            self.begun[key] = _Shard(cells)
-        shard = self.begun[key]
-        shape = [part.stop - part.start for part in self.window(key)]
-        if total is not None:
-            if shard.total is None:
-                shard.total = namespace(total).zeros(shape, np.float32)
-            shard.total[rows] += total
-        if lack is not None:
-            if shard.lack is None:
-                shard.lack = namespace(lack).zeros(shape, np.float32)
-            shard.lack[rows] += lack
-        shard.awaited -= 1
-        return shard.awaited == 0
+    def add(
+        self,
+        key: tuple[int, ...],
+        cell: int,
+        rows: Box,
+        total: Array | None,
+        lack: Array | None,
+    ) -> bool:
+        """Add what one cell, by its place along depth, gives; whether the shard is finished."""
+        shard = self.begun.setdefault(key, _Shard())
+        layer = cell // self._cells_a_layer
+        there = self._rows[key[0], layer]
+        for sums, array in ((shard.totals, total), (shard.lacks, lack)):
+            if array is None:
+                continue
+            if layer not in sums:
+                sides = [part.stop - part.start for part in self.window(key)[1:]]
+                size = (there.stop - there.start, *sides)
+                sums[layer] = namespace(array).zeros(size, np.float32)
+            planes = slice(rows[0].start - there.start, rows[0].stop - there.start)
+            sums[layer][(planes, *rows[1:])] += array
+        shard.n_cells += 1
+        return shard.n_cells == self.n_cells(key)
+
+    def n_cells(self, key: Sequence[int]) -> int:
+        """Return how many cells a shard rests on."""
+        return prod(axis.n_cells[k] for axis, k in zip(self.axes, key, strict=True))
 
     def finish(self, key: tuple[int, ...]) -> Iterator[Part]:
         """Return a finished shard of image and mask, and forget it."""
         shard = self.begun.pop(key)
-        if shard.total is None:
+        total, lack = self._sum(key, shard.totals), self._sum(key, shard.lacks)
+        if total is None:
             return
-        yield Part(self.array, self.window(key), shard.total)
+        yield Part(self.array, self.window(key), total)
         if self.valid is not None:
-            mask = namespace(shard.total).ones(shard.total.shape, np.uint8)
-            if shard.lack is not None:
-                mask = (shard.lack <= 1 - HALF).astype(np.uint8)
+            mask = namespace(total).ones(total.shape, np.uint8)
+            if lack is not None:
+                mask = (lack <= 1 - HALF).astype(np.uint8)
             yield Part(self.valid, self.window(key), mask)
+
+    def _sum(self, key: tuple[int, ...], layers: Mapping[int, Array]) -> Array | None:
+        """Return the sum over all layers, in their order."""
+        whole: Array | None = None
+        for layer, part in sorted(layers.items()):
+            if whole is None:
+                shape = [side.stop - side.start for side in self.window(key)]
+                whole = namespace(part).zeros(shape, np.float32)
+            whole[self._rows[key[0], layer]] += part
+        return whole
 
 
 class Pyramid:
@@ -200,7 +250,8 @@ class Pyramid:
     ) -> None:
         self._cell = cell
         self._device = device
-        self._each = each
+        self.each = each
+        self._folder = image.path.with_name(f"{image.path.name}.shared")
         self._levels = [
             _Level(image, voxel_um, cell)
             for voxel_um in pyramid_levels(image.spec.voxel_um, resolutions_um)
@@ -237,11 +288,58 @@ class Pyramid:
             )
 
         parts: list[Part] = []
-        for given in self._each(products, itertools.product(*ranges)):
-            for level, key, rows, total, lack in given:
-                if level.add(key, rows, total, lack):
+        for given in self.each(products, itertools.product(*ranges)):
+            for level, key, cell, rows, total, lack in given:
+                if level.add(key, cell, rows, total, lack):
                     parts.extend(level.finish(key))
         return parts
+
+    def leave(self) -> None:
+        """Leave what is known of shards that also rest on other processes' layers in files."""
+        for number, level in enumerate(self._levels):
+            for key, shard in level.begun.items():
+                self._folder.mkdir(exist_ok=True)
+                kinds = {"total": shard.totals, "lack": shard.lacks}
+                sums = {f"{k} {n}": to_host(a) for k, of in kinds.items() for n, a in of.items()}
+                first = min(int(name.split()[1]) for name in sums)
+                name = " ".join(map(str, (number, *key, first)))
+                np.savez(self._folder / f"{name}.npz", n_cells=shard.n_cells, **sums)
+            level.begun.clear()
+
+    def shared(self) -> list[tuple[int, ...]]:
+        """Return the shards that processes left sums of: level, and place among its shards."""
+        found = (path.stem.split()[:-1] for path in self._folder.glob("*.npz"))
+        return sorted({tuple(map(int, numbers)) for numbers in found})
+
+    def take(self, shared: tuple[int, ...]) -> list[Part]:
+        """Finish a shard from what all processes left of it.
+
+        Raises
+        ------
+        LinumpyError
+            When one has not left its part.
+        """
+        number, *place = shared
+        level, key = self._levels[number], tuple(place)
+        shard = level.begun[key] = _Shard()
+        for path in self._folder.glob(" ".join(map(str, (*shared, "*.npz")))):
+            with np.load(path) as sums:
+                shard.n_cells += int(sums["n_cells"])
+                for name in sums.files:
+                    kind, _, layer = name.partition(" ")
+                    if kind != "n_cells":
+                        of = shard.totals if kind == "total" else shard.lacks
+                        of[int(layer)] = to_device(sums[name], self._device)
+        if shard.n_cells != level.n_cells(key):
+            raise LinumpyError(
+                f"shard {key} of level {number + 1}: {shard.n_cells} of {level.n_cells(key)} "
+                "cells have come"
+            )
+        return list(level.finish(key))
+
+    def remove_shared(self) -> None:
+        """Remove what `leave` left."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _box(self, cell: Sequence[int], window: Box) -> Box:
         """Return the voxels of a cell within a block."""
@@ -253,7 +351,7 @@ class Pyramid:
 
     def _products(
         self, cell: tuple[int, ...], data: Array | None, valid: Array | None
-    ) -> list[tuple[_Level, tuple[int, ...], Box, Array | None, Array | None]]:
+    ) -> list[tuple[_Level, tuple[int, ...], int, Box, Array | None, Array | None]]:
         """Return what a cell adds to the shards of all levels."""
         missing = None if valid is None else valid == 0
         if missing is not None and not missing.any():
@@ -274,5 +372,6 @@ class Pyramid:
                 elif missing is not None:
                     lack = apply_axis_weights(missing, matrices)
                 rows = tuple(share.rows for share in shares)
-                found.append((level, tuple(share.shard for share in shares), rows, total, lack))
+                key = tuple(share.shard for share in shares)
+                found.append((level, key, cell[0], rows, total, lack))
         return found  # type: ignore[return-value]

@@ -18,26 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.core import overlap
-from linumpy.core.device import (
-    Device,
-    batch_share,
-    cores_a_gpu,
-    default_workers,
-    free_gpu_bytes,
-    share_of_gpu,
-)
+from linumpy.core.device import Device, batch_share, default_workers, share_of_gpu
 from linumpy.core.errors import DeviceMemoryError, InputError
 from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, HOST_MEMORY, exit_status, message
 from linumpy.core.failures import with_targets
 from linumpy.core.host_memory import trim_heap
 from linumpy.core.log import logger
+from linumpy.core.worker_process import Setting, WorkerProcess, processes_a_gpu
 from linumpy.io.raw import discover_tiles
 from linumpy.io.slice_ids import slice_id_beside_metadata
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.raw_source import RawInput, SliceInput
 from linumpy.slices.reconstruct_slice import reconstruct_to_files
-from linumpy.slices.slice_process import Setting, SliceProcess
 from linumpy.stage_params.slices import SliceParams
 from linumpy.store.addresses import is_remote
 from linumpy.store.atomic import write_json
@@ -49,17 +42,8 @@ THREADS = 2
 LEAST_CORES = 4
 """Fewer are busy with one slice."""
 
-MOST_PROCESSES = 3
-"""Of a GPU; a fourth is not sure to gain (docs/benchmarks/2026-11-25-slice-groups.md)."""
-
-CORES_A_PROCESS = 2
-"""A process that works on a GPU takes 1.5."""
-
 SLICES_A_PROCESS = 2
 """At least: a process takes as long to start as one slice of 8 GB."""
-
-LEAST_SHARE_NBYTES = 8 << 30
-"""Of a GPU's memory, for a process: batches of full size, and room for what waits."""
 
 TILES_BESIDE = 2
 """Tiles in flight beyond one a core: as many as those of one slice alone."""
@@ -100,12 +84,7 @@ def usual_overlap(device: Device, n_slices: int) -> int:
     if device.count > 1:
         # One slice is divided among them.
         return 1
-    most = min(
-        MOST_PROCESSES,
-        cores_a_gpu() // CORES_A_PROCESS,
-        n_slices // SLICES_A_PROCESS,
-        free_gpu_bytes() // LEAST_SHARE_NBYTES,
-    )
+    most = min(processes_a_gpu(), n_slices // SLICES_A_PROCESS)
     # A retry begins with smaller batches.
     return max(1, int(most * batch_share()))
 
@@ -224,7 +203,7 @@ class _Group:
         self.device, self.overwrite = device, overwrite
         self.records: dict[int, SliceRecord] = {}
         self.short: Short | None = None
-        self._processes: list[SliceProcess[SliceRecord | Short]] = []
+        self._processes: list[WorkerProcess[int, SliceRecord | Short]] = []
         self._waiting: deque[int] = deque()
 
     def run(self, ids: Sequence[int], lanes: int, begin: Begin | None = None) -> None:
@@ -241,15 +220,17 @@ class _Group:
                 share = stack.enter_context(share_of_gpu(lanes)) if self.device.is_gpu else None
                 setting = Setting.like_here(self.device, share)
                 for _ in range(lanes - 1):
-                    process = SliceProcess(setting, begin)
+                    process = WorkerProcess(setting, begin)
                     self._processes.append(stack.enter_context(process))
             overlap.in_overlap(self._waiting, self._work, lanes, tiles, apart=bool(self._processes))
 
     def _work(self, slice_id: int) -> None:
         lane = overlap.lane()
-        make = self._processes[lane - 1] if self._processes and lane else self.attempt
         try:
-            outcome = make(slice_id)
+            if self._processes and lane:
+                outcome = self._processes[lane - 1](slice_id, f"z{slice_id:02d}")
+            else:
+                outcome = self.attempt(slice_id)
         except MemoryError as killed:
             outcome = killed
         if isinstance(outcome, SliceRecord):

@@ -14,6 +14,7 @@ from linumpy.brain.bias.model import (
     stacked_sections,
 )
 from linumpy.brain.correct_bias_field import correct_bias_field
+from linumpy.brain.depth_parts import DepthParts
 from linumpy.brain.stacking import StackedSlice, hann_weights
 from linumpy.core.device import to_host
 from linumpy.core.errors import InputError, OutputExistsError
@@ -273,7 +274,8 @@ def test_fields_of_sections_pass_over_by_their_shares(rng, xp):
 @pytest.mark.parametrize("factor", [1, 3, 4])
 def test_cells_are_means_of_what_is_valid(brain, factor, device):
     path, volume, valid, *_ = brain
-    mean, known = (to_host(a) for a in _shrink(open_image(path), factor, None, device))
+    found = _shrink(open_image(path), factor, None, device, DepthParts())
+    mean, known = (to_host(a) for a in found)
     shape = [-(-n // factor) for n in SHAPE]
     assert mean.shape == known.shape == tuple(shape)
     for index in ([0, 0, 0], [3, 2, 1], [2, 3, 5], [n - 1 for n in shape]):

@@ -456,17 +456,46 @@ def test_threads_and_their_timing_change_no_bit(three, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_every_shard_is_written_once_and_nothing_is_read_back(three, tmp_path, monkeypatch):
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_of_depth_by_processes_change_no_bit(three, tmp_path, parts):
+    """Three layers of shards; slices, coarse shards and columns' faces lie across parts."""
+    slices, model = many(three, 27)
+    one, several = tmp_path / "one.ome.zarr", tmp_path / "several.ome.zarr"
+    resolutions = [10.0, 25.0, 50.0]
+    brains = [
+        stack_slices_motor(
+            slices, model, path, StackParams(), resolutions_um=resolutions, parts=count
+        )
+        for path, count in ((one, 1), (several, parts))
+    ]
+    assert open_image(one).array.shape[0] > 2 * SHARD_PX and brains[0] == brains[1]
+    files = [
+        {str(f.relative_to(path)): f.read_bytes() for f in path.rglob("*") if f.is_file()}
+        for path in (one, several)
+    ]
+    assert set(files[0]) == set(files[1]) and any("/2/c/" in f"/{name}" for name in files[0])
+    for name in files[0]:
+        # The document of the image has its name.
+        if not name.endswith("zarr.json"):
+            assert files[0][name] == files[1][name], name
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+@pytest.mark.slow
+def test_every_shard_is_written_once_and_one_coarse_level_read(three, tmp_path, monkeypatch):
+    """That of the tissue mask is read, when all is written."""
     slices, model = many(three, 14)
     write, read = PlainArray.__setitem__, PlainArray.__getitem__
-    written = []
+    written, read_back = [], []
 
     def recorded(array, window, data):
+        assert not read_back or array.path.startswith("labels/tissue/")
         written.append((array.path, array.shape, window))
         write(array, window, data)
 
     def watched(array, window):
-        assert "slice_z" in str(array.store_path), "a level was read back"
+        if "slice_z" not in str(array.store_path):
+            read_back.append((array.path, *(part.start for part in window)))
         return read(array, window)
 
     monkeypatch.setattr(PlainArray, "__setitem__", recorded)
@@ -474,6 +503,8 @@ def test_every_shard_is_written_once_and_nothing_is_read_back(three, tmp_path, m
     output = tmp_path / "b.ome.zarr"
     stack_slices_motor(slices, model, output, StackParams(), resolutions_um=LEVELS_UM)
     monkeypatch.undo()
+    assert {path for path, *_ in read_back} == {"2", "labels/valid/2"}
+    assert len(set(read_back)) == len(read_back)
     shards = []
     for name, shape, window in written:
         for part, n in zip(window, shape, strict=True):

@@ -9,7 +9,7 @@ import zarr
 from ome_zarr_models import open_ome_zarr
 
 from linumpy.brain import tissue_label as module
-from linumpy.brain.tissue_label import TissueLabel
+from linumpy.brain.tissue_label import write_tissue_label
 from linumpy.io.omezarr import create_image
 from linumpy.io.pyramid import Part, Pyramid, write_parts
 from linumpy.io.slice_layout import volume_spec
@@ -40,16 +40,14 @@ def write(path, data, valid, *, backwards=False):
     spec = volume_spec(SHAPE, (10.0, 10.0, 10.0), (100.0, -50.0, 0.0), {"kind": "brain"})
     with create_image(path, spec, overwrite=False, with_valid=True, by_ome_zarr=True) as image:
         pyramid = Pyramid(image, [25.0, 50.0, 100.0], (SHARD,) * 3)
-        label = TissueLabel(image)
         corners = list(itertools.product(*(range(0, n, SHARD) for n in SHAPE)))
         for corner in reversed(corners) if backwards else corners:
             window = tuple(slice(a, min(a + SHARD, n)) for a, n in zip(corner, SHAPE, strict=True))
             block, mask = data[window], valid[window]
             parts = [Part(image.array, window, block), Part(image.valid, window, mask)]
             parts += pyramid.add(window, block, mask)
-            label.add(parts)
             write_parts(parts)
-        label.write()
+        write_tissue_label(image)
     return zarr.open_group(path / "labels" / "tissue", mode="r")
 
 

@@ -11,7 +11,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from linumpy.core import overlap
+from linumpy.core import overlap, worker_process
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import DeviceMemoryError, InputError
 from linumpy.core.stream import stream
@@ -329,8 +329,8 @@ def test_error_in_a_lane_gives_its_slots_back():
 def test_processes_follow_cores_slices_and_memory_of_the_gpu(
     cores, slices, free_gib, share, expected, monkeypatch
 ):
-    monkeypatch.setattr(slice_group, "cores_a_gpu", lambda: cores)
-    monkeypatch.setattr(slice_group, "free_gpu_bytes", lambda: free_gib << 30)
+    monkeypatch.setattr(worker_process, "cores_a_gpu", lambda: cores)
+    monkeypatch.setattr(worker_process, "free_gpu_bytes", lambda: free_gib << 30)
     monkeypatch.setattr(slice_group, "batch_share", lambda: share)
     assert usual_overlap(Device("cuda"), slices) == expected
     assert usual_overlap(Device("cuda", count=2), slices) == 1

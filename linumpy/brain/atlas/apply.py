@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linumpy.brain.tissue_label import TissueLabel
+from linumpy.brain.depth_parts import can_be_shared, depth_parts, usual_parts
+from linumpy.brain.tissue_label import write_tissue_label
 from linumpy.core.device import CPU, Array, Device, default_workers, namespace
 from linumpy.core.log import progress
 from linumpy.core.stream import stream
 from linumpy.geometry.orientation import orientation_of
 from linumpy.geometry.resample import HALF
-from linumpy.io.omezarr import Image, Shape, Triple, create_image, open_image
+from linumpy.io.omezarr import Image, ImageWriter, Shape, Triple, create_image, open_image
 from linumpy.io.pyramid import Box, Part, Pyramid, write_parts
 from linumpy.io.reading import reading
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX, volume_spec
@@ -92,6 +93,7 @@ def apply_to_volume(
     resolutions_um: Sequence[float],
     overwrite: bool = False,
     device: Device = CPU,
+    parts: int | None = None,
 ) -> AtlasLattice:
     """Resample the finest level of a volume into the atlas' space.
 
@@ -110,7 +112,9 @@ def apply_to_volume(
     overwrite
         Whether an existing volume may be replaced.
     device
-        Where to compute.
+        Where to compute, with all its GPUs.
+    parts
+        Of depth of the output, each written by a process of its own; None for `usual_parts`.
 
     Returns
     -------
@@ -121,48 +125,72 @@ def apply_to_volume(
     grid = output_grid(image.array.shape, index_to_um, matrix)
     to_source = np.linalg.inv(matrix @ index_to_um) @ grid.index_to_um
     spec = volume_spec(grid.shape, grid.voxel_um, grid.corner_um, attributes)
-    windows = list(_windows(grid.shape))
+    if not can_be_shared([image]):
+        parts = 1
+    count = usual_parts(device, grid.shape) if parts is None else parts
+    one = device.first()
     with (
         create_image(
             output, spec, overwrite=overwrite, with_valid=True, by_ome_zarr=True
         ) as writer,
-        ThreadPoolExecutor(default_workers(device), "linumpy-ras") as pool,
+        depth_parts(device, count) as processes,
     ):
-        # On the CPU threads share small pieces; a GPU takes a shard at once.
-        each: Any = map if device.is_gpu else pool.map
-        planes = SHARD_PX if device.is_gpu else CHUNK_PX
-        cell: Shape = (planes, planes, SHARD_PX)
-        pyramid = Pyramid(writer, resolutions_um, cell, device=device, each=each)
-        tissue = TissueLabel(writer)
-        source = _Source(image, to_source, device)
-
-        def resample(window: Box, read: _Read | None) -> list[Part]:
-            if read is None:
-                return pyramid.add(window, None)
-
-            def piece(part: Box) -> tuple[Array, Array]:
-                shape = [s.stop - s.start for s in part]
-                return resample_block(
-                    read.data, read.valid, _from(to_source, part, read.box), shape
-                )
-
-            xp = namespace(read.data)
-            pieces = list(each(piece, _pieces(window, planes)))
-            out, keep = (xp.concatenate(parts) for parts in zip(*pieces, strict=True))
-            if not keep.any():
-                return pyramid.add(window, None)
-            parts = [Part(writer.array, window, out), Part(writer.valid, window, keep)]
-            return [*parts, *pyramid.add(window, out, keep)]
-
-        def write(_: Box, parts: list[Part]) -> None:
-            tissue.add(parts)
-            write_parts(parts)
-
-        done = stream(windows, source.read, resample, write, depth=1)
-        for _ in progress(done, len(windows), "align to RAS"):
-            pass
-        tissue.write()
+        planes = _planes_at_once(one)
+        pyramid = Pyramid(writer, resolutions_um, (planes, planes, SHARD_PX), device=one)
+        work = _Resampling(writer, pyramid, _Source(image, to_source, one), to_source, one)
+        processes.write(work, grid.shape[0], [pyramid])
+        write_tissue_label(writer)
     return grid
+
+
+def _planes_at_once(device: Device) -> int:
+    """Return the planes of a piece: on the CPU threads share small ones, a GPU takes a shard."""
+    return SHARD_PX if device.is_gpu else CHUNK_PX
+
+
+@dataclass(frozen=True)
+class _Resampling:
+    """Write some planes of the output, whole layers of shards."""
+
+    writer: ImageWriter
+    pyramid: Pyramid
+    source: _Source
+    to_source: np.ndarray
+    device: Device
+
+    def __call__(self, planes: slice) -> None:
+        windows = list(_windows(planes, self.writer.spec.shape))
+        with ThreadPoolExecutor(default_workers(self.device), "linumpy-ras") as pool:
+            self.pyramid.each = map if self.device.is_gpu else pool.map
+            done = stream(
+                windows,
+                self.source.read,
+                self._resample,
+                lambda _, parts: write_parts(parts),
+                depth=1,
+            )
+            shown = progress(done, len(windows), "align to RAS") if planes.start == 0 else done
+            for _ in shown:
+                pass
+        self.pyramid.each = map
+        self.pyramid.leave()
+
+    def _resample(self, window: Box, read: _Read | None) -> list[Part]:
+        if read is None:
+            return self.pyramid.add(window, None)
+
+        def piece(part: Box) -> tuple[Array, Array]:
+            shape = [s.stop - s.start for s in part]
+            to_part = _from(self.to_source, part, read.box)
+            return resample_block(read.data, read.valid, to_part, shape)
+
+        xp = namespace(read.data)
+        pieces = list(self.pyramid.each(piece, _pieces(window, _planes_at_once(self.device))))
+        out, keep = (xp.concatenate(parts) for parts in zip(*pieces, strict=True))
+        if not keep.any():
+            return self.pyramid.add(window, None)
+        parts = [Part(self.writer.array, window, out), Part(self.writer.valid, window, keep)]
+        return [*parts, *self.pyramid.add(window, out, keep)]
 
 
 class _Read(NamedTuple):
@@ -173,8 +201,9 @@ class _Read(NamedTuple):
     box: Box
 
 
-def _windows(shape: Shape) -> Iterator[Box]:
-    for start in itertools.product(*(range(0, n, SHARD_PX) for n in shape)):
+def _windows(planes: slice, shape: Shape) -> Iterator[Box]:
+    sides = (range(0, n, SHARD_PX) for n in shape[1:])
+    for start in itertools.product(range(planes.start, planes.stop, SHARD_PX), *sides):
         first, second, third = (
             slice(a, min(a + SHARD_PX, n)) for a, n in zip(start, shape, strict=True)
         )

@@ -62,6 +62,10 @@ class Correction:
             model.global_coefficients,
         )
 
+    def __reduce__(self) -> tuple[type[Correction], tuple[BiasModel, np.ndarray, Device]]:
+        """For other processes, which have devices and tables of their own."""
+        return Correction, (self._model, self._reach, self._device)
+
     def divisor(self, window: Box) -> Array:
         """Return what a block is divided by, but for the matching of histograms; float32."""
         share, gain = self._share(window), self._gain(window)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from linumpy.brain.bias.model import (
     fit_fields,
     stacked_sections,
 )
+from linumpy.brain.depth_parts import DepthParts
 from linumpy.brain.stacking import cuts
 from linumpy.core.device import CPU, Array, Device, default_workers, namespace, to_device, to_host
 from linumpy.core.errors import InputError
@@ -86,6 +87,7 @@ def learn(
     weights: np.ndarray,
     params: BiasParams,
     device: Device = CPU,
+    processes: DepthParts | None = None,
 ) -> tuple[BiasModel, np.ndarray]:
     """Learn the correction of a brain.
 
@@ -95,11 +97,14 @@ def learn(
         The brain.
     labels, weights
         From `sections`.
+    processes
+        That read the brain; this one when None.
 
     Returns
     -------
     The model, and the cells that the correction acts on.
     """
+    processes = processes or DepthParts()
     s = params.shrink_factor
     shape: Shape = tuple(-(-n // s) for n in image.array.shape)
     if np.prod(shape, dtype=float) > MAX_CELLS:
@@ -107,7 +112,7 @@ def learn(
             f"--bias_shrink_factor {s}: leaves {shape} of {image.array.shape} voxels, more than "
             f"{MAX_CELLS:,}; expected a larger factor"
         )
-    cells, known = _shrink(image, s, None, device)
+    cells, known = _shrink(image, s, None, device, processes)
     tissue = tissue_cells(to_host(cells), to_host(known), params.threshold)
     mask = fit_cells(tissue)
     if not mask.any():
@@ -134,9 +139,9 @@ def learn(
     )
     reach = corrected_cells(tissue)
     if params.match_planes or params.zprofile_sigma_px > 0:
-        model = _match_planes(model, image, mask, params, device)
+        model = _match_planes(model, _Histograms(image, mask, params, device), params, processes)
         whole = Correction(replace(model, strength=1.0), reach, device)
-        cells, _ = _shrink(image, s, whole, device)
+        cells, _ = _shrink(image, s, whole, device, processes)
     layer_weights = _layer_means(weights, s)
     on_device = to_device(mask, device)
     fields = fit_fields(
@@ -183,12 +188,17 @@ def _read(array: Any, window: Box, device: Device) -> Array:
     return read_windows(array, [window])[0]
 
 
-def _windows(shape: Shape, factor: int) -> list[Box]:
-    """Cut a brain into blocks of whole cells, layer after layer."""
-    side = SHARD_PX // factor * factor
+def _layer_px(factor: int) -> int:
+    """Return the planes of a layer of blocks, whole cells."""
+    return SHARD_PX // factor * factor
+
+
+def _windows(shape: Shape, factor: int, planes: slice) -> list[Box]:
+    """Cut planes of a brain into blocks of whole cells, layer after layer."""
+    side = _layer_px(factor)
     return [
         (z, i, j)
-        for z in cuts(slice(0, shape[0]), side)
+        for z in cuts(planes, side)
         for i in cuts(slice(0, shape[1]), side)
         for j in cuts(slice(0, shape[2]), side)
     ]
@@ -200,7 +210,11 @@ def _cells_of(window: Box, factor: int) -> Box:
 
 
 def _shrink(
-    image: Image, factor: int, correction: Correction | None, device: Device
+    image: Image,
+    factor: int,
+    correction: Correction | None,
+    device: Device,
+    processes: DepthParts,
 ) -> tuple[Array, Array]:
     """Average the valid voxels of each cell.
 
@@ -215,27 +229,51 @@ def _shrink(
     -------
     float32 means (0 without data) and shares of valid voxels, on the device.
     """
+    parts = processes.divide(image.array.shape[0], _layer_px(factor))
+    found = processes.run(_Shrinking(image, factor, correction, device), parts)
+    mean, known = zip(*found, strict=True)
     xp = namespace(to_device(np.zeros(1), device))
-    shape = [-(-n // factor) for n in image.array.shape]
-    mean, known = xp.zeros(shape, np.float32), xp.zeros(shape, np.float32)
+    return (
+        xp.concatenate([to_device(part, device) for part in mean]),
+        xp.concatenate([to_device(part, device) for part in known]),
+    )
 
-    def add(window: Box, block: Block | None) -> None:
-        if block is None:
-            return
-        place = _cells_of(window, factor)
-        if correction is not None:
-            for planes, part in thin(window, device):
-                block.data[planes] = correction.apply(block.data[planes], part)
-        ones = xp.ones(block.data.shape, np.uint8)
-        count = _cell_sums(ones if block.valid is None else block.valid, factor)
-        mean[place] = _cell_sums(block.data, factor) / xp.maximum(count, 1)
-        known[place] = count / _cell_sums(ones, factor)
 
-    windows = _windows(image.array.shape, factor)
-    done = stream(windows, lambda window: read_block(image, window, device), add)
-    for _ in progress(done, len(windows), "shrink"):
-        pass
-    return mean, known
+@dataclass(frozen=True)
+class _Shrinking:
+    """`_shrink` of some planes, whole layers of blocks."""
+
+    image: Image
+    factor: int
+    correction: Correction | None
+    device: Device
+
+    def __call__(self, planes: slice) -> tuple[Array, Array]:
+        image, factor, device = self.image, self.factor, self.device
+        xp = namespace(to_device(np.zeros(1), device))
+        n_planes, *sides = image.array.shape
+        first = planes.start // factor
+        shape = [-(-planes.stop // factor) - first, *(-(-n // factor) for n in sides)]
+        mean, known = xp.zeros(shape, np.float32), xp.zeros(shape, np.float32)
+
+        def add(window: Box, block: Block | None) -> None:
+            if block is None:
+                return
+            layers, *rest = _cells_of(window, factor)
+            place = (slice(layers.start - first, layers.stop - first), *rest)
+            if self.correction is not None:
+                for part, box in thin(window, device):
+                    block.data[part] = self.correction.apply(block.data[part], box)
+            ones = xp.ones(block.data.shape, np.uint8)
+            count = _cell_sums(ones if block.valid is None else block.valid, factor)
+            mean[place] = _cell_sums(block.data, factor) / xp.maximum(count, 1)
+            known[place] = count / _cell_sums(ones, factor)
+
+        windows = _windows(image.array.shape, factor, planes)
+        done = stream(windows, lambda window: read_block(image, window, device), add)
+        for _ in progress(done, len(windows), "shrink") if planes.start == 0 else done:
+            pass
+        return mean, known
 
 
 def _cell_sums(block: Array, factor: int) -> Array:
@@ -258,39 +296,75 @@ def _layer_means(weights: np.ndarray, factor: int) -> np.ndarray:
     return np.add.reduceat(weights, starts, axis=1) / np.diff(np.append(starts, n))
 
 
+@dataclass(frozen=True)
+class _PlaneStatistics:
+    """Of the tissue of some planes: quantiles, means and numbers of voxels, and one histogram."""
+
+    quantiles: np.ndarray
+    means: np.ndarray
+    numbers: np.ndarray
+    total: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Histograms:
+    """Statistics of the tissue of some planes, whole layers of blocks."""
+
+    image: Image
+    mask: np.ndarray
+    params: BiasParams
+    device: Device
+
+    def __call__(self, planes: slice) -> _PlaneStatistics:
+        image, mask, device = self.image, self.mask, self.device
+        shape, factor = image.array.shape, self.params.shrink_factor
+        n = planes.stop - planes.start
+        found = _PlaneStatistics(
+            np.full((n, N_QUANTILES), np.nan),
+            np.zeros(n),
+            np.zeros(n, np.int64),
+            np.zeros((1, N_BINS), np.int64),
+        )
+
+        def count(window: Box, block: Block | None) -> Array | None:
+            place = _cells_of(window, factor)
+            if block is None or not mask[place].any():
+                return None
+            tissue = to_device(mask[place], device)
+            for axis, n in enumerate(block.data.shape):
+                tissue = tissue.repeat(factor, axis)[(slice(None),) * axis + (slice(n),)]
+            tissue &= block.data > np.float32(self.params.threshold)
+            flat = (len(block.data), -1)
+            return float_histogram(block.data.reshape(flat), tissue.reshape(flat))
+
+        windows = _windows(shape, factor, planes)
+        done = stream(windows, lambda window: read_block(image, window, device), count)
+        counts: Any = 0
+        shown = progress(done, len(windows), "histograms") if planes.start == 0 else done
+        for window, histogram in shown:
+            counts = counts if histogram is None else counts + to_host(histogram)
+            if all(w.stop == n for w, n in zip(window[1:], shape[1:], strict=True)):
+                # The layer is complete. Histograms of all planes would be many: its quantiles stay.
+                if not isinstance(counts, int):
+                    layer = slice(window[0].start - planes.start, window[0].stop - planes.start)
+                    found.quantiles[layer] = plane_quantiles(counts)
+                    found.means[layer], found.numbers[layer] = mean_of_planes(counts)
+                    found.total[...] += counts.sum(axis=0)
+                counts = 0
+        return found
+
+
 def _match_planes(
-    model: BiasModel, image: Image, mask: np.ndarray, params: BiasParams, device: Device
+    model: BiasModel, histograms: _Histograms, params: BiasParams, processes: DepthParts
 ) -> BiasModel:
     """Learn how the brightness of planes is matched: distributions first, then their means."""
-    shape, factor = image.array.shape, params.shrink_factor
-    total = np.zeros((1, N_BINS), np.int64)
-    quantiles = np.full((shape[0], N_QUANTILES), np.nan)
-    means, numbers = np.zeros(shape[0]), np.zeros(shape[0], np.int64)
-
-    def count(window: Box, block: Block | None) -> Array | None:
-        place = _cells_of(window, factor)
-        if block is None or not mask[place].any():
-            return None
-        tissue = to_device(mask[place], device)
-        for axis, n in enumerate(block.data.shape):
-            tissue = tissue.repeat(factor, axis)[(slice(None),) * axis + (slice(n),)]
-        tissue &= block.data > np.float32(params.threshold)
-        flat = (len(block.data), -1)
-        return float_histogram(block.data.reshape(flat), tissue.reshape(flat))
-
-    windows = _windows(shape, factor)
-    done = stream(windows, lambda window: read_block(image, window, device), count)
-    counts: Any = 0
-    for window, found in progress(done, len(windows), "histograms"):
-        counts = counts if found is None else counts + to_host(found)
-        if all(w.stop == n for w, n in zip(window[1:], shape[1:], strict=True)):
-            # The layer is complete. Histograms of all planes would be many: its quantiles stay.
-            if not isinstance(counts, int):
-                planes = window[0]
-                quantiles[planes] = plane_quantiles(counts)
-                means[planes], numbers[planes] = mean_of_planes(counts)
-                total += counts.sum(axis=0)
-            counts = 0
+    n_planes = histograms.image.array.shape[0]
+    parts = processes.divide(n_planes, _layer_px(params.shrink_factor))
+    found = processes.run(histograms, parts)
+    quantiles = np.concatenate([part.quantiles for part in found])
+    means = np.concatenate([part.means for part in found])
+    numbers = np.concatenate([part.numbers for part in found])
+    total = np.sum([part.total for part in found], axis=0)
     if params.match_planes and total[:, 1:].any():
         model = replace(
             model,

@@ -267,6 +267,22 @@ def hold(default: Ask | None = None) -> Held:
         return _outcome
 
 
+def keep_one(number: int) -> None:
+    """Leave this process one of the GPUs that the process which started it holds, before CUDA.
+
+    Parameters
+    ----------
+    number
+        Its place among them.
+    """
+    names = os.environ.get(nvml.VARIABLE, "")
+    listed = [name for name in names.split(",") if name]
+    leased = os.environ.get(LEASED) == names
+    os.environ[nvml.VARIABLE] = listed[number] if listed else str(number)
+    if leased:
+        os.environ[LEASED] = os.environ[nvml.VARIABLE]
+
+
 def _hold(ask: Ask) -> Held:
     started = nvml.started_uuids()
     gpus = nvml.list_gpus()

@@ -1,4 +1,4 @@
-"""Processes of a group: what they return, and how each way of their end is told."""
+"""Worker processes: what they return, and how each way of their end is told."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from linumpy.core.device import CPU
 from linumpy.core.errors import DeviceMemoryError, DeviceStuckError, LinumpyError
 from linumpy.core.exit_status import DEVICE_LOST, HOST_MEMORY, exit_status
-from linumpy.slices.slice_process import Setting, SliceProcess
+from linumpy.core.worker_process import Setting, WorkerProcess
 
 SETTING = Setting(CPU, None, 1.0, verbose=False)
 
@@ -43,8 +43,8 @@ def begin_badly():
 
 
 def test_works_in_another_process_until_it_is_closed():
-    with SliceProcess(SETTING, begin) as process:
-        first, second = process(10), process(11)
+    with WorkerProcess(SETTING, begin) as process:
+        first, second = process(10, "z10"), process(11, "z11")
     assert first[0] == 10 and second[0] == 11
     assert first[1] == second[1] != os.getpid()
     with pytest.raises(ProcessLookupError):
@@ -52,10 +52,10 @@ def test_works_in_another_process_until_it_is_closed():
 
 
 def test_short_memory_is_an_answer_and_the_next_slice_goes_on():
-    with SliceProcess(SETTING, begin) as process:
-        short = process(1)
+    with WorkerProcess(SETTING, begin) as process:
+        short = process(1, "z01")
         assert isinstance(short, DeviceMemoryError) and str(short) == "z01: no room"
-        assert process(10)[0] == 10
+        assert process(10, "z10")[0] == 10
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,26 @@ def test_short_memory_is_an_answer_and_the_next_slice_goes_on():
     ],
 )
 def test_every_end_is_told_by_its_status(slice_id, kind, text, status):
-    with SliceProcess(SETTING, begin) as process, pytest.raises(kind, match=text) as found:
-        process(slice_id)
+    with WorkerProcess(SETTING, begin) as process, pytest.raises(kind, match=text) as found:
+        process(slice_id, f"z{slice_id:02d}")
     assert exit_status(found.value) == status
 
 
 def test_what_keeps_it_from_beginning_is_told():
-    with SliceProcess(SETTING, begin_badly) as process:
+    with WorkerProcess(SETTING, begin_badly) as process:
         for _ in range(2):
             with pytest.raises(LinumpyError, match="models: no such folder"):
-                process(1)
+                process(1, "z01")
 
 
 ORPHAN = """
 import os, signal, sys
-from tests.slices.test_slice_process import SETTING, begin
-from linumpy.slices.slice_process import SliceProcess
+from tests.core.test_worker_process import SETTING, begin
+from linumpy.core.worker_process import WorkerProcess
 
 if __name__ == "__main__":
-    process = SliceProcess(SETTING, begin)
-    print(process(10)[1], flush=True)
+    process = WorkerProcess(SETTING, begin)
+    print(process(10, "z10")[1], flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 

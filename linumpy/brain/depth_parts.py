@@ -1,0 +1,183 @@
+"""A volume by parts of depth, each worked on by a process of its own: on its GPU, or on its cores.
+
+Parts are whole layers of shards, so that no two processes write to one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing.connection import wait
+from typing import Any, TypeVar
+
+from linumpy.core.device import (
+    CPU,
+    Device,
+    batch_share,
+    default_workers,
+    share_of_gpu,
+    with_arrays_on,
+)
+from linumpy.core.errors import LinumpyError
+from linumpy.core.host_memory import free_host_bytes
+from linumpy.core.worker_process import Setting, WorkerProcess, processes_a_gpu
+from linumpy.io.omezarr import Image
+from linumpy.io.pyramid import Pyramid, write_parts
+from linumpy.io.slice_layout import SHARD_PX
+from linumpy.store.plain_arrays import PlainArray
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+LEAST_NBYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
+"""Of the volume, for each process: with less, it takes longer to start than it saves."""
+
+HOST_NBYTES = 2 << 30
+"""Host memory that a process takes at most, with blocks of a brain and its coarse shards."""
+
+
+def usual_parts(device: Device, shape: Sequence[int]) -> int:
+    """Return by how many processes to work on a float32 volume, by its size, device and memory."""
+    layers, nbytes = -(-shape[0] // SHARD_PX), 4 * shape[0] * shape[1] * shape[2]
+    most = min(layers, nbytes // LEAST_NBYTES[device.kind])
+    if most > 1 and device.is_gpu:
+        # A retry begins with fewer.
+        most = min(most, device.count * max(1, int(processes_a_gpu() * batch_share())))
+    elif most > 1:
+        most = min(most, default_workers(device), free_host_bytes() // HOST_NBYTES)
+    return max(1, most)
+
+
+def can_be_shared(images: Iterable[Image | None]) -> bool:
+    """Whether other processes can read images as this one does, which opened them; None cannot."""
+    return all(
+        image is not None and isinstance(array, PlainArray)
+        for image in images
+        for array in ((image.array, image.valid or image.array) if image else (None,))
+    )
+
+
+class DepthParts:
+    """Processes that work on parts of depth; without any, this one works on the whole.
+
+    Attributes
+    ----------
+    count
+        Of the parts.
+    """
+
+    def __init__(
+        self, workers: Sequence[WorkerProcess[tuple[Callable[[Any], Any], Any], Any]] = ()
+    ) -> None:
+        self._workers = workers
+        self.count = max(1, len(workers))
+
+    def divide(self, n_planes: int, side: int = SHARD_PX) -> list[slice]:
+        """Return parts of so many planes, about equal, in whole layers `side` deep."""
+        layers = -(-n_planes // side)
+        count = min(self.count, layers)
+        bounds = [min(n_planes, side * (n * layers // count)) for n in range(count + 1)]
+        return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+    def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Call a function of each item, in a process each, and return what it returns.
+
+        Parameters
+        ----------
+        work
+            To be pickled, with what it returns; arrays on a GPU come back on the host.
+        items
+            As many as parts at most: planes, or other things.
+
+        Raises
+        ------
+        Exception
+            The first that ends a process, which is named; the others are stopped by the end of
+            `depth_parts`.
+        """
+        if not self._workers:
+            return [work(item) for item in items]
+        waiting = {}
+        for number, (worker, item) in enumerate(zip(self._workers, items, strict=False)):
+            worker.send((work, item))
+            waiting[worker.connection] = number
+        found: dict[int, Result] = {}
+        while waiting:
+            for connection in wait(list(waiting)):
+                number = waiting.pop(connection)  # type: ignore[arg-type]
+                name = _name(items[number])
+                try:
+                    found[number] = self._workers[number].receive(name)
+                except (LinumpyError, MemoryError) as error:
+                    text = str(error)
+                    if text.startswith(name):
+                        raise
+                    raise type(error)(f"{name}: {text}") from error
+        return [found[number] for number in sorted(found)]
+
+    def write(self, work: Callable[[slice], Result], n_planes: int, pyramids: Sequence[Pyramid]) -> list[Result]:
+        """Have parts of a volume written, then the shards of coarse levels that rest on several.
+
+        Parameters
+        ----------
+        work
+            Writes some planes of level 0, and what of the pyramids rests on them alone; what does
+            not, it leaves (`Pyramid.leave`).
+        """
+        found = self.run(work, self.divide(n_planes))
+        for pyramid in pyramids:
+            shared = pyramid.shared()
+            if shared:
+                each = [shared[n :: self.count] for n in range(min(self.count, len(shared)))]
+                self.run(partial(_finish, pyramid), each)
+            pyramid.remove_shared()
+        return found
+
+
+def _finish(pyramid: Pyramid, shared: Sequence[tuple[int, ...]]) -> None:
+    for each in shared:
+        write_parts(pyramid.take(each))
+
+
+def _name(item: object) -> str:
+    if isinstance(item, slice):
+        return f"planes {item.start} to {item.stop - 1}"
+    return "coarse levels of the pyramid"
+
+
+def _called(payload: tuple[Callable[[Any], Any], Any]) -> Any:
+    work, item = payload
+    return with_arrays_on(work(item), CPU)
+
+
+def _begin() -> Callable[[tuple[Callable[[Any], Any], Any]], Any]:
+    return _called
+
+
+@contextmanager
+def depth_parts(device: Device, count: int) -> Iterator[DepthParts]:
+    """Start processes for parts of depth, each on one GPU of the device, or on a share of the cores.
+
+    Parameters
+    ----------
+    device
+        With all GPUs that they divide among them.
+    count
+        Of parts; this process does all where it is 1.
+    """
+    with ExitStack() as stack:
+        workers: list[WorkerProcess[Any, Any]] = []
+        if count > 1:
+            stack.callback(lambda: [worker.stop() for worker in workers])
+            memory, threads = None, max(1, default_workers(CPU) // count)
+            if device.is_gpu:
+                each = -(-count // device.count)
+                memory = stack.enter_context(share_of_gpu(each + 1))
+            for number in range(count):
+                gpu = number % device.count if device.is_gpu else None
+                setting = Setting.like_here(device, memory, gpu=gpu, threads=threads)
+                workers.append(stack.enter_context(WorkerProcess(setting, _begin)))
+            # Stopped together, before one is waited for after the other.
+            stack.callback(lambda: [worker.stop() for worker in workers])
+        yield DepthParts(workers)
