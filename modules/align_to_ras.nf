@@ -2,7 +2,7 @@
 //
 // Takes the brain, the atlas as a file, and its parameters on standard input.
 
-include { gpu_flags } from './local/script'
+include { gpu_flags; gpus_flag } from './local/script'
 
 process align_to_ras {
     tag "${subject}"
@@ -35,7 +35,7 @@ process align_to_ras {
         --output_model models/align_to_ras.json \\
         --output_transform ${subject}_ras_transform.tfm \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${flags}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count)} ${flags}
     """
 
     stub:

@@ -2,7 +2,7 @@
 //
 // Runs where correct_bias_field is true.
 
-include { gpu_flags } from './local/script'
+include { gpu_flags; gpus_flag } from './local/script'
 
 process correct_bias_field {
     tag "${subject}"
@@ -28,7 +28,7 @@ process correct_bias_field {
         --output_model models/correct_bias_field.json \\
         --preview previews/${subject}.png \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count)}
     """
 
     stub:

@@ -1,6 +1,6 @@
 // The brain stacked where the motors put its slices: to look at beside the registered one.
 
-include { gpu_flags } from './local/script'
+include { gpu_flags; gpus_flag } from './local/script'
 
 process stack_motor_only {
     tag "${subject}"
@@ -25,7 +25,7 @@ process stack_motor_only {
         --slice_config slice_config.csv \\
         --preview diagnostics/${subject}_motor_only.png \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count)}
     """
 
     stub:

@@ -2,7 +2,7 @@
 //
 // Takes slices where the stage left them, or, in chained mode, already on their common canvas.
 
-include { gpu_flags } from './local/script'
+include { gpu_flags; gpus_flag } from './local/script'
 
 process stack_slices_motor {
     tag "${subject}"
@@ -36,7 +36,7 @@ process stack_slices_motor {
         --z_matches z_matches.csv \\
         --preview previews/${subject}.png \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${lateral}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count)} ${lateral}
     """
 
     stub:

@@ -20,7 +20,7 @@ from linumpy.core.device import (
     with_arrays_on,
 )
 from linumpy.core.errors import LinumpyError
-from linumpy.core.host_memory import free_host_bytes
+from linumpy.core.host_memory import granted_host_bytes
 from linumpy.core.worker_process import Setting, WorkerProcess, processes_a_gpu
 from linumpy.io.omezarr import Image
 from linumpy.io.pyramid import Pyramid, write_parts
@@ -45,7 +45,7 @@ def usual_parts(device: Device, shape: Sequence[int]) -> int:
         # A retry begins with fewer.
         most = min(most, device.count * max(1, int(processes_a_gpu() * batch_share())))
     elif most > 1:
-        most = min(most, default_workers(device), free_host_bytes() // HOST_NBYTES)
+        most = min(most, default_workers(device), granted_host_bytes() // HOST_NBYTES)
     return max(1, most)
 
 
@@ -98,14 +98,14 @@ class DepthParts:
         """
         if not self._workers:
             return [work(item) for item in items]
-        waiting = {}
+        waiting: dict[Any, int] = {}
         for number, (worker, item) in enumerate(zip(self._workers, items, strict=False)):
             worker.send((work, item))
             waiting[worker.connection] = number
         found: dict[int, Result] = {}
         while waiting:
             for connection in wait(list(waiting)):
-                number = waiting.pop(connection)  # type: ignore[arg-type]
+                number = waiting.pop(connection)
                 name = _name(items[number])
                 try:
                     found[number] = self._workers[number].receive(name)
@@ -116,7 +116,9 @@ class DepthParts:
                     raise type(error)(f"{name}: {text}") from error
         return [found[number] for number in sorted(found)]
 
-    def write(self, work: Callable[[slice], Result], n_planes: int, pyramids: Sequence[Pyramid]) -> list[Result]:
+    def write(
+        self, work: Callable[[slice], Result], n_planes: int, pyramids: Sequence[Pyramid]
+    ) -> list[Result]:
         """Have parts of a volume written, then the shards of coarse levels that rest on several.
 
         Parameters
@@ -157,7 +159,7 @@ def _begin() -> Callable[[tuple[Callable[[Any], Any], Any]], Any]:
 
 @contextmanager
 def depth_parts(device: Device, count: int) -> Iterator[DepthParts]:
-    """Start processes for parts of depth, each on one GPU of the device, or on a share of the cores.
+    """Start processes for parts of depth, each on one GPU of the device, or on some of the cores.
 
     Parameters
     ----------
@@ -169,7 +171,6 @@ def depth_parts(device: Device, count: int) -> Iterator[DepthParts]:
     with ExitStack() as stack:
         workers: list[WorkerProcess[Any, Any]] = []
         if count > 1:
-            stack.callback(lambda: [worker.stop() for worker in workers])
             memory, threads = None, max(1, default_workers(CPU) // count)
             if device.is_gpu:
                 each = -(-count // device.count)
@@ -178,6 +179,9 @@ def depth_parts(device: Device, count: int) -> Iterator[DepthParts]:
                 gpu = number % device.count if device.is_gpu else None
                 setting = Setting.like_here(device, memory, gpu=gpu, threads=threads)
                 workers.append(stack.enter_context(WorkerProcess(setting, _begin)))
-            # Stopped together, before one is waited for after the other.
-            stack.callback(lambda: [worker.stop() for worker in workers])
-        yield DepthParts(workers)
+        try:
+            yield DepthParts(workers)
+        finally:
+            # All together, before one is waited for after the other.
+            for worker in workers:
+                worker.stop()

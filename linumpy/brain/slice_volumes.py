@@ -79,9 +79,7 @@ class _Reader:
     image: Image
     device: Device
 
-    def __call__(
-        self, planes: slice, window: tuple[slice, slice]
-    ) -> tuple[Array, Array | None]:
+    def __call__(self, planes: slice, window: tuple[slice, slice]) -> tuple[Array, Array | None]:
         image, where = self.image, f"{self.image.path}: planes {planes.start}-{planes.stop}"
         with reading(where):
             data = self._part(image.array, (planes, *window))

@@ -47,9 +47,7 @@ def write_tissue_label(image: ImageWriter) -> None:
         "properties": [{"label-value": 1, "name": NAME, "volume_mm3": round(volume_mm3, 6)}],
         "colors": [{"label-value": 1, "rgba": list(_COLOUR)}],
     }
-    for array, (voxel_um, _) in zip(
-        image.add_label(NAME, details), image.levels, strict=True
-    ):
+    for array, (voxel_um, _) in zip(image.add_label(NAME, details), image.levels, strict=True):
         _write_level(array, voxel_um, tissue, (z, first, second))
 
 

@@ -13,6 +13,9 @@ _LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.u
 _M_ARENA_MAX = -8
 """Of glibc's ``malloc.h``."""
 
+GRANTED = "LINUMPY_MEMORY"
+"""Environment variable by which the workflow says how many bytes a task asked for."""
+
 
 def free_host_bytes(
     environment: Mapping[str, str] = os.environ,
@@ -41,6 +44,16 @@ def free_host_bytes(
     if asked.isdigit() and int(asked) > 0:
         found.append(int(asked) << 20)
     return max(0, min(found))
+
+
+def granted_host_bytes(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many bytes the process should take: what is free, at most what its task asked for.
+
+    For what could go on with less; a lone item takes what it takes.
+    """
+    asked = environment.get(GRANTED, "")
+    free = free_host_bytes(environment)
+    return min(free, int(asked)) if asked.isdigit() and int(asked) > 0 else free
 
 
 def trim_heap() -> None:

@@ -303,7 +303,8 @@ class Pyramid:
                 sums = {f"{k} {n}": to_host(a) for k, of in kinds.items() for n, a in of.items()}
                 first = min(int(name.split()[1]) for name in sums)
                 name = " ".join(map(str, (number, *key, first)))
-                np.savez(self._folder / f"{name}.npz", n_cells=shard.n_cells, **sums)
+                sums["n_cells"] = np.array(shard.n_cells)
+                np.savez(self._folder / f"{name}.npz", **sums)  # type: ignore[arg-type]
             level.begun.clear()
 
     def shared(self) -> list[tuple[int, ...]]:

@@ -39,6 +39,11 @@ def gpu_flags(use_gpu, gpu_memory, task) {
     ].findAll { flag -> flag }.join(' ')
 }
 
+// The GPUs of scripts that work by parts of depth: all of this machine that the run may use.
+def gpus_flag(use_gpu, gpu_count) {
+    use_gpu && gpu_count > 1 ? "--gpu_count ${gpu_count}" : ''
+}
+
 // The flags of scripts that read raw tiles.
 def acquisition_flags(fix_galvo_shift, galvo_confidence_threshold, stage_to_array, axial_resolution, slicing_interval_mm) {
     [

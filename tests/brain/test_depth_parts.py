@@ -105,6 +105,7 @@ def fail(planes):
     time.sleep(600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "kind", "text", "status"),
     [
@@ -124,6 +125,7 @@ def test_a_part_that_fails_is_named_and_ends_the_others(number, kind, text, stat
     assert time.monotonic() - began_s < 300
 
 
+@pytest.mark.slow
 def test_a_killed_part_leaves_no_brain(brain, tmp_path, monkeypatch):
     output = tmp_path / "out" / "b.ome.zarr"
     run = DepthParts.run
@@ -175,6 +177,6 @@ def test_parts_follow_size_devices_and_memory(
     """`cores` are processes that a GPU has room for."""
     monkeypatch.setattr(module, "default_workers", lambda device: cores)
     monkeypatch.setattr(module, "processes_a_gpu", lambda: cores)
-    monkeypatch.setattr(module, "free_host_bytes", lambda: free_gib << 30)
+    monkeypatch.setattr(module, "granted_host_bytes", lambda: free_gib << 30)
     monkeypatch.setattr(module, "batch_share", lambda: share)
     assert usual_parts(device, shape) == expected
