@@ -21,6 +21,7 @@ from linumpy.core.device import (
 )
 from linumpy.core.errors import LinumpyError
 from linumpy.core.host_memory import granted_host_bytes
+from linumpy.core.leases.lease import Ask, hold
 from linumpy.core.worker_process import Setting, WorkerProcess, processes_a_gpu
 from linumpy.io.omezarr import Image
 from linumpy.io.pyramid import Pyramid, write_parts
@@ -173,6 +174,8 @@ def depth_parts(device: Device, count: int) -> Iterator[DepthParts]:
         if count > 1:
             memory, threads = None, max(1, default_workers(CPU) // count)
             if device.is_gpu:
+                # Before they are started, so that they know whose GPUs they work on.
+                hold(Ask(count=device.count))
                 each = -(-count // device.count)
                 memory = stack.enter_context(share_of_gpu(each + 1))
             for number in range(count):

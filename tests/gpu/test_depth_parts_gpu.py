@@ -1,0 +1,58 @@
+"""Volumes by parts of depth on GPUs: the files of one process on one GPU."""
+
+import numpy as np
+import pytest
+
+from linumpy.brain.atlas.apply import apply_to_volume
+from linumpy.brain.correct_bias_field import correct_bias_field
+from linumpy.brain.stack_slices_motor import stack_slices_motor
+from linumpy.core.device import Device
+from linumpy.io.omezarr import open_image
+from linumpy.stage_params.bias import BiasParams
+from linumpy.stage_params.brain import StackParams
+
+from ..brain.test_depth_parts import assert_same, brain
+from ..brain.test_stack_slices_motor import many, three
+from . import needs_gpu
+from .test_several_gpus import n_gpus, needs_two
+
+__all__ = ["brain", "three"]
+
+ONE = Device("cuda")
+WAYS = [
+    pytest.param(ONE, 2, id="one GPU"),
+    pytest.param(Device("cuda", count=max(2, n_gpus())), 3, marks=needs_two, id="all GPUs"),
+]
+
+
+@needs_gpu
+@pytest.mark.parametrize(("device", "parts"), WAYS)
+def test_a_brain_by_parts_has_the_same_files(three, tmp_path, device, parts):
+    one, several = tmp_path / "one.ome.zarr", tmp_path / "several.ome.zarr"
+    for path, where, count in ((one, ONE, 1), (several, device, parts)):
+        slices, model = many(three, 27, where)
+        stack_slices_motor(
+            slices, model, path, StackParams(), resolutions_um=[25.0, 50.0], device=where,
+            parts=count,
+        )  # fmt: skip
+    assert open_image(one).array.shape[0] > 512
+    assert_same(one, several)
+
+
+@needs_gpu
+@pytest.mark.parametrize(("device", "parts"), WAYS)
+def test_a_corrected_and_an_aligned_brain_by_parts_have_the_same_files(
+    brain, tmp_path, device, parts
+):
+    tilt = np.deg2rad(4)
+    matrix = np.eye(4)
+    matrix[:2, :2] = [[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]]
+    for name, where, count in (("one", ONE, 1), ("several", device, parts)):
+        params = BiasParams(engine="linumpy", shrink_factor=7)
+        correct_bias_field(brain, tmp_path / f"{name}.ome.zarr", params, device=where, parts=count)
+        apply_to_volume(
+            open_image(brain), tmp_path / f"{name}_ras.ome.zarr", matrix, {}, parts=count,
+            resolutions_um=[25.0, 50.0], device=where,
+        )  # fmt: skip
+    assert_same(tmp_path / "one.ome.zarr", tmp_path / "several.ome.zarr")
+    assert_same(tmp_path / "one_ras.ome.zarr", tmp_path / "several_ras.ome.zarr")
