@@ -51,10 +51,14 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Places of a slice's tiles, and the one that came last where that was seen."""
+    """Places of a slice's tiles, and the one that came last where that was seen.
+
+    `shown` are the places of the slice itself, which may lack tiles of the grid.
+    """
 
     keys: frozenset[Key]
     last: Key | None
+    shown: frozenset[Key]
 
 
 @dataclass(frozen=True)
@@ -244,16 +248,20 @@ class Watcher:
         if seen:
             newest = max(s.order for s in seen.values())
             last: list[Key | None] = [key for key, s in seen.items() if s.order == newest]
-            before = self._grid_before(slice_id)
-            keys = frozenset(seen) | _holes(seen)
-            if seen.keys() != keys or (before is not None and not before.keys <= keys):
+            before, expected = self._grid_before(slice_id), self._expected(slice_id) or 0
+            shown, keys = frozenset(seen), frozenset(seen) | _holes(seen)
+            is_part = len(keys) < expected
+            if shown != keys or is_part or (before and not before.keys <= keys):
                 # It may be the last tile that never came.
                 last = [] if before is None else [before.last]
-            # Of tiles that were found together the last one is unknown.
-            grid = _Grid(keys, last[0] if len(last) == 1 else None)
+            if before is not None and is_part and keys < before.keys and shown != before.shown:
+                # A row or column that never came leaves no hole; twice alike is another mosaic.
+                keys = before.keys
             # Memory stays constant: of slices that are done, only the last grid is kept.
             self._seen[slice_id] = {}
-            if self._grid is None or self._grid[0] < slice_id:
+            if (before or not is_part) and (self._grid is None or self._grid[0] < slice_id):
+                # Of tiles that were found together the last one is unknown.
+                grid = _Grid(keys, last[0] if len(last) == 1 else None, shown)
                 self._grid = (slice_id, grid)
 
     def _grid_before(self, slice_id: int) -> _Grid | None:

@@ -119,6 +119,45 @@ def test_slice_after_one_without_its_last_tile_waits_for_all(tmp_path):
     assert found.n_missing == 0 and len(found.tiles) == 4
 
 
+GRID = [(ix, iy) for ix in range(3) for iy in range(2)]
+
+
+def scan(watcher, root, slice_id, keys, start_s):
+    """Write tiles ten seconds apart; return how many were there when the slice was over."""
+    for count, (ix, iy) in enumerate(keys, 1):
+        write(root, slice_id, ix, iy)
+        watcher.poll(now_s := start_s + 10 * count)
+        found = watcher.finished(slice_id, now_s + 5)
+        if found is not None or count == len(keys):
+            found = found or watcher.finished(slice_id, now_s + 100)
+            watcher.done(slice_id)
+            return count, found
+
+
+@pytest.mark.parametrize("lacks", [GRID[4:], GRID[:2], GRID[1::2]], ids=["last", "first", "column"])
+def test_slice_after_one_without_a_whole_row_is_waited_for(tmp_path, lacks):
+    """Seen to fail where the grid of the slice before was taken as it was found."""
+    watcher = Watcher(tmp_path)
+    part = [key for key in GRID if key not in lacks]
+    shown = [scan(watcher, tmp_path, n, k, 1000.0 * n) for n, k in enumerate((GRID, part, GRID))]
+    assert shown[1][1].missing == tuple(sorted(lacks))
+    assert shown[2][0] == 6 and shown[2][1].n_missing == 0
+
+
+def test_mosaic_that_is_smaller_twice_is_a_smaller_one(tmp_path):
+    watcher = Watcher(tmp_path)
+    slices = (GRID, GRID[:4], GRID[:4], GRID[:4])
+    shown = [scan(watcher, tmp_path, n, k, 1000.0 * n)[1] for n, k in enumerate(slices)]
+    assert [found.n_missing for found in shown] == [0, 2, 2, 0]
+
+
+def test_first_slice_without_a_row_tells_no_grid(tmp_path):
+    """Seen to fail where its tiles outdid the number that the user gave."""
+    watcher = Watcher(tmp_path, tiles_per_slice=6)
+    shown = [scan(watcher, tmp_path, n, k, 1000.0 * n) for n, k in enumerate((GRID[:4], GRID))]
+    assert [(count, found.n_missing) for count, found in shown] == [(4, 2), (6, 0)]
+
+
 def test_slice_without_its_last_tile_is_over_when_the_next_begins_or_all_is_quiet(tmp_path):
     watcher = Watcher(tmp_path, tiles_per_slice=3, quiet_s=40)
     write(tmp_path, 0, 0)
