@@ -19,10 +19,13 @@ ABOVE_FACE_UM = 40.0
 _MARGIN_UM = 30.0
 """About the axial resolution, the unevenness of a face, and a voxel together."""
 _MIRROR_MARGIN_UM = 10.0
+_BELOW_MIRROR_UM = 50.0
+"""A mirror is taken for the face where it is large, and shines through the axial response."""
 _LEAST_BLOCKS = 2
-MIRROR = 10.0
+MIRROR = 45**0.5
 """Amplitude over that of the face from which it is a mirror: water to air reflects 2 % of the power
-(Fresnel), of tissue the order of 1e-5 returns from one sample, a ratio of amplitudes of 45."""
+(Fresnel), of tissue the order of 1e-5 returns from one sample, a ratio of amplitudes of 45. The
+middle between both, as ratios go."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def foreign_bodies(
         depth = (np.arange(len(power)) + 0.5) * axial_um
         above[key] = depth[:, None, None] < faces[key] - _MARGIN_UM
     water = _water(powers, above)
-    tissue = float(np.median([np.percentile(p.max(axis=0), 99) for p in powers.values()]))
+    tissue = max(_tissue(power, faces[key], axial_um) for key, power in powers.items())
     found = {}
     for key, power in powers.items():
         with np.errstate(all="ignore"):
@@ -99,6 +102,13 @@ def foreign_bodies(
         brightest = float(power[plane, i, j] / np.nanmedian(water))
         found[key] = Foreign(height, float(np.sqrt(brightest)), is_mirror)
     return found
+
+
+def _tissue(power: np.ndarray, face_um: np.ndarray, axial_um: float) -> float:
+    """Return the power of a tile's bright blocks below the face: above it they may be mirrors."""
+    depth = (np.arange(len(power)) + 0.5)[:, None, None] * axial_um
+    below = np.where(depth > face_um + _BELOW_MIRROR_UM, power, 0)
+    return float(np.percentile(below.max(axis=0), 99))
 
 
 def _water(powers: Mapping[Key, np.ndarray], above: Mapping[Key, np.ndarray]) -> np.ndarray:

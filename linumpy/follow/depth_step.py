@@ -93,16 +93,17 @@ def depth_step(pair: SlicePair) -> DepthStep:
     moved = second[top : top + N_PLANES]
     faces_um = fixed.face_to_plane_um - moving.face_to_plane_um
 
-    def best(starts: Iterable[int]) -> DepthStep:
+    def best(starts: Iterable[int], off_px: np.ndarray = expected) -> DepthStep:
         found = DepthStep(None)
         for start in starts:
             here = first[start : start + N_PLANES]
             if start < 0 or len(here) < 2:
                 continue
-            measured = _measure(first, here, moved[: len(here)], moved, expected, pixel_um)
+            measured = _measure(first, here, moved[: len(here)], moved, off_px, pixel_um)
             if measured is None:
                 continue
-            place, correlation, shift_px, clear = measured
+            place, correlation, displacement_px, clear = measured
+            shift_px = displacement_px - expected
             distance = (place - top) * voxel_um[0] + faces_um
             shift_um = (float(shift_px[0] * pixel_um[0]), float(shift_px[1] * pixel_um[1]))
             step = DepthStep(float(distance), shift_um, correlation, clear)
@@ -111,7 +112,11 @@ def depth_step(pair: SlicePair) -> DepthStep:
         return found
 
     planes_a_cut = pair.interval_um / voxel_um[0]
-    step = best(round((pair.cuts + extra) * planes_a_cut) + top for extra in _EXTRA_CUTS)
+    starts = [round((pair.cuts + extra) * planes_a_cut) + top for extra in _EXTRA_CUTS]
+    step = best(starts)
+    if step.distance_um is None:
+        # The stage may be wrong by more than the slices overlap then: the mosaic where it was.
+        step = best(starts, np.zeros(2))
     if step.distance_um is None:
         # A part of a cut: grains of speckle match at their own depth alone. With so many tries,
         # anatomy matches by chance.
@@ -149,11 +154,11 @@ def _measure(
     here: np.ndarray,
     like: np.ndarray,
     moved: np.ndarray,
-    expected: np.ndarray,
+    off_px: np.ndarray,
     pixel_um: np.ndarray,
 ) -> tuple[float, float, np.ndarray, bool] | None:
-    """Return plane, correlation, shift against the stage and clearness of one try."""
-    centre = np.rint(expected).astype(int)
+    """Return plane, correlation, displacement and clearness of one try about a displacement."""
+    centre = np.rint(off_px).astype(int)
     radius = int(min(_REACH_UM / pixel_um.max(), max(here.shape[1:]) * 0.5))
     surface = correlation_surface(
         here, like, (int(centre[0]), int(centre[1])), (radius, radius), min_overlap_share=0.25
@@ -171,4 +176,4 @@ def _measure(
     scores = depth_scores(fixed, other)
     place = clear_maximum(scores, float(np.sqrt(_SPECKLE_PX / other.size)))
     at = float(scores.argmax()) if place is None else place
-    return at, float(scores.max()), np.asarray(peak.displacement_px) - expected, place is not None
+    return at, float(scores.max()), np.asarray(peak.displacement_px), place is not None

@@ -21,9 +21,11 @@ from linumpy.follow.reasons import (
     bright_reasons,
     common_focus_reasons,
     cut_reasons,
+    dead_reasons,
     files_reasons,
     focus_reasons,
     galvo_reasons,
+    scan_times_s,
     slow_reasons,
     stage_reasons,
     tile_name,
@@ -33,7 +35,7 @@ from linumpy.follow.tile_checks import BLOCK_PX, TileFigures, common_focus_shift
 from linumpy.follow.tile_map import write_tile_map
 from linumpy.follow.verdict import LOOK, STOP, Reason
 from linumpy.follow.watch import FinishedSlice
-from linumpy.follow.wedge import fall_error_um
+from linumpy.follow.wedge import face_fall_um
 from linumpy.io.raw import RawTile
 from linumpy.mosaic.grid_options import GridOptions
 
@@ -82,7 +84,7 @@ class Judge:
             "end_s": round(found.end_s, 1),
         }
         earlier = {int(line["slice"]): line["figures"] for line in history[-HISTORY:]}
-        reasons += slow_reasons(found.duration_s, [f["duration_s"] for f in earlier.values()])
+        reasons += slow_reasons(found.duration_s, scan_times_s(history[-HISTORY:]))
         if found.tiles:
             try:
                 reasons += self._disk(found, last_id)
@@ -104,12 +106,8 @@ class Judge:
         tiles = open_raw_tiles(self.root, found.slice_id, self.options, slices=slices)
         names = {key: tile_name((t.ix, t.iy)) for key, t in tiles.tiles.items()}
         shown = {key: tile_figures(tiles, key) for key in tiles.tiles}
-        dead = tuple(names[key] for key, f in shown.items() if f.dead)
-        reasons = []
-        if dead:
-            text = "no signal that changes with depth"
-            reasons.append(Reason("dead_tile", STOP, text, dead))
         alive = {key: f for key, f in shown.items() if not f.dead}
+        reasons = dead_reasons({k: f for k, f in shown.items() if f.dead}, alive, names)
         reasons += galvo_reasons(tiles.galvo, len(tiles.tiles), tiles.raw.info.n_extra)
         if not alive:
             return reasons
@@ -192,8 +190,9 @@ class Judge:
         write_tile_map(volume, found.slice_id, names, positions, focus, pictures.depth_mean)
         agarose = find_agarose(pictures.depth_mean, params.normalize.sigma_px)
         reasons += border_reasons(pictures.depth_mean, agarose.threshold, figures)
-        figures["tilt_um"] = [round(float(t), 1) for t in cut.tilt_um]
-        figures["tilt_error_um"] = round(fall_error_um(cut.surface_um), 1)
+        fall, error = face_fall_um(cut.surface_um)
+        figures["tilt_um"] = [round(t, 1) for t in fall]
+        figures["tilt_error_um"] = round(error, 1)
         return reasons + self._against_before(found.slice_id, earlier, figures)
 
     def _against_before(

@@ -23,6 +23,8 @@ _SIGNAL_OVER_NOISE = 1.0
 """Power over that of the noise from which blocks, and the planes of all of them, count."""
 _SHIFTS = np.arange(-3, 3.01, 0.05)
 """Shifts of the focus that are tried, in Rayleigh lengths."""
+_AS_WELL = 1.5
+"""What is left of a ratio may differ by so much by chance: some ten independent planes."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,10 @@ def tile_light(
     for key, several in own.items():
         known = [ratio for ratio in several if np.isfinite(ratio).sum() >= LEAST_PLANES]
         if known:
-            shifts = [shift_by_range(r) if model is None else best_shift(model, r) for r in known]
+            shifts = [
+                shift_by_range(r) if model is None else best_shift(model, r, equal_gains=True)
+                for r in known
+            ]
             gains = [_gain(model, r, s) for r, s in zip(known, shifts, strict=True)]
             # A tile beside one out of focus or dark has other neighbours: the lower middle one.
             middle = (len(known) - 1) // 2
@@ -176,15 +181,25 @@ def shift_by_range(ratio: np.ndarray) -> float:
     return change if smooth.argmax() > smooth.argmin() else -change
 
 
-def best_shift(model: np.ndarray, ratio: np.ndarray) -> float:
-    """Return the shift whose response explains a log ratio best, up to a gain."""
+def best_shift(model: np.ndarray, ratio: np.ndarray, *, equal_gains: bool = False) -> float:
+    """Return the shift whose response explains a log ratio best, up to a gain.
+
+    A focus beyond the samples bends the ratio as one near them does. Where gains should be equal,
+    as of tiles of one slice, that of the shifts which explain it about as well is taken which
+    leaves the least of a gain.
+    """
     known = np.isfinite(ratio)
     ours = ratio[known] - ratio[known].mean()
     theirs = model[:, known] - model[:, known].mean(axis=1, keepdims=True)
     left = np.square(theirs - ours).sum(axis=1)
     best = int(left.argmin())
     # A shift has to explain most of the ratio, else it is not one of the focus.
-    return float(_SHIFTS[best]) if left[best] < 0.5 * np.square(ours).sum() else 0.0
+    if left[best] >= 0.5 * np.square(ours).sum():
+        return 0.0
+    if equal_gains:
+        gain = np.abs((ratio[known] - model[:, known]).mean(axis=1))
+        best = int(np.where(left <= _AS_WELL * left[best], gain, np.inf).argmin())
+    return float(_SHIFTS[best])
 
 
 def block_power(data: np.ndarray, block_px: int) -> np.ndarray:

@@ -23,6 +23,9 @@ less than that (the ratios of `linumpy.phantom.physics` and their sources)."""
 BORDER_SHARE = 0.05
 SLOW_FACTOR = 1.5
 _SLOW_LEAST_S = 5.0
+_LIT_T = 5.0
+"""Of Student's t from which a profile is more than noise. Neighbouring planes share noise, so that
+chance reaches 1.4 times what t says: once in 4000 tiles."""
 _RING_PX = 3
 _RAGGED_PX = 10
 """Tiles beside their places leave a border so ragged; what lies further in is a missing tile."""
@@ -48,6 +51,19 @@ def files_reasons(found: FinishedSlice) -> list[Reason]:
     return reasons
 
 
+def scan_times_s(lines: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return how long slices took, those that were told as slow left out while there are others.
+
+    Parameters
+    ----------
+    lines
+        Of ``verdicts.jsonl``.
+    """
+    known = [line for line in lines if (line.get("figures") or {}).get("duration_s") is not None]
+    usual = [x for x in known if all(r["kind"] != "slow_scan" for r in x.get("reasons") or ())]
+    return [line["figures"]["duration_s"] for line in usual or known]
+
+
 def slow_limit(before: Sequence[float]) -> float:
     """Return the longest time, s, that a slice may take after those before."""
     usual = float(np.median(before))
@@ -61,6 +77,39 @@ def slow_reasons(duration_s: float, before: Sequence[float]) -> list[Reason]:
     text = f"{duration_s:.0f} s, and {np.median(before):.0f} s the slices before"
     limit = round(slow_limit(before), 1)
     return [Reason("slow_scan", LOOK, text, (), round(duration_s, 1), limit, "s")]
+
+
+def dead_reasons(
+    dead: Mapping[tuple[int, int], TileFigures],
+    alive: Mapping[tuple[int, int], TileFigures],
+    names: Mapping[tuple[int, int], str],
+) -> list[Reason]:
+    """Report tiles without signal: dead, or so dark that their mean over the tile alone shows it.
+
+    Noise is alike at all depths; light, however little, follows the profile of the other tiles.
+    """
+    if not dead:
+        return []
+    lit = set()
+    if alive:
+        usual = np.median([f.powers.mean(axis=(1, 2)) for f in alive.values()], axis=0)
+        lit = {key for key, f in dead.items() if _follows(f.powers.mean(axis=(1, 2)), usual)}
+    found = []
+    for kind, keys, text in (
+        ("dead_tile", dead.keys() - lit, "no signal that changes with depth"),
+        ("dark_tile", lit, "next to no light"),
+    ):
+        if keys:
+            found.append(Reason(kind, STOP, text, tuple(names[key] for key in sorted(keys))))
+    return found
+
+
+def _follows(profile: np.ndarray, usual: np.ndarray) -> bool:
+    """Whether a profile goes with another one beyond chance."""
+    if np.ptp(profile) == 0:
+        return False
+    r = float(np.corrcoef(profile, usual)[0, 1])
+    return r * np.sqrt((len(profile) - 2) / max(1 - r**2, 1e-9)) > _LIT_T
 
 
 def galvo_reasons(track: Any, n_tiles: int, n_extra: int) -> list[Reason]:
@@ -194,18 +243,17 @@ def wedge_reasons(
     if not known:
         return []
     change = np.subtract(figures["tilt_um"], np.median([f["tilt_um"] for f in known], axis=0))
-    fall = float(np.hypot(*change))
+    # At the corners of the mosaic the cut is off by half of this.
+    fall = float(np.abs(change).sum())
     # Faces of an acquisition are alike: together they say better how uneven they are.
     errors = [f["tilt_error_um"] for f in (*known, figures) if f.get("tilt_error_um") is not None]
     error = float(np.mean(errors or [0]) * np.sqrt(1 + 1 / len(known)))
     figures["wedge_um"] = round(fall, 1)
     limits = LIMITS["uneven_cut"]
-    # At the rim the cut is off by half the fall.
     level = limits.status(fall / 2 / interval_um)
-    if level == OK or fall < SURE * error:
+    sure = SURE * error * fall / max(float(np.hypot(*change)), 1e-9)
+    if level == OK or fall < sure:
         return []
-    text = f"the face falls by {fall:.0f} um more across the slice than before"
-    limit = max(
-        2 * interval_um * (limits.error if level == ERROR else limits.warning), SURE * error
-    )
+    text = f"the face falls by {fall:.0f} um more from corner to corner than before"
+    limit = max(2 * interval_um * (limits.error if level == ERROR else limits.warning), sure)
     return [Reason("wedge", _LEVEL[level], text, (), round(fall), round(limit), "um")]

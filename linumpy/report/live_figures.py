@@ -11,7 +11,7 @@ import numpy as np
 
 from linumpy.core.style import BLUE, ORANGE, VERMILION, dress, whole_ticks
 from linumpy.follow.judge import HISTORY
-from linumpy.follow.reasons import BORDER_SHARE, FOCUS_LIMIT, slow_limit
+from linumpy.follow.reasons import BORDER_SHARE, FOCUS_LIMIT, scan_times_s, slow_limit
 from linumpy.metrics.limits import LIMITS
 from linumpy.report.plots import panel, svg
 
@@ -178,9 +178,7 @@ def history(lines: Sequence[Mapping[str, Any]]) -> list[History]:
         ]
 
     uneven, stage = LIMITS["uneven_cut"], LIMITS["translation"]
-    seconds = of("duration_s")
-    before = [[s for s in seconds[max(0, n - HISTORY) : n] if s is not None]
-              for n in range(len(seconds))]  # fmt: skip
+    before = [scan_times_s(lines[max(0, n - HISTORY) : n]) for n in range(len(lines))]
     found = [
         History(
             "Distance from the face before", "µm", of("cut_um"),

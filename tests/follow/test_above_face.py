@@ -65,6 +65,15 @@ def test_what_lies_above_is_told_by_height_and_brightness(height_um, amplitude, 
     assert (reason.kind, reason.tiles, reason.limit) == (kind, ("x01_y00",), 4.0)
 
 
+def test_bubble_across_most_tiles_is_no_measure_of_tissue():
+    """Seen to fail where tissue was what shines most in the middle tile: the bubble itself."""
+    powers = tiles()
+    for power in powers.values():
+        power[10, 8:20, 8:20] += TISSUE * 20.0**2
+    found = foreign_bodies(powers, CORNERS, BLOCK_UM, face(), STEP_UM)
+    assert [each.kind for each in found.values()] == ["bubble", "bubble"]
+
+
 def test_reflection_that_all_tiles_show_is_the_optics():
     powers = tiles()
     for power in powers.values():

@@ -38,3 +38,15 @@ def test_distance_of_slices_that_are_not_next_to_each_other(
     assert np.hypot(*step.shift_um) < 3
     reasons = cut_reasons(step, INTERVAL_UM, cuts)
     assert [(r.kind, r.level, r.limit) for r in reasons] == expected
+
+
+@pytest.mark.slow
+def test_stage_wrong_by_most_of_the_mosaic_is_measured(block, tmp_path):
+    """Seen to fail where planes were compared about the stage's position alone."""
+    off_um = (1100.0, -900.0)
+    write_slice(tmp_path, 0, block[:N_PLANES])
+    write_slice(tmp_path, 1, block[20 : 20 + N_PLANES], off_um)
+    volumes, _, _ = load_slices([volume_of(tmp_path, n) for n in (0, 1)], None)
+    step = depth_step(SlicePair(*volumes, VOXEL_UM, INTERVAL_UM))
+    assert step.distance_um == pytest.approx(200, abs=3)
+    assert np.add(step.shift_um, off_um) == pytest.approx(0, abs=3)
