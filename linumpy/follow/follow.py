@@ -68,8 +68,8 @@ def follow(
     tell
         Called with each verdict once it is recorded.
     grow
-        Called with all lines so far at the start and after each verdict, beside the command: it
-        brings what follows from verdicts up to them.
+        Called with all lines at the start, and with the last ones after each verdict, beside the
+        command: it brings what follows from verdicts up to them.
     sleep
         Waits between two looks, so many seconds or less.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,9 @@ class LiveBrain:
             return place
         n_planes = self._lay(self._staging, self.path, volumes[-1], place, voxel_um)
         self._publish(n_planes)
-        self._tell(self.path, [*placed, place])
+        # No later slice is solved with the pairs of older ones: the document stays small.
+        older = [replace(p, pairs=()) for p in placed[:-SOLVED_TOGETHER]]
+        self._tell(self.path, [*older, *recent, place])
         return place
 
     def _create(self, volume: SliceVolume, voxel_um: Triple, interval_um: float) -> None:

@@ -19,6 +19,8 @@ VERDICTS_NAME = "verdicts.jsonl"
 STOP_NAME = "STOP"
 NOW_NAME = "now.json"
 _LOCK_NAME = ".follow.lock"
+KEPT_LINES = 32
+"""Lines that stay in memory, which does not grow with the acquisition."""
 
 
 def whole_lines(data: bytes) -> list[bytes]:
@@ -29,7 +31,8 @@ def whole_lines(data: bytes) -> list[bytes]:
 class Record:
     """The verdicts of a results folder; one follower at a time holds it.
 
-    A line that a killed follower left half written is cut off when the record is opened.
+    A line that a killed follower left half written is cut off when the record is opened. `lines`
+    are all that were there then; from the first new verdict on, the last `KEPT_LINES`.
 
     Raises
     ------
@@ -64,17 +67,14 @@ class Record:
                     f"{self._path}, line {number}: not a verdict ({error}); expected one JSON "
                     "object a line, with slice"
                 ) from error
+        self.judged = {int(line["slice"]) for line in self.lines}
+        """Ids of the slices that have a verdict."""
 
     def __enter__(self) -> Record:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._lock.close()
-
-    @property
-    def judged(self) -> set[int]:
-        """Ids of the slices that have a verdict."""
-        return {int(line["slice"]) for line in self.lines}
 
     @property
     def stop_asked(self) -> bool:
@@ -104,5 +104,6 @@ class Record:
             os.fsync(handle)
         finally:
             os.close(handle)
-        self.lines.append(line)
+        self.judged.add(verdict.slice_id)
+        self.lines = [*self.lines, line][-KEPT_LINES:]
         return line

@@ -210,8 +210,8 @@ class Watcher:
         tiles = self._seen[slice_id]
         complete = {key for key, seen in tiles.items() if self._is_complete(seen, now_s)}
         grid = self._grid_before(slice_id)
-        count = self._expected(slice_id)
-        is_later = any(other > slice_id for other in self._seen)
+        count = self._expected(slice_id, tiles)
+        is_later = any(other > slice_id for other in (*self._seen, *self._done))
         is_quiet = self.changed_s is not None and now_s - self.changed_s >= self._quiet_s
         all_there = count is not None and len(complete) >= count
         is_past_last = grid is not None and grid.last in complete
@@ -238,17 +238,19 @@ class Watcher:
         if not self.slice_ids:
             return None
         slice_id = self.slice_ids[-1]
-        complete = sum(self._is_complete(s, now_s) for s in self._seen[slice_id].values())
-        return Progress(slice_id, complete, self._expected(slice_id))
+        tiles = self._seen[slice_id]
+        complete = sum(self._is_complete(s, now_s) for s in tiles.values())
+        return Progress(slice_id, complete, self._expected(slice_id, tiles))
 
     def done(self, slice_id: int) -> None:
         """Stop scanning a slice; its grid serves the next one."""
         self._done.add(slice_id)
-        seen = self._seen.get(slice_id)
+        # Memory stays constant: of slices that are done, only the last grid is kept.
+        seen = self._seen.pop(slice_id, None)
         if seen:
             newest = max(s.order for s in seen.values())
             last: list[Key | None] = [key for key, s in seen.items() if s.order == newest]
-            before, expected = self._grid_before(slice_id), self._expected(slice_id) or 0
+            before, expected = self._grid_before(slice_id), self._expected(slice_id, seen) or 0
             shown, keys = frozenset(seen), frozenset(seen) | _holes(seen)
             is_part = len(keys) < expected
             if shown != keys or is_part or (before and not before.keys <= keys):
@@ -257,8 +259,6 @@ class Watcher:
             if before is not None and is_part and keys < before.keys and shown != before.shown:
                 # A row or column that never came leaves no hole; twice alike is another mosaic.
                 keys = before.keys
-            # Memory stays constant: of slices that are done, only the last grid is kept.
-            self._seen[slice_id] = {}
             if (before or not is_part) and (self._grid is None or self._grid[0] < slice_id):
                 # Of tiles that were found together the last one is unknown.
                 grid = _Grid(keys, last[0] if len(last) == 1 else None, shown)
@@ -267,10 +267,10 @@ class Watcher:
     def _grid_before(self, slice_id: int) -> _Grid | None:
         return self._grid[1] if self._grid and self._grid[0] < slice_id else None
 
-    def _expected(self, slice_id: int) -> int | None:
+    def _expected(self, slice_id: int, tiles: Mapping[Key, _Seen]) -> int | None:
         """Return how many tiles a slice has, as far as anything tells."""
         grid = self._grid_before(slice_id)
-        told = self._count(self._seen[slice_id])
+        told = self._count(tiles)
         return told or (len(grid.keys) if grid else None) or self._tiles_per_slice
 
     def _count(self, tiles: Mapping[Key, _Seen]) -> int | None:

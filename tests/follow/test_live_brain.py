@@ -88,6 +88,14 @@ def test_slices_lie_where_they_were_cut(brain, block, lines):
 
 
 @pytest.mark.slow
+def test_pairs_of_slices_that_are_solved_no_more_are_not_kept(brain, lines, monkeypatch):
+    monkeypatch.setattr("linumpy.follow.live_brain.SOLVED_TOGETHER", 2)
+    brain.grow(lines)
+    assert [bool(p.pairs) for p in brain.slices()] == [False, False, True, True, True]
+    assert [p.slice_id for p in brain.slices()] == list(DEPTHS_PX)
+
+
+@pytest.mark.slow
 def test_reader_meets_whole_shards_at_every_step(brain, block, lines, monkeypatch):
     truth = means(block[:160], 1, 2)
     brain.grow(lines[:2])

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from linumpy.core.errors import InputError
-from linumpy.follow.state import NOW_NAME, Record
+from linumpy.follow.state import KEPT_LINES, NOW_NAME, Record
 from linumpy.follow.verdict import ADVICE, Reason, Verdict
 from linumpy.follow.watch import Progress, Watcher
 from linumpy.report.live_data import read_now
@@ -234,4 +234,16 @@ def test_state_hardly_grows_with_the_number_of_slices(tmp_path):
         watcher.done(slice_id)
         sizes.append(len(pickle.dumps(watcher)))
     # Numbers of slices alone are kept; a tile takes some 300 bytes.
-    assert (sizes[-1] - sizes[9]) / 20 < 40
+    assert (sizes[-1] - sizes[9]) / 20 < 8
+
+
+def test_record_keeps_the_last_lines_and_knows_all_slices(tmp_path):
+    with Record(tmp_path) as record:
+        for slice_id in range(50):
+            record.add(Verdict(slice_id))
+        assert [line["slice"] for line in record.lines] == list(range(50 - KEPT_LINES, 50))
+        assert record.judged == set(range(50))
+    with Record(tmp_path) as record:
+        assert [line["slice"] for line in record.lines] == list(range(50))
+        with pytest.raises(ValueError, match="judged before"):
+            record.add(Verdict(3))
