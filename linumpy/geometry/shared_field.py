@@ -20,6 +20,7 @@ as optical aberrations and vignetting are, with a prior that its high degrees ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -243,7 +244,7 @@ def fit_shared_field(
     model = _Basis(tile_shape, degree, tuple(lines))
     terms = model.evaluate(u1, u2)
     theta, information, tile_sigma = _tile_evidence(kept, terms)
-    rows, differences, pair_of_row = _overlap_equations(kept, model, cell)
+    rows, differences, pair_of_row = _overlap_equations(kept, terms, model, cell)
     overlap_sigma, n_pairs = 0.0, 0
     if len(differences):
         n_pairs = int(pair_of_row[-1]) + 1
@@ -280,11 +281,13 @@ def _tile_evidence(
     """
     n_terms = terms.shape[-1]
     ridge = 1e-3 * np.diag([*np.ones(n_terms), 0.0])
+    coarse = _fours(terms)
     fits = []
     for tile in maps:
-        good = np.isfinite(tile.values)
-        design = np.column_stack([terms[good], np.ones(good.sum())])
-        values = tile.values[good] - np.median(tile.values[good])
+        values = _fours(tile.values)
+        good = np.isfinite(values)
+        design = np.column_stack([coarse[good], np.ones(good.sum())])
+        values = values[good] - np.median(values[good])
         weight = np.ones(len(values))
         solution = np.zeros(n_terms + 1)
         for _ in range(5):
@@ -312,10 +315,23 @@ def _tile_evidence(
     return mean, information, robust_sigma(residual)
 
 
+def _fours(values: np.ndarray) -> np.ndarray:
+    """Average over squares of four cells; neighbours err together, so that little is lost.
+
+    A rest at the end is dropped, and a square with a cell that is not known is not.
+    """
+    n1, n2 = values.shape[0] // 2, values.shape[1] // 2
+    squares = values[: 2 * n1, : 2 * n2].reshape(n1, 2, n2, 2, *values.shape[2:])
+    return np.asarray(squares.mean(axis=(1, 3)))
+
+
 def _overlap_equations(
-    maps: Sequence[TileMap], model: _Basis, cell: int
+    maps: Sequence[TileMap], terms: np.ndarray, model: _Basis, cell: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return basis differences, map differences and pair number of every cell in an overlap."""
+    """Return basis differences, map differences and pair number of all overlaps.
+
+    A row is the mean over four cells.
+    """
     rows, differences, pair_of_row = [], [], []
     n_pairs = 0
     corners = np.array([m.corner_px for m in maps]).reshape(-1, 2)
@@ -323,15 +339,20 @@ def _overlap_equations(
         first, second = maps[a], maps[b]
         if first.group != second.group:
             continue
-        shift = np.subtract(second.corner_px, first.corner_px)
-        found = _overlap_cells(first.values, second.values, shift / cell)
+        shift = np.subtract(second.corner_px, first.corner_px) / cell
+        found = _overlap_cells(first.values, second.values, shift)
         if found is None:
             continue
         at_first, at_second, difference = found
-        centre = [(c + 0.5) * cell - 0.5 for c in (*at_first, *at_second)]
-        rows.append(model.evaluate(centre[0], centre[1]) - model.evaluate(centre[2], centre[3]))
-        differences.append(difference)
-        pair_of_row.append(np.full(len(difference), n_pairs))
+        centre = [(c + 0.5) * cell - 0.5 for c in at_first]
+        step = _fours(model.evaluate(centre[0], centre[1]) - terms[at_second])
+        fours = _fours(difference)
+        good = np.isfinite(fours)
+        if not good.any():
+            continue
+        rows.append(step[good])
+        differences.append(fours[good])
+        pair_of_row.append(np.full(len(rows[-1]), n_pairs))
         n_pairs += 1
     if not rows:
         return np.zeros((0, 0)), np.zeros(0), np.zeros(0, dtype=int)
@@ -340,16 +361,25 @@ def _overlap_equations(
 
 def _overlap_cells(
     first: np.ndarray, second: np.ndarray, shift: np.ndarray
-) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray] | None:
-    """Pair each cell of `second` with the interpolated value of `first` at the same tissue."""
-    n1, n2 = first.shape
-    if abs(shift[0]) > n1 - 2 or abs(shift[1]) > n2 - 2:
+) -> tuple[list[np.ndarray], tuple[slice, slice], np.ndarray] | None:
+    """Compare each cell of `second` with the interpolated value of `first` at the same tissue.
+
+    Returns
+    -------
+    Where they lie in `first`, in cells along either axis; which cells of `second` they are; and the
+    differences. None where they share less than two cells along an axis.
+    """
+    shape = first.shape
+    inside = [
+        slice(max(0, math.ceil(-s)), min(n - 1, math.floor(n - 1 - s)) + 1)
+        for n, s in zip(shape, shift.tolist(), strict=True)
+    ]
+    if any(part.stop - part.start < 2 for part in inside):
         return None
-    c1, c2 = np.meshgrid(np.arange(n1), np.arange(n2), indexing="ij")
+    at_second = inside[0], inside[1]
+    c1, c2 = np.mgrid[at_second]
     x1, x2 = c1 + shift[0], c2 + shift[1]
-    inside = (x1 >= 0) & (x1 <= n1 - 1) & (x2 >= 0) & (x2 <= n2 - 1)
-    x1, x2 = x1[inside], x2[inside]
-    l1, l2 = np.minimum(x1.astype(int), n1 - 2), np.minimum(x2.astype(int), n2 - 2)
+    l1, l2 = np.minimum(x1.astype(int), shape[0] - 2), np.minimum(x2.astype(int), shape[1] - 2)
     f1, f2 = x1 - l1, x2 - l2
     value = (
         (1 - f1) * (1 - f2) * first[l1, l2]
@@ -357,12 +387,7 @@ def _overlap_cells(
         + f1 * (1 - f2) * first[l1 + 1, l2]
         + f1 * f2 * first[l1 + 1, l2 + 1]
     )
-    difference = value - second[inside]
-    good = np.isfinite(difference)
-    if good.sum() < 4:
-        return None
-    at_second = (c1[inside][good].astype(float), c2[inside][good].astype(float))
-    return (x1[good], x2[good]), at_second, difference[good]
+    return [x1, x2], at_second, value - second[at_second]
 
 
 def _combine(

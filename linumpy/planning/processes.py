@@ -12,6 +12,7 @@ from linumpy.planning.survey import SAMPLE_BYTES, Survey
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES
 from linumpy.stage_params.declaration import MB
 from linumpy.stage_params.declared import STAGES
+from linumpy.stage_params.slices import FIRST_TILES, LEAST_SLICES
 
 GIB = 1 << 30
 
@@ -65,7 +66,7 @@ def _resting_bytes(count: int, sizes: Sizes, survey: Survey, params: PlanParams)
     if not count:
         return 0.0
     if count < 0:
-        resting = MASK * learned_tiles(survey, params) * sizes.slices[0].resampled_tile_bytes
+        resting = MASK * first_tiles(survey, params) * sizes.slices[0].resampled_tile_bytes
     else:
         resting = MASK * max(size.resampled_bytes for size in sizes.slices)
     return min(resting, DEFAULT_BUDGET_BYTES)
@@ -75,7 +76,13 @@ def learned_tiles(survey: Survey, params: PlanParams) -> int:
     """Return how many tiles models are learned from: those of evenly spaced whole slices."""
     usual = max(1, round(survey.n_tiles / len(survey.slices)))
     most = int(params["learn_max_tiles"])
-    return min(survey.n_tiles, max(1, most // usual) * usual)
+    return min(survey.n_tiles, max(LEAST_SLICES, most // usual) * usual)
+
+
+def first_tiles(survey: Survey, params: PlanParams) -> int:
+    """Return how many of these are needed twice: those of the first focal surface."""
+    usual = max(1, round(survey.n_tiles / len(survey.slices)))
+    return min(learned_tiles(survey, params), max(1, FIRST_TILES // usual) * usual)
 
 
 @dataclass(frozen=True)

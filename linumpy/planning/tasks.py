@@ -10,7 +10,14 @@ from typing import Any
 
 from linumpy.launch.groups import slices_per_task
 from linumpy.planning.plan_params import PlanParams
-from linumpy.planning.processes import CORES_ASKED, MASK, READ_RAW, REQUESTS, learned_tiles
+from linumpy.planning.processes import (
+    CORES_ASKED,
+    MASK,
+    READ_RAW,
+    REQUESTS,
+    first_tiles,
+    learned_tiles,
+)
 from linumpy.planning.sizes import Sizes, SliceSize
 from linumpy.planning.stage_times import GIB, StageTimes
 from linumpy.planning.survey import SliceScan, Survey
@@ -219,6 +226,7 @@ def _passes(graph: Graph, stage: Declaration) -> float:
     """Return how often tiles are read: again where the engine's store has no room for them."""
     if graph.params["use_gpu"] or not stage.memory.resting:
         return 1.0
-    tiles = learned_tiles(graph.survey, graph.params)
+    tiles = first_tiles(graph.survey, graph.params)
     resting = MASK * tiles * graph.sizes.slices[0].resampled_tile_bytes
-    return 1 + max(0.0, 1 - DEFAULT_BUDGET_BYTES / max(resting, 1.0))
+    again = tiles * max(0.0, 1 - DEFAULT_BUDGET_BYTES / max(resting, 1.0))
+    return 1 + again / learned_tiles(graph.survey, graph.params)

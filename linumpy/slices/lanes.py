@@ -1,4 +1,4 @@
-"""Distribute the tiles of a pass over workers with a GPU each; results in tile order."""
+"""Distribute slices over lanes, and the tiles of a pass over GPUs; results in their order."""
 
 from __future__ import annotations
 
@@ -8,15 +8,41 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from linumpy.core.device import Device, batch_share, default_workers
 from linumpy.core.errors import DeviceStuckError
+from linumpy.core.worker_process import processes_a_gpu
 
 K = TypeVar("K")
 R = TypeVar("R")
+
+THREADS = 2
+"""Of a process on the CPU: one slice is read or written while the other computes."""
+
+LEAST_CORES = 4
+"""Fewer are busy with one slice."""
+
+SLICES_A_PROCESS = 2
+"""At least: a process takes as long to start as one slice of 8 GB."""
+
+TILES_BESIDE = 2
+"""Tiles in flight beyond one a core: as many as those of one slice alone."""
 
 MOST_WAIT_S = 900.0
 """How long a lane may take for its next group of results; a group takes seconds."""
 
 _POLL_S = 0.1
+
+
+def usual_overlap(device: Device, n_slices: int) -> int:
+    """Return how many of so many slices to work on at a time, by device, cores and memory."""
+    if not device.is_gpu:
+        return THREADS if default_workers(device) >= LEAST_CORES else 1
+    if device.count > 1:
+        # One slice is divided among them.
+        return 1
+    most = min(processes_a_gpu(), n_slices // SLICES_A_PROCESS)
+    # A retry begins with smaller batches.
+    return max(1, int(most * batch_share()))
 
 
 def divide(keys: Sequence[K], homes: Sequence[int | None], size: int, n_lanes: int) -> dict[K, int]:

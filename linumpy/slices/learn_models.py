@@ -7,8 +7,9 @@ alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,25 +20,19 @@ import numpy as np
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger
+from linumpy.core.timeline import span
 from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.io.grid import check_slice_ids, open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
-from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
-from linumpy.slices.grid_io import GridSource
+from linumpy.slices.engine import Stage
 from linumpy.slices.psf_stages import CompensatePsf
-from linumpy.slices.raw_source import (
-    RawInput,
-    SliceInput,
-    finished_layout,
-    with_masks_where_needed,
-)
-from linumpy.slices.register_stage import SCAN_MODEL, RegisterTiles, load_scan
-from linumpy.slices.store import TileStore
-from linumpy.slices.tile import Tile
-from linumpy.slices.tile_stages import LEARNED, DetectFocalCurvature, ResampleMosaicGrid
-from linumpy.stage_params.slices import LearnParams, SliceParams
-from linumpy.tiles.scan_distortion import ScanDistortion, ScanEvidence, fit_scan_distortion
+from linumpy.slices.raw_source import RawInput, SliceInput
+from linumpy.slices.register_stage import SCAN_MODEL, load_scan
+from linumpy.slices.slice_evidence import SURFACE, Lanes, SliceMeasurer, make_learners
+from linumpy.slices.tile_stages import LEARNED, FieldStage
+from linumpy.stage_params.slices import FIRST_TILES, LEAST_SLICES, LearnParams, SliceParams
+from linumpy.tiles.scan_distortion import ScanDistortion, fit_scan_distortion
 
 
 @dataclass(frozen=True)
@@ -98,19 +93,21 @@ def learn_models(
     *,
     device: Device = CPU,
     budget_bytes: int | None = None,
+    lanes: int | None = None,
+    apart: bool | None = None,
 ) -> AcquisitionModels:
     """Learn the models of `tile_stages.LEARNED`, the axial response and the scan distortion.
 
-    The focal surface is learned twice: first with tiles where the stage put them, which flattens
-    them well enough to register them; then, with the other models, at the registered positions,
-    where overlapping tiles show the same tissue. Response and scan distortion are learned from the
-    same tiles then.
+    The focal surface is learned twice: first from some slices, with tiles where the stage put them,
+    which flattens tiles well enough to register them; then, with the other models, from all, at the
+    registered positions, where overlapping tiles show the same tissue. Response and scan distortion
+    are learned from the same tiles then.
 
     Parameters
     ----------
     slices
         Mosaic grids of the acquisition's slices, or its raw slices, in order. When they hold more
-        than `learn.max_tiles` tiles, evenly spaced slices are taken.
+        than `learn.max_tiles` tiles, evenly spaced slices are taken, three at least.
     params
         Which models are learned, and how.
     learn
@@ -118,6 +115,8 @@ def learn_models(
     budget_bytes
         Memory for tiles that wait for the second time they are needed; None for what
         `slices.engine.resting_bytes` says. Slices that do not fit are read twice.
+    lanes, apart
+        Slices at a time, as of `slice_evidence.Lanes`; models do not depend on them.
 
     Raises
     ------
@@ -127,80 +126,55 @@ def learn_models(
     unit = params.resample.assume_unit
     check_slice_ids([s for s in slices if not isinstance(s, RawInput)], assume_unit=unit)
     max_tiles = (learn or LearnParams()).max_tiles
-    chosen = _choose([_candidate(s, unit) for s in slices], max_tiles)
+    chosen = _choose([_candidate(s, unit) for s in slices], max_tiles, LEAST_SLICES)
     logger.debug("learning from slices %s", ", ".join(f"z{c.slice_id:02d}" for c in chosen))
-    sources = [candidate.open() for candidate in chosen]
-    chain: list[Stage] = [ResampleMosaicGrid(params.resample)]
-    axial = CompensatePsf(params.psf) if params.psf.enabled else None
-    learners = {
-        name: kind(params.of(kind.Params))
-        for name, kind in LEARNED.items()
-        if params.of(kind.Params).enabled
-    }
-    surface = learners.get(DetectFocalCurvature.name)
-    measured: list[Stage] = [learner for learner in learners.values() if learner is not surface]
-    measured += [] if axial is None else [axial]
-    if learners and sum(c.n_tiles for c in chosen) == 1:
+    learners = make_learners(params)
+    fields = [learner for learner in learners.values() if isinstance(learner, FieldStage)]
+    if fields and sum(c.n_tiles for c in chosen) == 1:
         logger.warning(
             "one tile alone cannot separate the microscope's fields from tissue: none is corrected"
         )
-    evidence: list[ScanEvidence] = []
-    with ExitStack() as stores:
-        if surface is not None:
-            room = resting_bytes(device, budget_bytes)
-            for n, source in enumerate(sources):
-                layout = chain[0].layout(source.layout)
-                # Tiles and masks.
-                size = len(source.keys()) * layout.tile_nbytes * 5 // 4
-                rests = size <= room
-                stop = [_Rest(stores.enter_context(TileStore(size)))] if rests else []
-                with_masks_where_needed(
-                    partial(observe, [surface], [*chain, *stop], source, device=device)
-                )
-                finished_layout(source, source.layout)
-                if rests:
-                    room -= size
-                    sources[n] = StoreSource(stop[0].store, source.keys(), layout)
-            surface.model = surface.solve()
-            chain.append(surface)
-        for source in sources:
-            register = with_masks_where_needed(partial(_register, source, chain, measured, device))
-            if surface is None:
-                finished_layout(source, source.layout)
-            positions = register.solve()
-            if register.evidence is not None:
-                evidence.append(register.evidence)
-            for learner in learners.values():
-                learner.place(positions.slice_id, positions.corners_um())
+    make = partial(
+        SliceMeasurer, {c.slice_id: c.source for c in chosen}, params, device, budget_bytes
+    )
+    nbytes = sum(4 * math.prod(c.scan[0]) * c.n_tiles for c in chosen)
+    with Lanes(make, device, nbytes, lanes, apart=apart) as side_by_side:
+        surface = None
+        if SURFACE in learners:
+            first = [c.slice_id for c in _choose(chosen, FIRST_TILES, 1)]
+            rough = make_learners(params)[SURFACE]
+            for evidence in side_by_side.run(first, None).values():
+                evidence.give(rough)
+            surface = _solve({SURFACE: rough})[SURFACE]
+        found = side_by_side.run([c.slice_id for c in chosen], surface)
+    for learner in learners.values():
+        for evidence in found.values():
+            evidence.give(learner)
+    solved = _solve(learners)
+    layout = next(reversed(found.values())).layout
     return AcquisitionModels(
-        {name: learner.solve() for name, learner in learners.items()},
-        None if axial is None else axial.solve(),
-        fit_scan_distortion(positions.tile_shape_px[1], positions.voxel_um, evidence),
+        {learner.name: solved[learner.name] for learner in fields},
+        solved.get(CompensatePsf.name),
+        fit_scan_distortion(
+            layout.tile_shape_px[1],
+            layout.voxel_um,
+            [evidence.scan for evidence in found.values() if evidence.scan is not None],
+        ),
     )
 
 
-class _Rest(Stage):
-    """Sink that keeps tiles in memory."""
+def _solve(learners: Mapping[str, Stage]) -> dict[str, Any]:
+    """Solve for all models side by side: none needs another."""
+    if not learners:
+        return {}
 
-    name = "rest"
-    changes = False
+    def solve(learner: Stage) -> Any:
+        with span("solve", learner.name):
+            return learner.solve()
 
-    def __init__(self, store: TileStore) -> None:
-        self.store = store
-
-    def apply(self, tile: Tile) -> Tile:
-        """Keep a tile, and pass it on."""
-        self.store.put(tile)
-        return tile
-
-
-def _register(
-    source: Source, chain: Sequence[Stage], measured: Sequence[Stage], device: Device
-) -> RegisterTiles:
-    """Let a new registration, and the stages in `measured`, observe a slice."""
-    register = RegisterTiles(measure_strips=True)
-    observe([register, *measured], chain, source, device=device)
-    return register
+    with ThreadPoolExecutor(len(learners), "linumpy-solve") as pool:
+        tasks = {name: pool.submit(solve, learner) for name, learner in learners.items()}
+    return {name: task.result() for name, task in tasks.items()}
 
 
 @dataclass(frozen=True)
@@ -211,7 +185,7 @@ class _Candidate:
     slice_id: int
     scan: tuple[Shape, Triple]
     n_tiles: int
-    open: Callable[[], Source]
+    source: SliceInput
 
 
 def _candidate(slice_input: SliceInput, assume_unit: str | None) -> _Candidate:
@@ -221,7 +195,7 @@ def _candidate(slice_input: SliceInput, assume_unit: str | None) -> _Candidate:
             slice_id=slice_input.slice_id,
             scan=slice_input.read_scan(),
             n_tiles=slice_input.n_tiles,
-            open=slice_input.open,
+            source=slice_input,
         )
     grid = open_grid(slice_input, assume_unit=assume_unit)
     return _Candidate(
@@ -229,12 +203,12 @@ def _candidate(slice_input: SliceInput, assume_unit: str | None) -> _Candidate:
         slice_id=grid.info.slice_id,
         scan=(grid.info.tile_shape_px, grid.info.voxel_um),
         n_tiles=sum(t.present for t in grid.info.tiles),
-        open=partial(GridSource, grid),
+        source=slice_input,
     )
 
 
-def _choose(candidates: Sequence[_Candidate], max_tiles: int) -> list[_Candidate]:
-    """Take evenly spaced slices with at most `max_tiles` tiles in all, but one slice at least."""
+def _choose(candidates: Sequence[_Candidate], max_tiles: int, least: int) -> list[_Candidate]:
+    """Take evenly spaced slices with at most `max_tiles` tiles in all, but `least` at least."""
     if not candidates:
         raise InputError("no slice to learn from")
     scans = {c.scan for c in candidates}
@@ -244,6 +218,6 @@ def _choose(candidates: Sequence[_Candidate], max_tiles: int) -> list[_Candidate
             "one model cannot serve them"
         )
     tiles = float(np.mean([c.n_tiles for c in candidates]))
-    count = int(np.clip(max_tiles // max(tiles, 1.0), 1, len(candidates)))
+    count = min(max(int(max_tiles // max(tiles, 1.0)), least), len(candidates))
     places = (np.arange(count) + 0.5) * len(candidates) / count - 0.5
     return [candidates[i] for i in np.unique(np.rint(places).astype(int))]

@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.core import overlap
-from linumpy.core.device import Device, batch_share, default_workers, share_of_gpu
+from linumpy.core.device import Device, default_workers, share_of_gpu
 from linumpy.core.errors import DeviceMemoryError, InputError
 from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, HOST_MEMORY, exit_status, message
 from linumpy.core.failures import with_targets
 from linumpy.core.host_memory import trim_heap
 from linumpy.core.log import logger
-from linumpy.core.worker_process import Setting, WorkerProcess, processes_a_gpu
+from linumpy.core.worker_process import Setting, WorkerProcess
 from linumpy.io.raw import discover_tiles
 from linumpy.io.slice_ids import slice_id_beside_metadata
 from linumpy.mosaic.grid_options import GridOptions
+from linumpy.slices.lanes import TILES_BESIDE, usual_overlap
 from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.raw_source import RawInput, SliceInput
 from linumpy.slices.reconstruct_slice import reconstruct_to_files
@@ -35,18 +36,6 @@ from linumpy.stage_params.slices import SliceParams
 from linumpy.store.addresses import is_remote
 from linumpy.store.atomic import write_json
 from linumpy.store.manifest import check_files
-
-THREADS = 2
-"""Of a process on the CPU: one slice is read or written while the other computes."""
-
-LEAST_CORES = 4
-"""Fewer are busy with one slice."""
-
-SLICES_A_PROCESS = 2
-"""At least: a process takes as long to start as one slice of 8 GB."""
-
-TILES_BESIDE = 2
-"""Tiles in flight beyond one a core: as many as those of one slice alone."""
 
 DONE, FAILED = "done", "failed"
 
@@ -75,18 +64,6 @@ class SliceRecord:
 
 
 Begin = Callable[[], Callable[[int], SliceRecord | Short]]
-
-
-def usual_overlap(device: Device, n_slices: int) -> int:
-    """Return how many of so many slices to work on at a time, by device, cores and memory."""
-    if not device.is_gpu:
-        return THREADS if default_workers(device) >= LEAST_CORES else 1
-    if device.count > 1:
-        # One slice is divided among them.
-        return 1
-    most = min(processes_a_gpu(), n_slices // SLICES_A_PROCESS)
-    # A retry begins with smaller batches.
-    return max(1, int(most * batch_share()))
 
 
 def grids_by_id(grids: Sequence[Path]) -> dict[int, SliceInput]:

@@ -111,12 +111,23 @@ class NormalizeParams:
     )
 
 
+LEAST_SLICES = 3
+"""Slices that models are learned from, where there are so many: the axial response needs faces at
+several depths."""
+
+FIRST_TILES = 64
+"""Tiles of the first focal surface, which flattens tiles for their registration alone."""
+
+
 @dataclass(frozen=True)
 class LearnParams:
     """Parameters of learning."""
 
     max_tiles: int = param(
-        400, "learn_max_tiles", "tiles to learn the acquisition's models from", minimum=2
+        128,
+        "learn_max_tiles",
+        "tiles to learn the acquisition's models from; of three slices at least",
+        minimum=2,
     )
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from linumpy.core.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, axis_weights
+from linumpy.slices import learn_models as learning
 from linumpy.slices.learn_models import learn_models
 from linumpy.stage_params.slices import LearnParams, SliceParams
 
@@ -45,14 +46,52 @@ def test_surface_and_flat_field_match_the_phantoms(tiny_grids, tiny, device):
 
 
 @pytest.mark.slow
-def test_fewer_tiles_come_from_evenly_spaced_slices(tiny_grids, device):
+def test_fewer_tiles_come_from_evenly_spaced_slices_three_at_least(tiny_grids, device, monkeypatch):
     from linumpy.slices.learn_models import _candidate, _choose
 
     slices = [_candidate(path, None) for path in tiny_grids]
-    assert [s.slice_id for s in _choose(slices, 9)] == [1]
-    assert [s.slice_id for s in _choose(slices, 18)] == [0, 2]
-    assert [s.slice_id for s in _choose(slices, 27)] == [0, 1, 2]
+    assert [s.slice_id for s in _choose(slices, 9, 1)] == [1]
+    assert [s.slice_id for s in _choose(slices, 18, 1)] == [0, 2]
+    assert [s.slice_id for s in _choose(slices, 27, 1)] == [0, 1, 2]
+    assert [s.slice_id for s in _choose(3 * slices, 9, 3)] == [1, 1, 1]
+    monkeypatch.setattr(learning, "LEAST_SLICES", 1)
     assert learn(tiny_grids, device, learn=LearnParams(9)).fields[FOCAL].n_tiles == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lanes", "apart"), [(2, False), (2, True), (3, True)])
+def test_models_have_the_bits_of_slices_measured_one_by_one(
+    tiny_grids, device, lanes, apart, monkeypatch
+):
+    params = SliceParams.from_values({})
+    # One slice teaches the first surface; the others are measured while they are flattened.
+    monkeypatch.setattr(learning, "FIRST_TILES", 9)
+    alone = learn_models(tiny_grids, params, device=device, lanes=1)
+    made = learn_models(tiny_grids, params, device=device, lanes=lanes, apart=apart)
+    for name, model in alone.fields.items():
+        assert_same(made.fields[name], model)
+    assert_same(made.axial, alone.axial)
+    assert_same(made.scan, alone.scan)
+    assert made.fields[FOCAL].n_tiles == 27 and made.axial.n_tiles > 20
+
+
+def assert_same(one, other):
+    for name, value in vars(other).items():
+        np.testing.assert_array_equal(getattr(one, name), value, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [0, None])
+def test_surface_of_few_slices_registers_as_well_as_that_of_all(
+    tiny_grids, device, budget, monkeypatch
+):
+    whole = learn(tiny_grids, device)
+    monkeypatch.setattr(learning, "FIRST_TILES", 9)
+    few = learn_models(tiny_grids, PARAMS, device=device, budget_bytes=budget)
+    change_um = few.fields[FOCAL].surface_um - whole.fields[FOCAL].surface_um
+    assert 0 < np.sqrt((change_um**2).mean()) < 0.2
+    ratio = few.fields[FLAT].flat_field / whole.fields[FLAT].flat_field
+    assert np.sqrt(((ratio - 1) ** 2).mean()) < 0.002
 
 
 def test_what_is_switched_off_is_not_learned(tiny_grids, device):

@@ -19,7 +19,7 @@ from linumpy.slices.learn_models import AcquisitionModels, learn_models
 from linumpy.slices.raw_source import MaskNeeded, RawSource, raw_inputs
 from linumpy.slices.reconstruct_slice import reconstruct_slice
 from linumpy.stage_params.intensity import PsfParams
-from linumpy.stage_params.slices import LearnParams, SliceParams
+from linumpy.stage_params.slices import SliceParams
 
 PARAMS = SliceParams.from_values({})
 WITHOUT_PSF = replace(PARAMS, psf=PsfParams(enabled=False))
@@ -201,12 +201,12 @@ def test_each_tile_is_read_once(tiny, models, tmp_path, counted):
 @pytest.mark.slow
 def test_models_are_those_of_the_grids_to_the_bit(tiny, tiny_grids, device):
     by_grid, by_raw = (
-        learn_models(slices, WITHOUT_PSF, LearnParams(18), device=device)
+        learn_models(slices, WITHOUT_PSF, device=device)
         for slices in (tiny_grids, raw_inputs(tiny / "raw"))
     )
     np.testing.assert_array_equal(by_grid.fields[FOCAL].surface_um, by_raw.fields[FOCAL].surface_um)
     np.testing.assert_array_equal(by_grid.fields[FLAT].flat_field, by_raw.fields[FLAT].flat_field)
-    assert by_raw.fields[FOCAL].n_tiles == by_grid.fields[FOCAL].n_tiles == 18
+    assert by_raw.fields[FOCAL].n_tiles == by_grid.fields[FOCAL].n_tiles == 27
     assert by_raw.fields[FOCAL].n_pairs == by_grid.fields[FOCAL].n_pairs
 
 

@@ -17,14 +17,15 @@ from linumpy.core.errors import DeviceMemoryError, InputError
 from linumpy.core.stream import stream
 from linumpy.io.omezarr import open_image
 from linumpy.mosaic.grid_options import GridOptions
+from linumpy.slices import lanes as slice_lanes
 from linumpy.slices import slice_group
+from linumpy.slices.lanes import usual_overlap
 from linumpy.slices.reconstruct_slice import reconstruct_to_files
 from linumpy.slices.slice_group import (
     failure,
     grids_by_id,
     raw_by_id,
     reconstruct_group,
-    usual_overlap,
 )
 
 from ..conftest import SCRIPTS
@@ -331,15 +332,15 @@ def test_processes_follow_cores_slices_and_memory_of_the_gpu(
 ):
     monkeypatch.setattr(worker_process, "cores_a_gpu", lambda: cores)
     monkeypatch.setattr(worker_process, "free_gpu_bytes", lambda: free_gib << 30)
-    monkeypatch.setattr(slice_group, "batch_share", lambda: share)
+    monkeypatch.setattr(slice_lanes, "batch_share", lambda: share)
     assert usual_overlap(Device("cuda"), slices) == expected
     assert usual_overlap(Device("cuda", count=2), slices) == 1
 
 
 def test_threads_follow_cores(monkeypatch):
-    monkeypatch.setattr(slice_group, "default_workers", lambda device: 4)
+    monkeypatch.setattr(slice_lanes, "default_workers", lambda device: 4)
     assert usual_overlap(CPU, 16) == 2
-    monkeypatch.setattr(slice_group, "default_workers", lambda device: 2)
+    monkeypatch.setattr(slice_lanes, "default_workers", lambda device: 2)
     assert usual_overlap(CPU, 16) == 1
 
 
