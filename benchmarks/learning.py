@@ -99,6 +99,8 @@ def measure_all(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         "device": args.device,
         "runs": [],
     }
+    # Kernels are compiled once a machine.
+    learn(args, work, 1, "lanes")
     for way in ("lanes", *args.ways):
         for tiles in args.tiles if way == "lanes" else args.tiles[:1]:
             try:
