@@ -132,9 +132,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def grow(lines: Sequence[Any]) -> None:
         brain.grow(lines)
-        judged.append(len(lines))
+        # All lines are there at the start alone.
+        count = int(lines[-1]["slice"]) + 1 if lines else 0
+        judged.append(count)
         # The growing brain reads the last 32 slices.
-        shutil.rmtree(judge.volume_of(len(lines) - 40), ignore_errors=True)
+        shutil.rmtree(judge.volume_of(count - 40), ignore_errors=True)
 
     follow(
         raw, results, judge, FollowOptions(), tell=lambda _: None, grow=grow,
