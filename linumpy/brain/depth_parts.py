@@ -11,6 +11,7 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
+from linumpy.brain.stacking import BLOCK_PX
 from linumpy.core.device import (
     CPU,
     Device,
@@ -35,19 +36,32 @@ LEAST_NBYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
 """Of the volume, for each process: with less, it takes longer to start than it saves."""
 
 HOST_NBYTES = 2 << 30
-"""Host memory that a process takes at most, with blocks of a brain and its coarse shards."""
+"""Host memory of a process that works on a GPU."""
+
+BASE_NBYTES, BLOCKS, LAYERS = 400 << 20, 2.5, 0.3
+"""Host memory of one on cores: the interpreter, blocks of the brain and layers of it, as
+`linumpy.stage_params` declares them."""
 
 
 def usual_parts(device: Device, shape: Sequence[int]) -> int:
     """Return by how many processes to work on a float32 volume, by its size, device and memory."""
     layers, nbytes = -(-shape[0] // SHARD_PX), 4 * shape[0] * shape[1] * shape[2]
     most = min(layers, nbytes // LEAST_NBYTES[device.kind])
-    if most > 1 and device.is_gpu:
-        # A retry begins with fewer.
-        most = min(most, device.count * max(1, int(processes_a_gpu() * batch_share())))
-    elif most > 1:
-        most = min(most, default_workers(device), granted_host_bytes() // HOST_NBYTES)
-    return max(1, most)
+    if most <= 1:
+        return 1
+    memory = granted_host_bytes()
+    if device.is_gpu:
+        # A retry begins with fewer; no GPU is without one.
+        each = min(int(processes_a_gpu() * batch_share()), memory // (HOST_NBYTES * device.count))
+        return min(most, device.count * max(1, each))
+    return max(1, min(most, default_workers(device), memory // host_nbytes(shape)))
+
+
+def host_nbytes(shape: Sequence[int]) -> int:
+    """Return the host memory of a process on cores, for a float32 volume, whatever its depth."""
+    planes = 4 * min(SHARD_PX, shape[0])
+    block = planes * min(BLOCK_PX, shape[1]) * min(BLOCK_PX, shape[2])
+    return int(BASE_NBYTES + BLOCKS * block + LAYERS * planes * shape[1] * shape[2])
 
 
 def can_be_shared(images: Iterable[Image | None]) -> bool:

@@ -8,6 +8,9 @@ from graphlib import TopologicalSorter
 from itertools import groupby
 from typing import Any
 
+from linumpy.brain.depth_parts import LEAST_NBYTES
+from linumpy.core.worker_process import MOST_PROCESSES
+from linumpy.io.slice_layout import SHARD_PX
 from linumpy.launch.groups import slices_per_task
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.processes import (
@@ -137,11 +140,31 @@ GROUP_GAINS = (1.0, 1.0, 1.55, 2.5)
 (`linumpy.slices.slice_group`; docs/benchmarks/2026-11-25-slice-groups.md)."""
 
 
-def _gain(stage: Declaration, n_slices: int, on_gpu: bool) -> float:
-    """Return how many times as fast as one by one a task's slices are made."""
-    if not on_gpu or stage.name != "reconstruct_slice":
+def _gain(stage: Declaration, n_slices: int) -> float:
+    """Return how many times as fast as one by one a task's slices are made on a GPU."""
+    if stage.name != "reconstruct_slice":
         return 1.0
     return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]
+
+
+PART_GAINS = (1.0, 1.0, 1.5, 1.8)
+"""How many times as fast a GPU's share of a volume is written by so many processes."""
+
+PART_START_S = 2.0
+"""What such a process takes to start."""
+
+
+def _by_parts(graph: Graph, stage: Declaration, seconds: float) -> float:
+    """Return how long a stage's work takes all GPUs of this machine, by parts of depth."""
+    gpus = max(1, int(graph.params["gpu_count"]))
+    layers = -(-graph.sizes.brain_shape[0] // SHARD_PX)
+    count = min(layers, int(graph.sizes.brain_bytes // LEAST_NBYTES["cuda"]), gpus * MOST_PROCESSES)
+    if not stage.parts or count < 2:
+        return seconds
+    # Of the GPU with the most layers; parts are whole ones.
+    each = -(-count // gpus)
+    share = min(1.0, each * -(-layers // count) / layers)
+    return PART_START_S + seconds * share / PART_GAINS[each]
 
 
 def _places(
@@ -188,6 +211,8 @@ def _task(
     elif time.estimated:
         graph.estimated.add(stage.name)
     seconds = 0.0 if time is None else time.seconds(*_work(graph, stage, own))
+    if on_gpu:
+        seconds = _by_parts(graph, stage, seconds / _gain(stage, len(own)))
     return Task(
         name=name,
         process=stage.name,
@@ -196,7 +221,7 @@ def _task(
         memory_bytes=REQUESTS[stage.label],
         gpu=1 / stage.gpu_tasks if on_gpu else 0.0,
         start_s=0.0 if time is None else time.start_s,
-        compute_s=seconds / _gain(stage, len(own), on_gpu),
+        compute_s=seconds,
         n_slices=1 if stage.per == "run" else len(own),
     )
 

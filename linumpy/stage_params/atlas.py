@@ -110,6 +110,7 @@ STAGES = (
         work="brain",
         label="brain",
         memory=Memory(800 * MB, blocks=2.5, layers=0.3),
+        parts=True,
         params=(AlignParams,),
         learns=("align_to_ras",),
     ),

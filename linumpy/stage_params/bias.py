@@ -79,6 +79,7 @@ CORRECT_BIAS_FIELD = Declaration(
     work="brain",
     label="brain",
     memory=Memory(350 * MB, blocks=2.2, layers=0.3),
+    parts=True,
     params=(BiasParams,),
     learns=("correct_bias_field",),
 )

@@ -120,6 +120,7 @@ STACK = (
         work="slices",
         label="brain",
         memory=Memory(155 * MB, blocks=2.5, layers=0.3),
+        parts=True,
         params=(StackParams,),
         learns=("stack_slices_motor",),
     ),

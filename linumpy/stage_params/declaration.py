@@ -75,6 +75,8 @@ class Declaration:
         Of a task.
     on_gpu, gpu_tasks
         Whether it computes on a GPU where one is asked for, and how many tasks share it.
+    parts
+        Whether processes divide the depth of its volume among GPUs and cores.
     params
         Dataclasses of its parameters, which its script has flags for.
     learns
@@ -90,6 +92,7 @@ class Declaration:
     memory: Memory = TABLE
     on_gpu: bool = True
     gpu_tasks: int = 1
+    parts: bool = False
     params: tuple[type[Any], ...] = ()
     learns: tuple[str, ...] = ()
 

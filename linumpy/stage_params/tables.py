@@ -95,6 +95,7 @@ AFTER = (
         work="slices",
         label="brain",
         memory=Memory(155 * MB, blocks=2.5, layers=0.3),
+        parts=True,
     ),
     Declaration(
         "evaluate_run",

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from linumpy.core.host_memory import free_host_bytes
+from linumpy.core import host_memory
+from linumpy.core.host_memory import GRANTED, free_host_bytes, granted_host_bytes
 
 MIB = 1 << 20
 PAGES = {"SC_AVPHYS_PAGES": 2_000_000, "SC_PAGE_SIZE": 4096}
@@ -36,6 +37,18 @@ def test_without_limits_it_is_what_the_machine_has(tmp_path):
     assert left(tmp_path, "0::/\n") == MACHINE
     nowhere = tmp_path / "nowhere"
     assert free_host_bytes({}, proc=nowhere, groups=nowhere) == MACHINE
+
+
+@pytest.mark.parametrize("asked", ["", "0", "much"])
+def test_without_a_grant_what_is_free_may_be_taken(asked, monkeypatch):
+    monkeypatch.setattr(host_memory, "free_host_bytes", lambda environment: 5 << 30)
+    assert granted_host_bytes({GRANTED: asked}) == 5 << 30
+
+
+def test_a_grant_bounds_what_is_taken(monkeypatch):
+    monkeypatch.setattr(host_memory, "free_host_bytes", lambda environment: 5 << 30)
+    assert granted_host_bytes({GRANTED: str(3 << 30)}) == 3 << 30
+    assert granted_host_bytes({GRANTED: str(7 << 30)}) == 5 << 30
 
 
 def test_the_tightest_group_above_counts(tmp_path):
