@@ -9,11 +9,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from linumpy.core.errors import InputError, LinumpyError
 from linumpy.io.omezarr import open_image
+from linumpy.planning import tasks
 from linumpy.planning.machine import Resources
 from linumpy.planning.plan import make_plan, with_given
 from linumpy.planning.plan_params import PlanParams
@@ -28,7 +30,7 @@ from linumpy.planning.sizes import plan_disks, plan_sizes, pyramid_factor
 from linumpy.planning.stage_times import StageTimes, read_stage_times
 from linumpy.planning.survey import survey
 from linumpy.planning.table import plan_json, plan_text
-from linumpy.planning.tasks import Task, build_tasks
+from linumpy.planning.tasks import PART_GAINS, PART_START_S, Task, build_tasks
 from linumpy.stage_params.declared import STAGES
 
 REPOSITORY = Path(__file__).parents[2]
@@ -445,3 +447,22 @@ def test_script_names_all_that_is_wrong_and_only_flags_that_it_has(headers, tmp_
     known = set(re.findall(r"--\w+", run_script("--help").stdout))
     assert set(re.findall(r"--\w+", done.stderr)) - known == set()
     assert {"--axial_resolution", "--slicing_interval_mm", "--resolution"} <= known
+
+
+@pytest.mark.parametrize(
+    ("shape", "gpus", "expected"),
+    [
+        # Ten layers by three processes; three of them, each by a process, on the fullest of four
+        # GPUs. A brain of one layer, or a small one, as it is.
+        ((2400, 1500, 1500), 1, 100 / PART_GAINS[3]),
+        ((2400, 1500, 1500), 4, 30 / PART_GAINS[3]),
+        ((250, 5000, 5000), 4, None),
+        ((600, 300, 300), 4, None),
+    ],
+)
+def test_steps_by_parts_of_depth_are_faster_by_whole_layers(shape, gpus, expected):
+    sizes = SimpleNamespace(brain_shape=shape, brain_bytes=4 * math.prod(shape))
+    graph = SimpleNamespace(params={"gpu_count": gpus}, sizes=sizes)
+    found = tasks._by_parts(graph, STAGES["stack_slices_motor"], 100.0)
+    assert found == pytest.approx(100.0 if expected is None else PART_START_S + expected)
+    assert tasks._by_parts(graph, STAGES["register_slices"], 100.0) == 100.0
