@@ -6,6 +6,7 @@ Parts are whole layers of shards, so that no two processes write to one file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import wait
@@ -95,7 +96,9 @@ class DepthParts:
         bounds = [min(n_planes, side * (n * layers // count)) for n in range(count + 1)]
         return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
 
-    def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def run(
+        self, work: Callable[[Item], Result], items: Sequence[Item], name: str = ""
+    ) -> list[Result]:
         """Call a function of each item, in a process each, and return what it returns.
 
         Parameters
@@ -104,6 +107,8 @@ class DepthParts:
             To be pickled, with what it returns; arrays on a GPU come back on the host.
         items
             As many as parts at most: planes, or other things.
+        name
+            Of items that are no planes, for errors.
 
         Raises
         ------
@@ -121,7 +126,9 @@ class DepthParts:
         while waiting:
             for connection in wait(list(waiting)):
                 number = waiting.pop(connection)
-                name = _name(items[number])
+                item = items[number]
+                if isinstance(item, slice):
+                    name = f"planes {item.start} to {item.stop - 1}"
                 try:
                     found[number] = self._workers[number].receive(name)
                 except (LinumpyError, MemoryError) as error:
@@ -130,6 +137,29 @@ class DepthParts:
                         raise
                     raise type(error)(f"{name}: {text}") from error
         return [found[number] for number in sorted(found)]
+
+    def spread(
+        self,
+        work: Callable[[Item], Result],
+        items: Sequence[Item],
+        name: str,
+        *,
+        threaded: bool = False,
+    ) -> list[Result]:
+        """Call a function of any number of items, some in each process, and return what it returns.
+
+        Parameters
+        ----------
+        work, name
+            As in `run`.
+        threaded
+            Call it in as many threads as each process has cores.
+        """
+        dealt = [items[n :: self.count] for n in range(min(self.count, len(items)))]
+        found: dict[int, Result] = {}
+        for n, some in enumerate(self.run(partial(_each, work, threaded), dealt, name)):
+            found |= dict(zip(range(n, len(items), self.count), some, strict=True))
+        return [found[n] for n in range(len(items))]
 
     def write(
         self, work: Callable[[slice], Result], n_planes: int, pyramids: Sequence[Pyramid]
@@ -144,23 +174,20 @@ class DepthParts:
         """
         found = self.run(work, self.divide(n_planes))
         for pyramid in pyramids:
-            shared = pyramid.shared()
-            if shared:
-                each = [shared[n :: self.count] for n in range(min(self.count, len(shared)))]
-                self.run(partial(_finish, pyramid), each)
+            self.spread(partial(_finish, pyramid), pyramid.shared(), "coarse levels of the pyramid")
             pyramid.remove_shared()
         return found
 
 
-def _finish(pyramid: Pyramid, shared: Sequence[tuple[int, ...]]) -> None:
-    for each in shared:
-        write_parts(pyramid.take(each))
+def _finish(pyramid: Pyramid, shared: tuple[int, ...]) -> None:
+    write_parts(pyramid.take(shared))
 
 
-def _name(item: object) -> str:
-    if isinstance(item, slice):
-        return f"planes {item.start} to {item.stop - 1}"
-    return "coarse levels of the pyramid"
+def _each(work: Callable[[Item], Result], threaded: bool, items: Sequence[Item]) -> list[Result]:
+    if not threaded:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(default_workers(CPU), "linumpy-part") as pool:
+        return list(pool.map(work, items))
 
 
 def _called(payload: tuple[Callable[[Any], Any], Any]) -> Any:

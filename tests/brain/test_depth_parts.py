@@ -59,9 +59,11 @@ def assert_same(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [2, 3])
-def test_a_bias_field_by_parts_is_corrected_to_the_same_files(brain, tmp_path, parts):
-    params = BiasParams(engine="linumpy", shrink_factor=7)
+@pytest.mark.parametrize(("parts", "engine"), [(2, "linumpy"), (3, "linumpy"), (2, "itk")])
+def test_a_bias_field_by_parts_is_corrected_to_the_same_files(brain, tmp_path, parts, engine):
+    if engine == "itk":
+        pytest.importorskip("SimpleITK")
+    params = BiasParams(engine=engine, shrink_factor=7)
     models = [
         correct_bias_field(
             brain, tmp_path / f"{n}.ome.zarr", params, parts=n,

@@ -151,6 +151,7 @@ def learn(
         [v * s / 1000 for v in image.voxel_um],
         params,
         threads=default_workers(CPU),
+        processes=processes,
     )
     values = fields.log_values([np.arange(n) for n in shape], layer_weights, cells)[on_device]
     return replace(

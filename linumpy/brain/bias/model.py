@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from linumpy.brain.depth_parts import DepthParts
 from linumpy.brain.stacking import hann_weights
-from linumpy.core.device import Array, like, namespace
+from linumpy.core.device import Array, is_device_array, like, namespace
 from linumpy.core.errors import InputError
 from linumpy.intensity.n4 import n4_log_field
 from linumpy.intensity.n4_fit import DEGREE, N4Options, basis_matrix
@@ -237,6 +239,7 @@ def fit_fields(
     params: BiasParams,
     *,
     threads: int = 1,
+    processes: DepthParts | None = None,
 ) -> Fields:
     """Fit the fields that the mode asks for.
 
@@ -251,37 +254,41 @@ def fit_fields(
     params
         Mode, distances of knots and engine.
     threads
-        Threads that ITK may use.
+        Threads that ITK may use for the whole.
+    processes
+        That fit sections on cores; this one when None.
     """
     n0, n1, n2 = cells.shape
     shape = (n0, n1, n2)
     fields = Fields(shape, np.zeros((0, 2), int), np.zeros((0, 0, 0, 0)), np.zeros((0, 0, 0)))
 
-    def fit(part: slice, height: float, distance_mm: float) -> np.ndarray:
+    def spans(height: float, distance_mm: float) -> tuple[int, ...]:
         extent = [n * mm for n, mm in zip((height, *shape[1:]), cell_mm, strict=True)]
-        return n4_log_field(
-            cells[part],
-            mask[part],
-            spans_for(extent, distance_mm),
-            OPTIONS,
-            engine=params.engine,
-            threads=threads,
-        )
+        return spans_for(extent, distance_mm)
 
     if params.mode != "global":
         there = [np.flatnonzero(w >= min(_SECTION_SHARE, w.max())) for w in weights]
         layers = np.array([(t[0], t[-1]) for t in there])
         # One mesh for all, so that their coefficients are one array.
         height = float(np.median(layers[:, 1] - layers[:, 0] + 1))
-        found = [
-            fit(slice(first, last + 1), height, params.section_distance_mm)
-            for first, last in layers
-        ]
+        fit = partial(_fit, spans(height, params.section_distance_mm), params.engine, 1)
+        sections = [(cells[a : b + 1], mask[a : b + 1]) for a, b in layers]
+        if is_device_array(cells):
+            found = [fit(section) for section in sections]
+        else:
+            processes = processes or DepthParts()
+            found = processes.spread(fit, sections, "fields of sections", threaded=True)
         fields = replace(fields, section_cells=layers, section_coefficients=np.stack(found))
     if params.mode != "per_section":
         if fields.section_coefficients.size:
             places = [np.arange(n) for n in shape]
             cells = cells / namespace(cells).exp(fields.log_values(places, weights, cells))
-        found_global = fit(slice(None), shape[0], params.global_distance_mm)
+        whole = spans(shape[0], params.global_distance_mm)
+        found_global = _fit(whole, params.engine, threads, (cells, mask))
         fields = replace(fields, global_coefficients=found_global)
     return fields
+
+
+def _fit(spans: Sequence[int], engine: str, threads: int, of: tuple[Array, Array]) -> np.ndarray:
+    cells, mask = of
+    return n4_log_field(cells, mask, spans, OPTIONS, engine=engine, threads=threads)
