@@ -21,6 +21,7 @@ The way there:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +36,7 @@ from linumpy.brain.atlas.search import (
 )
 from linumpy.brain.atlas.transform import parse_rotation
 from linumpy.brain.atlas.volume import Volume, contrast
-from linumpy.core.device import CPU, Device, to_device
+from linumpy.core.device import CPU, Device, default_workers, to_device
 from linumpy.core.errors import InputError
 from linumpy.geometry.orientation import is_mirrored, orientations, parse_orientation
 from linumpy.stage_params.atlas import AlignParams
@@ -198,12 +199,16 @@ def _looked_at(
     Size is refined, for a brain of another size is like nothing; shears are not, for with them
     wrong ways round look better than they are.
     """
-    done = []
-    for candidate in candidates:
+
+    def look_at(candidate: Candidate) -> tuple[float, Candidate]:
         matrix = candidate.matrix
         for kind in kinds[:2]:
             matrix = refine(brain, atlas, matrix, replace(settings, kind=kind))
-        done.append((mutual_information(brain, atlas, matrix), replace(candidate, matrix=matrix)))
+        return mutual_information(brain, atlas, matrix), replace(candidate, matrix=matrix)
+
+    # ITK has one thread for each, so that its digits are the same again.
+    with ThreadPoolExecutor(default_workers(CPU), "linumpy-ras") as pool:
+        done = list(pool.map(look_at, candidates))
     return sorted(done, key=lambda one: -_fair(*one))
 
 
