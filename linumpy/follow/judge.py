@@ -192,7 +192,8 @@ class Judge:
         reasons += border_reasons(pictures.depth_mean, agarose.threshold, figures)
         fall, error = face_fall_um(cut.surface_um)
         figures["tilt_um"] = [round(t, 1) for t in fall]
-        figures["tilt_error_um"] = round(error, 1)
+        # A bubble is taken for the face, and says nothing of how uneven faces are.
+        figures["tilt_error_um"] = None if foreign else round(error, 1)
         return reasons + self._against_before(found.slice_id, earlier, figures)
 
     def _against_before(

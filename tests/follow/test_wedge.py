@@ -64,6 +64,14 @@ def test_fall_beyond_limit_and_chance_is_a_wedge(fall, error, level):
         assert found[0].limit == pytest.approx(max(40, chance), abs=0.5)
 
 
+def test_face_below_a_bubble_says_nothing_of_unevenness():
+    earlier = [figures([0.0, 0.0], error) for error in (8.0, None, 8.0)]
+    for own in (8.0, None):
+        (found,) = wedge_reasons(200.0, earlier, figures([60.0, 0.0], own))
+        assert found.limit == 40
+        assert wedge_reasons(200.0, earlier, figures([34.0, 4.0], own)) == []
+
+
 def test_slice_after_a_glitch_is_where_the_slices_before_were():
     step = DepthStep(200.0, (900.0, 0.0))
     assert [r.kind for r in stage_reasons(step, np.array([900.0, 0.0]), 10.0)] == ["stage_glitch"]
