@@ -99,30 +99,39 @@ def measure_all(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         "device": args.device,
         "runs": [],
     }
+    first, *more = args.tiles
     # Kernels are compiled once a machine.
-    learn(args, work, 1, "lanes")
-    for way in ("lanes", *args.ways):
-        for tiles in args.tiles if way == "lanes" else args.tiles[:1]:
-            try:
-                found, bits = learn(args, work, tiles, way)
-            except measure.Failed as error:
-                print(f"{way}, {tiles} tiles: {error}", flush=True)
-                record["runs"].append({"way": way, "tiles": tiles, "failed": str(error)})
-                continue
-            spent = {name: round(value, 2) for name, value in measure.phases(found).items()}
-            record["runs"].append(
-                {
-                    "way": way,
-                    "tiles": tiles,
-                    "seconds": round(found.seconds, 2),
-                    "cpu_seconds": round(found.cpu_seconds, 2),
-                    "phases": spent,
-                    "device_nbytes": found.device_nbytes,
-                    "host_nbytes": found.peak_nbytes,
-                    "bits": bits,
-                }
-            )
-            print(f"{way}, {tiles} tiles: {found.seconds:.2f} s, {spent}", flush=True)
+    for way, tiles in [
+        ("first use", 2),
+        *((way, first) for way in ("lanes", *args.ways)),
+        *(("lanes", tiles) for tiles in more),
+    ]:
+        try:
+            found, bits = learn(args, work, tiles, way)
+        except measure.Failed as error:
+            print(f"{way}, {tiles} tiles: {error}", flush=True)
+            record["runs"].append({"way": way, "tiles": tiles, "failed": str(error)})
+            continue
+        spent = {name: round(value, 2) for name, value in measure.phases(found).items()}
+        steps = {
+            step: round(own["covered_s"], 2) for step, own in measure.where_time_went(found).items()
+        }
+        record["runs"].append(
+            {
+                "way": way,
+                "tiles": tiles,
+                "seconds": round(found.seconds, 2),
+                "cpu_seconds": round(found.cpu_seconds, 2),
+                "phases": spent,
+                "steps": steps,
+                "device_nbytes": found.device_nbytes,
+                "host_nbytes": found.peak_nbytes,
+                "bits": bits,
+            }
+        )
+        print(f"{way}, {tiles} tiles: {found.seconds:.2f} s, {spent}, {steps}", flush=True)
+        if args.output:
+            args.output.write_text(json.dumps(record, indent=1) + "\n")
     return record
 
 
@@ -151,8 +160,6 @@ def main() -> None:
     args.ways = ("one lane", "before") if args.before else ("one lane",)
     with workplace("learning", args.folder) as work:
         record = measure_all(args, work)
-    if args.output:
-        args.output.write_text(json.dumps(record, indent=1) + "\n")
     bits = {run["way"]: run.get("bits") for run in reversed(record["runs"])}
     same = bits["lanes"] is not None and bits["lanes"] == bits["one lane"]
     print("same bits in lanes and one by one" if same else "lanes change bits, or failed")
