@@ -5,6 +5,7 @@ Parts are whole layers of shards, so that no two processes write to one file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -33,8 +34,12 @@ from linumpy.store.plain_arrays import PlainArray
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-LEAST_NBYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
-"""Of the volume, for each process: with less, it takes longer to start than it saves."""
+LEAST_NBYTES = 256 << 20
+"""Of the volume, for a process on cores: with less, it takes longer to start than it saves."""
+
+START_NBYTES = 600 << 20
+"""What a GPU writes of a volume while one process starts: they start one after the other
+(docs/benchmarks/2026-11-25-depth-parts.md)."""
 
 HOST_NBYTES = 2 << 30
 """Host memory of a process that works on a GPU."""
@@ -46,8 +51,8 @@ BASE_NBYTES, BLOCKS, LAYERS = 400 << 20, 2.5, 0.3
 
 def usual_parts(device: Device, shape: Sequence[int]) -> int:
     """Return by how many processes to work on a float32 volume, by its size, device and memory."""
-    layers, nbytes = -(-shape[0] // SHARD_PX), 4 * shape[0] * shape[1] * shape[2]
-    most = min(layers, nbytes // LEAST_NBYTES[device.kind])
+    nbytes = 4 * shape[0] * shape[1] * shape[2]
+    most = min(-(-shape[0] // SHARD_PX), worthwhile(device, nbytes))
     if most <= 1:
         return 1
     memory = granted_host_bytes()
@@ -56,6 +61,14 @@ def usual_parts(device: Device, shape: Sequence[int]) -> int:
         each = min(int(processes_a_gpu() * batch_share()), memory // (HOST_NBYTES * device.count))
         return min(most, device.count * max(1, each))
     return max(1, min(most, default_workers(device), memory // host_nbytes(shape)))
+
+
+def worthwhile(device: Device, nbytes: int) -> int:
+    """Return by how many processes a volume is written soonest, were there as many as one likes.
+
+    On GPUs n of them take n times their start, and an nth of the volume's time.
+    """
+    return math.isqrt(nbytes // START_NBYTES) if device.is_gpu else nbytes // LEAST_NBYTES
 
 
 def host_nbytes(shape: Sequence[int]) -> int:
@@ -223,6 +236,8 @@ def depth_parts(device: Device, count: int) -> Iterator[DepthParts]:
                 gpu = number % device.count if device.is_gpu else None
                 setting = Setting.like_here(device, memory, gpu=gpu, threads=threads)
                 workers.append(stack.enter_context(WorkerProcess(setting, _begin)))
+            # While they start: its import takes a second, for the metadata at the end.
+            import linumpy.io.ngff  # noqa: F401
         try:
             yield DepthParts(workers)
         finally:

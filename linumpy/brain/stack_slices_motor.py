@@ -186,7 +186,7 @@ def stack_slices_motor(
         shown = processes.write(brain.stack, n_planes, [brain.pyramid])
         # Nothing has appeared yet: a brain that lacks a slice never does.
         _check_shown(places, set().union(*shown))
-        write_tissue_label(image)
+        write_tissue_label(image, processes)
     return BrainModel(
         voxel_um,
         origin_um,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from linumpy.brain.depth_parts import DepthParts
 from linumpy.intensity.tissue import clean_mask, tissue_cells, trim_rim
 from linumpy.io.omezarr import ImageWriter, Shape, Triple
 from linumpy.io.pyramid import Box
@@ -21,7 +23,7 @@ MAX_CELLS = 1 << 25
 _COLOUR = (255, 170, 0, 128)
 
 
-def write_tissue_label(image: ImageWriter) -> None:
+def write_tissue_label(image: ImageWriter, processes: DepthParts | None = None) -> None:
     """Find the tissue of an image, and write it at every level.
 
     The mask is made from cells of about `CELL_UM`: the finest level that is at least as coarse,
@@ -31,6 +33,8 @@ def write_tissue_label(image: ImageWriter) -> None:
     ----------
     image
         With all levels written, and a ``valid`` mask.
+    processes
+        That write the mask; this one when None.
     """
     sizes = [max(voxel) for voxel, _ in image.levels]
     level = next((n for n, um in enumerate(sizes) if um >= CELL_UM), len(sizes) - 1)
@@ -47,8 +51,14 @@ def write_tissue_label(image: ImageWriter) -> None:
         "properties": [{"label-value": 1, "name": NAME, "volume_mm3": round(volume_mm3, 6)}],
         "colors": [{"label-value": 1, "rgba": list(_COLOUR)}],
     }
-    for array, (voxel_um, _) in zip(image.add_label(NAME, details), image.levels, strict=True):
-        _write_level(array, voxel_um, tissue, (z, first, second))
+    arrays = zip(image.add_label(NAME, details), image.levels, strict=True)
+    shards = [
+        (array, voxel_um, window)
+        for array, (voxel_um, _) in arrays
+        for window in _shards(array.shape, array.shards)
+    ]
+    write = partial(_write_shard, tissue, (z, first, second))
+    (processes or DepthParts()).spread(write, shards, "tissue mask")
 
 
 def _read_cells(array: Any, shrink: int, dtype: Any) -> np.ndarray:
@@ -68,20 +78,19 @@ def _read_cells(array: Any, shrink: int, dtype: Any) -> np.ndarray:
     return cells
 
 
-def _write_level(array: Any, voxel_um: Triple, cells: np.ndarray, cell_um: Triple) -> None:
-    """Write the cell around each voxel's centre, one shard at a time; levels share a corner."""
-    nearest = [
-        np.minimum(((np.arange(n) + 0.5) * voxel / cell).astype(int), n_cells - 1)
-        for n, voxel, cell, n_cells in zip(array.shape, voxel_um, cell_um, cells.shape, strict=True)
+def _write_shard(cells: np.ndarray, cell_um: Triple, shard: tuple[Any, Triple, Box]) -> None:
+    """Write the cell around each voxel's centre; levels share a corner."""
+    array, voxel_um, window = shard
+    places = [
+        np.minimum(((np.arange(side.start, side.stop) + 0.5) * voxel / cell).astype(int), n - 1)
+        for side, voxel, cell, n in zip(window, voxel_um, cell_um, cells.shape, strict=True)
     ]
-    for window in _shards(array.shape, array.shards):
-        places = [index[side] for index, side in zip(nearest, window, strict=True)]
-        inside = cells[tuple(slice(place[0], place[-1] + 1) for place in places)]
-        # Chunks that are 0 throughout are not stored.
-        if inside.any():
-            for axis, place in enumerate(places):
-                inside = inside.take(place - place[0], axis)
-            array[window] = inside.view(np.uint8)
+    inside = cells[tuple(slice(place[0], place[-1] + 1) for place in places)]
+    # Chunks that are 0 throughout are not stored.
+    if inside.any():
+        for axis, place in enumerate(places):
+            inside = inside.take(place - place[0], axis)
+        array[window] = inside.view(np.uint8)
 
 
 def _shards(shape: Shape, sides: Shape) -> Iterator[Box]:

@@ -8,7 +8,8 @@ from graphlib import TopologicalSorter
 from itertools import groupby
 from typing import Any
 
-from linumpy.brain.depth_parts import LEAST_NBYTES
+from linumpy.brain.depth_parts import worthwhile
+from linumpy.core.device import Device
 from linumpy.core.worker_process import MOST_PROCESSES
 from linumpy.io.slice_layout import SHARD_PX
 from linumpy.launch.groups import slices_per_task
@@ -147,24 +148,27 @@ def _gain(stage: Declaration, n_slices: int) -> float:
     return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]
 
 
-PART_GAINS = (1.0, 1.0, 1.5, 1.8)
-"""How many times as fast a GPU's share of a volume is written by so many processes."""
+PART_SHARE = 0.64
+"""Of the time of a step by parts of depth: what its processes divide on GPUs."""
 
-PART_START_S = 2.0
-"""What such a process takes to start."""
+PART_START_S = 2.1
+"""What each process adds to it: they start one after the other
+(docs/benchmarks/2026-11-25-depth-parts.md)."""
 
 
 def _by_parts(graph: Graph, stage: Declaration, seconds: float) -> float:
     """Return how long a stage's work takes all GPUs of this machine, by parts of depth."""
+    if not stage.parts:
+        return seconds
     gpus = max(1, int(graph.params["gpu_count"]))
     layers = -(-graph.sizes.brain_shape[0] // SHARD_PX)
-    count = min(layers, int(graph.sizes.brain_bytes // LEAST_NBYTES["cuda"]), gpus * MOST_PROCESSES)
-    if not stage.parts or count < 2:
+    most = worthwhile(Device("cuda"), int(graph.sizes.brain_bytes))
+    count = min(layers, most, gpus * MOST_PROCESSES)
+    if count < 2:
         return seconds
-    # Of the GPU with the most layers; parts are whole ones.
-    each = -(-count // gpus)
-    share = min(1.0, each * -(-layers // count) / layers)
-    return PART_START_S + seconds * share / PART_GAINS[each]
+    # Of the process with the most layers; parts are whole ones.
+    part = -(-layers // count) / layers
+    return seconds * (1 - PART_SHARE + PART_SHARE * part) + PART_START_S * count
 
 
 def _places(

@@ -168,12 +168,13 @@ def test_parts_are_whole_layers_and_cover_all():
         (CPU, (2400, 1500, 1500), 16, 1, 1.0, 1),
         (CPU, (600, 300, 300), 16, 64, 1.0, 1),
         (Device("cuda"), (2400, 1500, 1500), 3, 64, 1.0, 3),
-        (Device("cuda", count=4), (2400, 1500, 1500), 2, 64, 1.0, 8),
+        (Device("cuda", count=4), (2400, 1500, 1500), 2, 64, 1.0, 5),
+        (Device("cuda", count=4), (2400, 1000, 1000), 2, 64, 1.0, 3),
         (Device("cuda", count=2), (2400, 1500, 1500), 3, 64, 0.5, 2),
         (Device("cuda", count=4), (2400, 1500, 1500), 0, 64, 1.0, 4),
-        (Device("cuda", count=4), (600, 1000, 1000), 3, 64, 1.0, 1),
+        (Device("cuda", count=4), (500, 1000, 1000), 3, 64, 1.0, 1),
         (Device("cuda", count=2), (2400, 1500, 1500), 3, 8, 1.0, 4),
-        (Device("cuda", count=8), (2400, 1500, 1500), 3, 8, 1.0, 8),
+        (Device("cuda", count=8), (2400, 1500, 1500), 3, 8, 1.0, 5),
     ],
 )
 def test_parts_follow_size_devices_and_memory(

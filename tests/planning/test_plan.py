@@ -30,7 +30,7 @@ from linumpy.planning.sizes import plan_disks, plan_sizes, pyramid_factor
 from linumpy.planning.stage_times import StageTimes, read_stage_times
 from linumpy.planning.survey import survey
 from linumpy.planning.table import plan_json, plan_text
-from linumpy.planning.tasks import PART_GAINS, PART_START_S, Task, build_tasks
+from linumpy.planning.tasks import PART_SHARE, PART_START_S, Task, build_tasks
 from linumpy.stage_params.declared import STAGES
 
 REPOSITORY = Path(__file__).parents[2]
@@ -452,17 +452,17 @@ def test_script_names_all_that_is_wrong_and_only_flags_that_it_has(headers, tmp_
 @pytest.mark.parametrize(
     ("shape", "gpus", "expected"),
     [
-        # Ten layers by three processes; three of them, each by a process, on the fullest of four
-        # GPUs. A brain of one layer, or a small one, as it is.
-        ((2400, 1500, 1500), 1, 100 / PART_GAINS[3]),
-        ((2400, 1500, 1500), 4, 30 / PART_GAINS[3]),
-        ((250, 5000, 5000), 4, None),
-        ((600, 300, 300), 4, None),
+        # Ten layers by three processes of one GPU, or by five of two: four of them, or two, each.
+        ((2400, 1500, 1500), 1, 36 + 3 * PART_START_S + 64 * 0.4),
+        ((2400, 1500, 1500), 2, 36 + 5 * PART_START_S + 64 * 0.2),
+        # One layer; and too small.
+        ((250, 5000, 5000), 4, 100),
+        ((600, 300, 300), 4, 100),
     ],
 )
 def test_steps_by_parts_of_depth_are_faster_by_whole_layers(shape, gpus, expected):
     sizes = SimpleNamespace(brain_shape=shape, brain_bytes=4 * math.prod(shape))
     graph = SimpleNamespace(params={"gpu_count": gpus}, sizes=sizes)
     found = tasks._by_parts(graph, STAGES["stack_slices_motor"], 100.0)
-    assert found == pytest.approx(100.0 if expected is None else PART_START_S + expected)
+    assert PART_SHARE == 0.64 and found == pytest.approx(expected)
     assert tasks._by_parts(graph, STAGES["register_slices"], 100.0) == 100.0
