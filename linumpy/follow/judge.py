@@ -27,6 +27,7 @@ from linumpy.follow.reasons import (
     galvo_reasons,
     scan_times_s,
     slow_reasons,
+    stage_places_um,
     stage_reasons,
     tile_name,
     wedge_reasons,
@@ -83,8 +84,8 @@ class Judge:
             "duration_s": round(found.duration_s, 1),
             "end_s": round(found.end_s, 1),
         }
-        earlier = {int(line["slice"]): line["figures"] for line in history[-HISTORY:]}
-        reasons += slow_reasons(found.duration_s, scan_times_s(history[-HISTORY:]))
+        earlier = history[-HISTORY:]
+        reasons += slow_reasons(found.duration_s, scan_times_s(earlier))
         if found.tiles:
             try:
                 reasons += self._disk(found, last_id)
@@ -97,7 +98,7 @@ class Judge:
     def _of_images(
         self,
         found: FinishedSlice,
-        earlier: Mapping[int, Mapping[str, Any]],
+        earlier: Sequence[Mapping[str, Any]],
         figures: dict[str, Any],
     ) -> list[Reason]:
         from linumpy.mosaic.raw_tiles import open_raw_tiles
@@ -119,7 +120,7 @@ class Judge:
         voxel_um: Sequence[float],
         names: Mapping[tuple[int, int], str],
         alive: Mapping[tuple[int, int], TileFigures],
-        earlier: Mapping[int, Mapping[str, Any]],
+        earlier: Sequence[Mapping[str, Any]],
         figures: dict[str, Any],
     ) -> list[Reason]:
         from linumpy.geometry.crop_3d_mosaic_below_interface import InterfaceCut
@@ -197,7 +198,7 @@ class Judge:
         return reasons + self._against_before(found.slice_id, earlier, figures)
 
     def _against_before(
-        self, slice_id: int, earlier: Mapping[int, Mapping[str, Any]], figures: dict[str, Any]
+        self, slice_id: int, earlier: Sequence[Mapping[str, Any]], figures: dict[str, Any]
     ) -> list[Reason]:
         """Compare a slice with the last one there is: cuts, stage; and with all before: wedge."""
         from linumpy.brain.slice_folder import load_slices
@@ -205,6 +206,7 @@ class Judge:
         there = (k for k in range(slice_id - 1, -1, -1) if self.volume_of(k).is_dir())
         before = next(there, None)
         if before is None:
+            figures["stage_um"] = [0.0, 0.0]
             return []
         paths = [self.volume_of(before), self.volume_of(slice_id)]
         volumes, voxel_um, interval_um = load_slices(paths, None, device=self.device)
@@ -224,12 +226,16 @@ class Judge:
             reasons += cut_reasons(step, interval_um, cuts)
             if step.distance_um is not None:
                 # Against the last slices together: the one before may be the one that was off.
-                others = [f["stage_um"] for f in earlier.values() if f.get("stage_um")]
-                place = np.add(earlier.get(before, {}).get("stage_um") or (0, 0), step.shift_um)
+                last: Mapping[str, Any] = next(
+                    (line["figures"] for line in earlier if line["slice"] == before), {}
+                )
+                place = np.add(last.get("stage_um") or (0, 0), step.shift_um)
                 figures["stage_um"] = [round(float(p), 1) for p in place]
+                others = stage_places_um(earlier)
                 usual = np.median(others, axis=0) if others else place - step.shift_um
                 reasons += stage_reasons(step, place - usual, voxel_um[1])
-        return reasons + wedge_reasons(interval_um, list(earlier.values()), figures)
+        known = [line["figures"] for line in earlier]
+        return reasons + wedge_reasons(interval_um, known, figures)
 
     def learn_again(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Learn the models again where there are enough slices, and time, for better ones."""

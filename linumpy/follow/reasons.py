@@ -59,9 +59,19 @@ def scan_times_s(lines: Sequence[Mapping[str, Any]]) -> list[float]:
     lines
         Of ``verdicts.jsonl``.
     """
-    known = [line for line in lines if (line.get("figures") or {}).get("duration_s") is not None]
-    usual = [x for x in known if all(r["kind"] != "slow_scan" for r in x.get("reasons") or ())]
-    return [line["figures"]["duration_s"] for line in usual or known]
+    return _usual(lines, "duration_s", "slow_scan")
+
+
+def stage_places_um(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """Return where tissue lay against the stage, slices after a glitch left out likewise."""
+    return _usual(lines, "stage_um", "stage_glitch")
+
+
+def _usual(lines: Sequence[Mapping[str, Any]], name: str, kind: str) -> list[Any]:
+    """Return a metric of the slices that have no reason of a kind; of all where all have one."""
+    known = [line for line in lines if (line.get("figures") or {}).get(name) is not None]
+    usual = [x for x in known if all(r["kind"] != kind for r in x.get("reasons") or ())]
+    return [line["figures"][name] for line in usual or known]
 
 
 def slow_limit(before: Sequence[float]) -> float:

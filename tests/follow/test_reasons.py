@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from linumpy.follow.reasons import dead_reasons, scan_times_s, slow_limit, slow_reasons
+from linumpy.follow.reasons import (
+    dead_reasons,
+    scan_times_s,
+    slow_limit,
+    slow_reasons,
+    stage_places_um,
+)
 from linumpy.follow.tile_checks import TileFigures
 
 
@@ -24,6 +30,14 @@ def test_time_of_ten_slow_slices_is_the_usual_one():
     lines = [line(189.0 + n, "slow_scan") for n in range(10)]
     assert slow_limit(scan_times_s(lines)) == pytest.approx(1.5 * 193.5)
     assert scan_times_s([{"figures": {"duration_s": None}}, {"figures": None}]) == []
+
+
+def test_slice_after_a_glitch_is_compared_with_those_before_it():
+    """Seen to fail where the glitch was all that the second slice after it was compared with."""
+    lines = [{"figures": {"stage_um": [0.0, 0.0]}, "reasons": []}]
+    lines.append({"figures": {"stage_um": [99.9, -1227.0]}, "reasons": [{"kind": "stage_glitch"}]})
+    assert stage_places_um(lines) == [[0.0, 0.0]]
+    assert stage_places_um(lines[1:]) == [[99.9, -1227.0]]
 
 
 def tile(rng, light, dead):
