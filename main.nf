@@ -89,6 +89,11 @@ workflow prepare {
         config = generate_slice_config.out.config
         times = times.mix(generate_slice_config.out.time)
     }
+    // Re-homing says nothing on which slices are used: no slice waits for it.
+    chosen = config.map { table ->
+        source.slices.findAll { slice_id, _path, _digest -> is_used(table, slice_id) }
+            ?: error('slice_config.csv leaves out every slice of the input')
+    }
     if (params.detect_rehoming) {
         detect_rehoming(shifts, config, stage_params('detect_rehoming', params, schema))
         found = shifts.map { table -> ['shifts_xy.csv', table] }
@@ -96,10 +101,6 @@ workflow prepare {
         shifts = detect_rehoming.out.shifts
         config = detect_rehoming.out.config
         times = times.mix(detect_rehoming.out.time)
-    }
-    chosen = config.map { table ->
-        source.slices.findAll { slice_id, _path, _digest -> is_used(table, slice_id) }
-            ?: error('slice_config.csv leaves out every slice of the input')
     }
     used = chosen.flatMap { rows -> rows }
     given = used.map { slice_id, path, digest -> [slice_id] + (source.kind == 'raw' ? [[], path] : [path, []]) + [digest] }

@@ -18,11 +18,12 @@ LOCAL_POLL_S = 0.1
 """Nextflow's local executor: what starting a task takes it, and how often it looks."""
 
 SLURM_SUBMIT_S = 1.0
-SLURM_POLL_S = 5.0
+SLURM_POLL_S = 2.0
 SLURM_QUEUE_S = 2.0
 SLURM_QUEUE_SIZE = 100
-"""Of ``conf/slurm.config``: jobs a second, how often Nextflow looks, jobs at a time; and the least
-time that SLURM keeps a job when there is room at once."""
+SLURM_ARRAY = 25
+"""Of ``conf/slurm.config``: submissions a second, how often Nextflow looks, jobs at a time, jobs of
+an array; and the least time that SLURM keeps a job when there is room at once."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Machine:
         for one machine: Nextflow starts them itself, and there is room once it saw an end.
     max_forks
         Tasks at a time, by process.
+    arrays
+        Most tasks that are handed over together, by process; others are one by one.
     """
 
     cores: int
@@ -75,6 +78,7 @@ class Machine:
     queue_s: float = 0.0
     queue_size: int | None = None
     max_forks: Mapping[str, int] = field(default_factory=dict)
+    arrays: Mapping[str, int] = field(default_factory=dict)
 
     def alone_s(self, task: Task) -> float:
         """Return how long a task runs when nothing else does."""

@@ -127,7 +127,7 @@ class _Run:
         self.left = len(tasks)
         # In this order tasks go through: ready, handed over, running, ended, seen.
         self.ready: list[tuple[Task, float]] = [(task, 0.0) for task in tasks if not task.needs]
-        self.handing: tuple[Task, float, float] | None = None
+        self.handing: tuple[list[tuple[Task, float]], float] | None = None
         self.queued: list[tuple[Task, float, float]] = []
         self.running: list[_Running] = []
         self.ended: list[tuple[Span, _Running]] = []
@@ -190,21 +190,28 @@ class _Run:
 
     def _hand_over(self) -> bool:
         if self.handing is not None:
-            task, ready_s, until = self.handing
+            together, until = self.handing
             if until > self.now + _EPSILON_S:
                 return False
             self.handing = None
-            self.queued.append((task, ready_s, self.now + self.machine.queue_s))
+            queue_s = self.now + self.machine.queue_s
+            self.queued += [(task, ready_s, queue_s) for task, ready_s in together]
             return True
-        for item in self.ready:
-            task, ready_s = item
+        together = []
+        for item in list(self.ready):
+            task, _ = item
+            if together and task.process != together[0][0].process:
+                continue
             if self._may_hand_over(task):
                 self.ready.remove(item)
                 self.handed += 1
                 self.in_flight[task.process] = self.in_flight.get(task.process, 0) + 1
-                self.handing = (task, ready_s, self.now + self.machine.submit_s)
-                return True
-        return False
+                together.append(item)
+                if len(together) == self.machine.arrays.get(task.process, 1):
+                    break
+        if together:
+            self.handing = (together, self.now + self.machine.submit_s)
+        return bool(together)
 
     def _may_hand_over(self, task: Task) -> bool:
         if self._has_all_forks(task):
@@ -269,7 +276,7 @@ class _Run:
         times = [span.seen_s for span, _ in self.ended]
         times += [earliest for _, _, earliest in self.queued if earliest > self.now + _EPSILON_S]
         if self.handing is not None:
-            times.append(self.handing[2])
+            times.append(self.handing[1])
         for r in self.running:
             if r.is_moving(self.now):
                 times.append(self.now + r.left_bytes / rate)

@@ -25,6 +25,7 @@ from machine_model import (  # noqa: E402
     LOCAL_POLL_S,
     LOCAL_SUBMIT_S,
     REASONS,
+    SLURM_ARRAY,
     SLURM_POLL_S,
     SLURM_QUEUE_S,
     SLURM_QUEUE_SIZE,
@@ -133,6 +134,7 @@ def machine(gpus: int, bandwidth: float, *, batch: bool) -> Machine:
             poll_s=SLURM_POLL_S,
             queue_s=SLURM_QUEUE_S,
             queue_size=SLURM_QUEUE_SIZE,
+            arrays={"create_mosaic_grid_3d": SLURM_ARRAY},
         )
     return replace(where, memory_bytes=1 << 60, submit_s=LOCAL_SUBMIT_S, poll_s=LOCAL_POLL_S)
 

@@ -26,7 +26,7 @@ from linumpy.slices.raw_source import (
 from linumpy.slices.register_stage import RegisterTiles
 from linumpy.slices.tile_stages import FixIllumination3d
 from linumpy.stage_params.flat import FlatParams
-from linumpy.stage_params.slices import LearnParams
+from linumpy.stage_params.slices import LEAST_SLICES, LearnParams
 
 
 def picture_stages(params: FlatParams) -> list[Stage]:
@@ -83,7 +83,7 @@ def estimate_illumination(
 def spread_slices(
     slices: Sequence[SliceInput], max_tiles: int, assume_unit: str
 ) -> list[SliceInput]:
-    """Choose evenly spaced slices with at most about `max_tiles` tiles in all, one at least.
+    """Choose evenly spaced slices with at most about `max_tiles` tiles in all, three at least.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def spread_slices(
     if not slices:
         raise InputError("no slice to learn from")
     tiles = float(np.mean([_count_tiles(s, assume_unit) for s in slices]))
-    count = int(np.clip(max_tiles // max(tiles, 1.0), 1, len(slices)))
+    count = min(max(int(max_tiles // max(tiles, 1.0)), LEAST_SLICES), len(slices))
     places = (np.arange(count) + 0.5) * len(slices) / count - 0.5
     return [slices[i] for i in np.unique(np.rint(places).astype(int))]
 

@@ -32,7 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "assume_unit": "",
     "fix_curvature_enabled": True,
     "fix_illum_enabled": True,
-    "learn_max_tiles": 128,
+    "learn_max_tiles": 192,
     "compensate_psf_enabled": True,
     "compensate_psf_method": "model",
     "compensate_attenuation_enabled": True,

@@ -106,8 +106,9 @@ class Declaration:
 
 # What several stages read.
 SHIFTS = ("estimate_xy_shift_from_metadata", "detect_rehoming")
-CONFIG = ("generate_slice_config", "detect_rehoming")
-GRIDS = (*CONFIG, "create_mosaic_grid_3d")
+CHOSEN = ("generate_slice_config",)
+CONFIG = (*CHOSEN, "detect_rehoming")
+GRIDS = (*CHOSEN, "create_mosaic_grid_3d")
 VOLUMES = ("reconstruct_slice", "normalize_intensities_per_slice")
 REGISTRATION = ("register_slices", "refine_manual_transforms")
 BRAIN = ("stack_slices_motor", "correct_bias_field")

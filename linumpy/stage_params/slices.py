@@ -8,7 +8,7 @@ from typing import Any
 from linumpy.params import ParamsGroup, param
 from linumpy.stage_params.declaration import (
     CHAINED,
-    CONFIG,
+    CHOSEN,
     FUSED,
     GRIDS,
     IN_3D,
@@ -124,7 +124,7 @@ class LearnParams:
     """Parameters of learning."""
 
     max_tiles: int = param(
-        128,
+        192,
         "learn_max_tiles",
         "tiles to learn the acquisition's models from; of three slices at least",
         minimum=2,
@@ -183,7 +183,7 @@ CORRECTED = LEARNED[-1].name
 STAGES = (
     Declaration(
         "learn_models",
-        after=CONFIG,
+        after=CHOSEN,
         when=IN_3D,
         work="learned",
         label="slice",

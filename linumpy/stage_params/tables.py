@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from linumpy.stage_params.declaration import (
     BRAIN,
+    CHOSEN,
     CONFIG,
     FIGURE,
     GRIDS,
@@ -49,7 +50,7 @@ BEFORE = (
     ),
     Declaration(
         "create_mosaic_grid_3d",
-        after=CONFIG,
+        after=CHOSEN,
         when={"raw": True, "straight": False},
         per="slice",
         work="grid",

@@ -85,6 +85,13 @@ def test_submitting_one_after_the_other_bounds_the_rate():
     assert max(s.start_s for s in found.spans) == pytest.approx(30)
 
 
+def test_an_array_is_handed_over_at_once_and_holds_tasks_of_its_process_alone():
+    tasks = [*alike(5, compute_s=2.0), Task("other", "another", compute_s=2.0)]
+    found = simulate(tasks, Machine(cores=999, submit_s=1.0, arrays={tasks[0].process: 3}))
+    assert [s.start_s for s in found.spans] == pytest.approx([1, 1, 1, 2, 2, 3])
+    assert found.spans[-1].task.name == "other"
+
+
 def test_ends_are_seen_when_nextflow_looks():
     chain = [Task("a", "p", compute_s=1.2), Task("b", "p", ("a",), compute_s=1.2)]
     found = simulate(chain, Machine(cores=9, poll_s=5.0))

@@ -208,9 +208,12 @@ def test_a_transform_can_place_the_tiles(tiny_grids, tmp_path):
 
 
 def test_evenly_spaced_slices_are_learned_from(tiny_grids):
-    assert spread_slices(tiny_grids, 100, "") == tiny_grids
-    assert spread_slices(tiny_grids, 9, "") == [tiny_grids[1]]
-    assert spread_slices(tiny_grids, 2, "") == [tiny_grids[1]]
+    many = 3 * tiny_grids
+    assert spread_slices(many, 100, "") == many
+    assert spread_slices(many, 45, "") == [many[n] for n in (0, 2, 4, 6, 8)]
+    # Three at least.
+    for most in (9, 2):
+        assert spread_slices(many, most, "") == [many[n] for n in (1, 4, 7)]
 
 
 def test_bad_input_is_refused(tiny_grids, flat_field, tmp_path):

@@ -26,7 +26,10 @@ text = sys.stdin.read() if "-" in arguments else ""
 
 log = Path(os.environ["FAKE_LOG"])
 log.mkdir(parents=True, exist_ok=True)
-told = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SLURM_JOB_ID", "SLURM_MEM_PER_NODE", "TMPDIR")
+told = (
+    *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TMPDIR"),
+    *("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID", "SLURM_MEM_PER_NODE"),
+)
 note = {
     "script": name,
     "arguments": arguments,
@@ -77,9 +80,19 @@ if GROUP:
     place.write_text(json.dumps(note), encoding="utf-8")
     sys.exit()
 
+
+def is_first() -> bool:
+    """Whether no call of the script was before this one; of calls at a time, one is the first."""
+    try:
+        (log / f"{name}.once").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 words = os.environ.get("FAKE_ONCE", "").split()
 once = dict(zip(words[::2], words[1::2], strict=True))
-if name in once and len(list(log.glob(f"{name}.*.json"))) == 1:
+if name in once and is_first():
     if once[name] == "vanish":
         os.killpg(0, signal.SIGKILL)
     sys.exit(int(once[name]))

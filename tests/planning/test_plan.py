@@ -357,7 +357,7 @@ def test_a_disk_that_is_too_small_is_a_problem_with_ways_out(headers, tmp_path):
 
 def test_learning_takes_whole_slices_up_to_its_limit(headers):
     found = survey(headers({k: (4, 5) for k in range(10)}), given())
-    assert learned_tiles(found, given()) == 120
+    assert learned_tiles(found, given()) == 180
     assert learned_tiles(found, given(learn_max_tiles=70)) == 60
     assert learned_tiles(found, given(learn_max_tiles=3)) == 60
     assert learned_tiles(found, given(learn_max_tiles=1000)) == 200

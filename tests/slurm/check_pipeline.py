@@ -64,15 +64,21 @@ class Stated:
     def __init__(self, launcher: Launcher, cluster: Cluster, patience: Path) -> None:
         folder = launcher.folder
         self.output = folder / "output"
-        self.launch = launcher.run(
+        arguments = [
             *("--input", make_raw(folder / "raw", [0, 1, 2]), "--output", self.output),
             *("-profile", "slurm,gpu", "-c", patience, *SMALL),
-            FAKE_LOG=str(folder / "log"),
-            FAKE_ONCE="register_slices vanish",
-            FAKE_SECONDS="4",
+        ]
+        settings = {
+            "FAKE_LOG": str(folder / "log"),
+            "FAKE_ONCE": "register_slices vanish create_mosaic_grid_3d 137",
+            "FAKE_SECONDS": "4",
             **cluster.environment,
-        )
+        }
+        self.launch = launcher.run(*arguments, **settings)
+        self.trace = read_trace(self.output)
         self.calls = calls(folder / "log")
+        self.resumed = launcher.run(*arguments, "-resume", **settings)
+        self.calls_after = calls(folder / "log")
 
     def with_gpu(self) -> list[dict[str, Any]]:
         """Return the notes of calls that ended and were for a GPU."""
@@ -93,13 +99,34 @@ def stated(
 def test_every_task_is_a_job_and_a_lost_one_is_run_again(stated: Stated) -> None:
     assert stated.launch.status == 0, stated.launch.text
     assert "register_slices (all slices)` terminated for an unknown reason" in stated.launch.text
-    assert stated.launch.text.count("Execution is retried") == 1
-    assert set(read_trace(stated.output).values()) == {"COMPLETED"}
+    assert stated.launch.text.count("Execution is retried") == 2
+    assert set(stated.trace.values()) == {"COMPLETED"}
     jobs = [n["environment"]["SLURM_JOB_ID"] for ns in stated.calls.values() for n in ns]
-    assert len(set(jobs)) == len(jobs) == 19
+    assert len(set(jobs)) == len(jobs) == 20
     first, second = sorted(stated.calls["register_slices"], key=lambda note: note["began"])
     assert first["environment"]["SLURM_MEM_PER_NODE"] == "2048"
     assert second["environment"]["SLURM_MEM_PER_NODE"] == "4096"
+
+
+def test_tasks_ready_together_are_one_array_and_a_retry_is_a_job_of_its_own(
+    stated: Stated,
+) -> None:
+    *together, retried = sorted(
+        stated.calls["create_mosaic_grid_3d"], key=lambda note: note["environment"]["SLURM_JOB_ID"]
+    )
+    arrays = {note["environment"].get("SLURM_ARRAY_JOB_ID") for note in together}
+    assert len(together) == 3 and len(arrays) == 1 and arrays != {None}
+    assert retried["environment"]["SLURM_MEM_PER_NODE"] == "4096"
+    for script, notes in stated.calls.items():
+        for note in [retried] if script == "create_mosaic_grid_3d" else notes:
+            assert "SLURM_ARRAY_JOB_ID" not in note["environment"], script
+
+
+def test_resumed_run_of_arrays_runs_nothing_again(stated: Stated) -> None:
+    assert stated.resumed.status == 0, stated.resumed.text
+    count = {script: len(notes) for script, notes in stated.calls.items()}
+    assert {script: len(notes) for script, notes in stated.calls_after.items()} == count
+    assert set(read_trace(stated.output).values()) == {"CACHED"}
 
 
 def test_each_gpu_task_has_one_device_and_cpu_tasks_have_none(stated: Stated) -> None:
