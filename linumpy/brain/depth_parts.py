@@ -25,7 +25,12 @@ from linumpy.core.device import (
 from linumpy.core.errors import LinumpyError
 from linumpy.core.host_memory import granted_host_bytes
 from linumpy.core.leases.lease import Ask, hold
-from linumpy.core.worker_process import Setting, WorkerProcess, processes_a_gpu
+from linumpy.core.worker_process import (
+    CORES_A_PROCESS,
+    Setting,
+    WorkerProcess,
+    processes_a_gpu,
+)
 from linumpy.io.omezarr import Image
 from linumpy.io.pyramid import Pyramid, write_parts
 from linumpy.io.slice_layout import SHARD_PX
@@ -60,7 +65,8 @@ def usual_parts(device: Device, shape: Sequence[int]) -> int:
         # A retry begins with fewer; no GPU is without one.
         each = min(int(processes_a_gpu() * batch_share()), memory // (HOST_NBYTES * device.count))
         return min(most, device.count * max(1, each))
-    return max(1, min(most, default_workers(device), memory // host_nbytes(shape)))
+    cores = default_workers(device) // CORES_A_PROCESS
+    return max(1, min(most, cores, memory // host_nbytes(shape)))
 
 
 def worthwhile(device: Device, nbytes: int) -> int:

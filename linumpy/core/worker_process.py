@@ -45,7 +45,7 @@ MOST_PROCESSES = 3
 """Of a GPU; a fourth is not sure to gain (docs/benchmarks/2026-11-25-slice-groups.md)."""
 
 CORES_A_PROCESS = 2
-"""A process that works on a GPU takes 1.5."""
+"""One that works on a GPU takes 1.5; one without keeps two busy with its threads."""
 
 LEAST_SHARE_NBYTES = 8 << 30
 """Of a GPU's memory, for a process: batches of full size, and room for what waits."""

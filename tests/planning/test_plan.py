@@ -466,3 +466,14 @@ def test_steps_by_parts_of_depth_are_faster_by_whole_layers(shape, gpus, expecte
     found = tasks._by_parts(graph, STAGES["stack_slices_motor"], 100.0)
     assert PART_SHARE == 0.64 and found == pytest.approx(expected)
     assert tasks._by_parts(graph, STAGES["register_slices"], 100.0) == 100.0
+
+
+def test_steps_by_parts_of_depth_are_given_all_gpus():
+    root = Path(__file__).parents[2]
+    for path in sorted((root / "modules").glob("*.nf")):
+        stage = STAGES.get(path.stem)
+        script = (root / "scripts" / f"linum_{path.stem}.py").read_text()
+        given = "gpus_flag(params.use_gpu, params.gpu_count)" in path.read_text()
+        assert given is (stage is not None and stage.parts), path.stem
+        assert ("parts=args.parts" in script) is given, path.stem
+    assert sum(stage.parts for stage in STAGES.values()) == 4
