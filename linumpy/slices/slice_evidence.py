@@ -310,9 +310,13 @@ class Lanes:
 
         def work(number: int) -> None:
             kept, seen = self._own[number], []
-            while (item := _next(kept) if kept else _next(waiting)) is not None:
-                found[item] = self._measure[number](item, surface)
-                seen.append(item)
+            try:
+                while (item := _next(kept) if kept else _next(waiting)) is not None:
+                    found[item] = self._measure[number](item, surface)
+                    seen.append(item)
+            except BaseException:
+                waiting.clear()
+                raise
             kept.extend(seen)
 
         overlap.in_overlap(
