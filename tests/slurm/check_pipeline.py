@@ -111,15 +111,15 @@ def test_every_task_is_a_job_and_a_lost_one_is_run_again(stated: Stated) -> None
 def test_tasks_ready_together_are_one_array_and_a_retry_is_a_job_of_its_own(
     stated: Stated,
 ) -> None:
-    *together, retried = sorted(
-        stated.calls["create_mosaic_grid_3d"], key=lambda note: note["environment"]["SLURM_JOB_ID"]
-    )
-    arrays = {note["environment"].get("SLURM_ARRAY_JOB_ID") for note in together}
-    assert len(together) == 3 and len(arrays) == 1 and arrays != {None}
+    in_arrays = {
+        script: [n["environment"].get("SLURM_ARRAY_JOB_ID") for n in notes]
+        for script, notes in stated.calls.items()
+    }
+    grids = in_arrays.pop("create_mosaic_grid_3d")
+    assert grids.count(None) == 1 and len(grids) == 4 and len(set(grids)) == 2
+    retried = stated.calls["create_mosaic_grid_3d"][grids.index(None)]
     assert retried["environment"]["SLURM_MEM_PER_NODE"] == "4096"
-    for script, notes in stated.calls.items():
-        for note in [retried] if script == "create_mosaic_grid_3d" else notes:
-            assert "SLURM_ARRAY_JOB_ID" not in note["environment"], script
+    assert {number for numbers in in_arrays.values() for number in numbers} == {None}
 
 
 def test_resumed_run_of_arrays_runs_nothing_again(stated: Stated) -> None:
