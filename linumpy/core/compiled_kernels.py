@@ -116,12 +116,12 @@ def use_compiled(folder: Path = FOLDER) -> None:
     """
     if not any(folder.glob("sm_*.zip")):
         return
-    from cupy.cuda import compiler
-
     try:
+        from cupy.cuda import compiler
+
         here = Origin.here()
         name = next(name for name in COMPILERS if hasattr(compiler, name))
-    except (AttributeError, StopIteration, RuntimeError, OSError):
+    except (AttributeError, ImportError, StopIteration, RuntimeError, OSError):
         return
     compile_source = getattr(compiler, name)
 
