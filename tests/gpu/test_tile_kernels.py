@@ -110,7 +110,7 @@ def test_pairs_of_tiles_are_the_hosts(rng, on_device, shape, masked):
     for expected in ((0.3, shape[2] * 0.7), (-shape[1] * 0.6, 1.0)):
         pair = TilePair(0, 1, expected)
         ours, theirs = correlate_pair(*device, pair), correlate_pair(*host, pair)
-        # A pixel that rounding flattens to exactly 0 counts as unknown: one of 36,300 here.
+        # A pixel that rounding flattens to exactly 0 counts as unknown.
         np.testing.assert_allclose(ours.surface.weight, theirs.surface.weight, atol=2e-4)
         same = np.isnan(ours.surface.values) == np.isnan(theirs.surface.values)
         assert same.mean() > 0.999
