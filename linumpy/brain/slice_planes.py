@@ -8,8 +8,12 @@ from dataclasses import dataclass, replace
 from linumpy.core.device import Array, namespace
 from linumpy.geometry.flatten import flatten
 from linumpy.io.omezarr import Image
+from linumpy.io.slice_layout import CHUNK_PX
 
 Window = tuple[slice, slice]
+
+_STRIP_VOXELS = 1 << 24
+"""Voxels that are read at once to be binned, about."""
 
 _CONTRAST = 1e-5
 """What rounding makes of a constant image, against its brightness, is less."""
@@ -137,7 +141,6 @@ class Planes:
         """Return flattened whole planes, binned by the factor and `extra` times that."""
         wanted = range(start, start + count)
         lacking = [plane for plane in wanted if (extra, plane) not in self._coarse]
-        # One plane at a time: all of a large slice is needed here, but only coarsely.
         parts = [_bin_both(*self._bin(plane), extra) for plane in lacking]
         if parts:
             xp = namespace(parts[0][0])
@@ -152,9 +155,33 @@ class Planes:
 
     def _bin(self, plane: int) -> tuple[Array, Array | None]:
         if plane not in self._binned:
-            data, valid = self._read(slice(plane, plane + 1), self.volume.whole())
-            self._binned[plane] = _bin_both(data, valid, self.factor)
+            # Chunks hold so many planes, and are decoded whole: that of each is done once.
+            layer = plane - plane % CHUNK_PX
+            planes = slice(max(self.low, layer), min(self.high, layer + CHUNK_PX))
+            if self.factor == 1:
+                planes = slice(plane, plane + 1)
+            data, valid = self._bin_planes(planes)
+            for n, each in enumerate(range(planes.start, planes.stop)):
+                share = None if valid is None else valid[n : n + 1]
+                self._binned[each] = data[n : n + 1], share
         return self._binned[plane]
+
+    def _bin_planes(self, planes: slice) -> tuple[Array, Array | None]:
+        """Bin whole planes in strips: all of a large slice is needed here, but only coarsely."""
+        whole = self.volume.whole()
+        n1, n2 = self.volume.shape[1:]
+        rows = max(CHUNK_PX, _STRIP_VOXELS // ((planes.stop - planes.start) * n2))
+        rows = self.factor * -(-rows // self.factor)
+        strips = [
+            _bin_both(
+                *self._read(planes, (slice(first, min(first + rows, n1)), whole[1])), self.factor
+            )
+            for first in range(0, n1, rows)
+        ]
+        xp = namespace(strips[0][0])
+        data = xp.concatenate([strip for strip, _ in strips], axis=1)
+        shares = [share for _, share in strips if share is not None]
+        return data, xp.concatenate(shares, axis=1) if shares else None
 
     def within(self, window: Window, start: int, count: int) -> Array:
         """Return flattened planes of a window, at full resolution."""
