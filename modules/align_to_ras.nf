@@ -35,7 +35,7 @@ process align_to_ras {
         --output_model models/align_to_ras.json \\
         --output_transform ${subject}_ras_transform.tfm \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count)} ${flags}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count, task)} ${flags}
     """
 
     stub:

@@ -28,7 +28,7 @@ process correct_bias_field {
         --output_model models/correct_bias_field.json \\
         --preview previews/${subject}.png \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count, task)}
     """
 
     stub:

@@ -25,7 +25,7 @@ process stack_motor_only {
         --slice_config slice_config.csv \\
         --preview diagnostics/${subject}_motor_only.png \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count, task)}
     """
 
     stub:

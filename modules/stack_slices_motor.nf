@@ -36,7 +36,7 @@ process stack_slices_motor {
         --z_matches z_matches.csv \\
         --preview previews/${subject}.png \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count)} ${lateral}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count, task)} ${lateral}
     """
 
     stub:

@@ -132,29 +132,33 @@ class DepthParts:
         Raises
         ------
         Exception
-            The first that ends a process, which is named; the others are stopped by the end of
-            `depth_parts`.
+            The first that ends a process, which is named; the others have ended then.
         """
         if not self._workers:
             return [work(item) for item in items]
         waiting: dict[Any, int] = {}
-        for number, (worker, item) in enumerate(zip(self._workers, items, strict=False)):
-            worker.send((work, item))
-            waiting[worker.connection] = number
         found: dict[int, Result] = {}
-        while waiting:
-            for connection in wait(list(waiting)):
-                number = waiting.pop(connection)
-                item = items[number]
-                if isinstance(item, slice):
-                    name = f"planes {item.start} to {item.stop - 1}"
-                try:
-                    found[number] = self._workers[number].receive(name)
-                except (LinumpyError, MemoryError) as error:
-                    text = str(error)
-                    if text.startswith(name):
-                        raise
-                    raise type(error)(f"{name}: {text}") from error
+        try:
+            for number, (worker, item) in enumerate(zip(self._workers, items, strict=False)):
+                worker.send((work, item))
+                waiting[worker.connection] = number
+            while waiting:
+                for connection in wait(list(waiting)):
+                    number = waiting.pop(connection)
+                    item = items[number]
+                    if isinstance(item, slice):
+                        name = f"planes {item.start} to {item.stop - 1}"
+                    try:
+                        found[number] = self._workers[number].receive(name)
+                    except (LinumpyError, MemoryError) as error:
+                        text = str(error)
+                        if text.startswith(name):
+                            raise
+                        raise type(error)(f"{name}: {text}") from error
+        except BaseException:
+            # None writes on while the caller removes what was made.
+            _end(self._workers)
+            raise
         return [found[number] for number in sorted(found)]
 
     def spread(
@@ -196,6 +200,14 @@ class DepthParts:
             self.spread(partial(_finish, pyramid), pyramid.shared(), "coarse levels of the pyramid")
             pyramid.remove_shared()
         return found
+
+
+def _end(workers: Sequence[WorkerProcess[Any, Any]]) -> None:
+    # All together, before one is waited for after the other.
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.end()
 
 
 def _finish(pyramid: Pyramid, shared: tuple[int, ...]) -> None:
@@ -247,6 +259,4 @@ def depth_parts(device: Device, count: int) -> Iterator[DepthParts]:
         try:
             yield DepthParts(workers)
         finally:
-            # All together, before one is waited for after the other.
-            for worker in workers:
-                worker.stop()
+            _end(workers)

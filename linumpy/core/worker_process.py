@@ -26,7 +26,7 @@ from linumpy.core.device import (
     resolve,
     set_batch_share,
 )
-from linumpy.core.errors import DeviceMemoryError, DeviceStuckError, LinumpyError
+from linumpy.core.errors import DeviceMemoryError, DeviceStuckError, InputError, LinumpyError
 from linumpy.core.exit_status import (
     DEVICE_LOST,
     DEVICE_MEMORY,
@@ -186,6 +186,10 @@ class WorkerProcess(Generic[Item, Result]):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stop the process, and wait until it is gone."""
         self.stop()
         self.connection.close()
         self._process.join(_LEAVE_S)
@@ -242,7 +246,8 @@ def _outcome(work: Callable[[Any], object], item: object) -> tuple[object, Excep
         status = exit_status(error)
         # The errors of libraries may not survive the way to another process.
         text = str(error) if status == HOST_MEMORY else message(error, status)
-        return None, _KINDS.get(status, LinumpyError)(text)
+        known = InputError if isinstance(error, InputError) else LinumpyError
+        return None, _KINDS.get(status, known)(text)
 
 
 def _end_with_parent() -> None:

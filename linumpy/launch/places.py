@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linumpy.core.leases.nvml import list_gpus
+from linumpy.core.leases.nvml import list_gpus, visible_gpus
 from linumpy.launch.names import is_address
 
 _EXECUTOR = re.compile(r"\bexecutor\s*=\s*(['\"])(?!local\1)\w+\1|\bexecutor\s*\{[^}]*name\s*=")
@@ -41,13 +41,22 @@ def place_problems(asked: Mapping[str, Any], root: Path) -> list[str]:
                 "systems, across which there are no hard links); use another mode, or another "
                 "-work-dir"
             )
-    here = asked.get("gpu_count", 1) != 0 and runs_here(asked.get("configs") or ())
-    if asked.get("use_gpu") and here and not has_gpu():
-        preset = os.environ.get("CUDA_VISIBLE_DEVICES")
-        told = "" if preset is None else f" (CUDA_VISIBLE_DEVICES is {preset!r})"
+    count = int(asked.get("gpu_count", 1))
+    if not asked.get("use_gpu") or not count or not runs_here(asked.get("configs") or ()):
+        return found
+    preset = os.environ.get("CUDA_VISIBLE_DEVICES")
+    told = "" if preset is None else f" (CUDA_VISIBLE_DEVICES is {preset!r})"
+    listed = list_gpus() if count > 1 else []
+    visible = len(visible_gpus(listed)) if listed else count
+    if not has_gpu():
         found.append(
             f"--use_gpu: no NVIDIA GPU is visible on this machine{told}; leave it out, or let a "
             "batch system run the tasks (docs/hpc.md)"
+        )
+    elif visible < count:
+        found.append(
+            f"--gpu_count {count}: {visible} GPUs are visible on this machine{told}; expected as "
+            "many at least, for steps that use all of them"
         )
     return found
 

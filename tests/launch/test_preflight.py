@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from linumpy.launch import places
 from linumpy.launch.parameters import defaults, read_schema
 from linumpy.launch.preflight import preflight
 from linumpy.launch.problems import ProblemsError
@@ -267,6 +268,23 @@ def test_a_gpu_that_is_not_there(
         )
     else:
         assert len(found(raw, **given)["slices"]) == 4
+
+
+@pytest.mark.parametrize(("config", "count"), [("", 1), ("process.executor = 'slurm'", 2)])
+def test_fewer_gpus_than_the_run_counts(
+    raw: Path, monkeypatch: pytest.MonkeyPatch, config: str, count: int
+) -> None:
+    """Steps that use all of them would end the run after all slices were made."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(places, "list_gpus", lambda: ["a GPU"])
+    monkeypatch.setattr(places, "visible_gpus", list)
+    path = raw.parent / "my.config"
+    path.write_text(config)
+    given = {"use_gpu": True, "configs": [str(path)]}
+    assert len(found(raw, **given, gpu_count=count)["slices"]) == 4
+    path.write_text("")
+    (line,) = refused(raw, **given, gpu_count=2)
+    assert line.startswith("--gpu_count 2: 1 GPUs are visible on this machine; expected as many")
 
 
 def test_hard_links_across_disks(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -473,7 +473,7 @@ def test_steps_by_parts_of_depth_are_given_all_gpus():
     for path in sorted((root / "modules").glob("*.nf")):
         stage = STAGES.get(path.stem)
         script = (root / "scripts" / f"linum_{path.stem}.py").read_text()
-        given = "gpus_flag(params.use_gpu, params.gpu_count)" in path.read_text()
+        given = "gpus_flag(params.use_gpu, params.gpu_count, task)" in path.read_text()
         assert given is (stage is not None and stage.parts), path.stem
         assert ("parts=args.parts" in script) is given, path.stem
     assert sum(stage.parts for stage in STAGES.values()) == 4
