@@ -50,8 +50,7 @@ HOST_NBYTES = 2 << 30
 """Host memory of a process that works on a GPU."""
 
 BASE_NBYTES, BLOCKS, LAYERS = 400 << 20, 2.5, 0.3
-"""Host memory of one on cores: the interpreter, blocks of the brain and layers of it, as
-`linumpy.stage_params` declares them."""
+"""Host memory of one on cores: the interpreter, blocks of the brain and layers of it."""
 
 
 def usual_parts(device: Device, shape: Sequence[int]) -> int:
@@ -60,17 +59,18 @@ def usual_parts(device: Device, shape: Sequence[int]) -> int:
     most = min(-(-shape[0] // SHARD_PX), worthwhile(device, nbytes))
     if most <= 1:
         return 1
-    memory = granted_host_bytes()
+    # A share is for the process that starts the others, and holds what they tell of the whole.
+    each_nbytes = HOST_NBYTES if device.is_gpu else host_nbytes(shape)
+    room = max(0, granted_host_bytes() // each_nbytes - 1)
     if device.is_gpu:
         # A retry begins with fewer; no GPU is without one.
-        each = min(int(processes_a_gpu() * batch_share()), memory // (HOST_NBYTES * device.count))
+        each = min(int(processes_a_gpu() * batch_share()), room // device.count)
         return min(most, device.count * max(1, each))
-    cores = default_workers(device) // CORES_A_PROCESS
-    return max(1, min(most, cores, memory // host_nbytes(shape)))
+    return max(1, min(most, default_workers(device) // CORES_A_PROCESS, room))
 
 
 def worthwhile(device: Device, nbytes: int) -> int:
-    """Return by how many processes a volume is written soonest, were there as many as one likes.
+    """Return by how many processes a volume is written soonest, with cores and memory for all.
 
     On GPUs n of them take n times their start, and an nth of the volume's time.
     """

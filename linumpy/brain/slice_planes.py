@@ -155,7 +155,7 @@ class Planes:
 
     def _bin(self, plane: int) -> tuple[Array, Array | None]:
         if plane not in self._binned:
-            # Chunks hold so many planes, and are decoded whole: that of each is done once.
+            # A chunk is decoded whole: all planes of its layer are binned, so that it is once.
             layer = plane - plane % CHUNK_PX
             planes = slice(max(self.low, layer), min(self.high, layer + CHUNK_PX))
             if self.factor == 1:

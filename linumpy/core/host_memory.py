@@ -49,7 +49,7 @@ def free_host_bytes(
 def granted_host_bytes(environment: Mapping[str, str] = os.environ) -> int:
     """Return how many bytes the process should take: what is free, at most what its task asked for.
 
-    For what could go on with less; a lone item takes what it takes.
+    It bounds what can be made smaller: the number of processes, not the memory of one.
     """
     asked = environment.get(GRANTED, "")
     free = free_host_bytes(environment)

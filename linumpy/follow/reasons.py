@@ -52,7 +52,7 @@ def files_reasons(found: FinishedSlice) -> list[Reason]:
 
 
 def scan_times_s(lines: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return how long slices took, those that were told as slow left out while there are others.
+    """Return how long slices took, without those that were reported as slow, if others remain.
 
     Parameters
     ----------

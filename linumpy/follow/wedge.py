@@ -7,7 +7,8 @@ import numpy as np
 from linumpy.geometry.least_squares import least_squares
 
 SURE = float(np.sqrt(2 * np.log(1000)))
-"""A fall in any direction is larger than so many standard errors an axis once in 1000 slices."""
+"""A fall in any direction is larger than so many standard errors an axis once in 1000 slices, if
+these are right: 8 and 1 of 840 simulated slices were, of 1.6 and 4.1 mm."""
 _NUGGET = 0.2
 """Share of the variance taken as new in each cell: what a Gaussian covariance does not describe. On
 simulated faces, uneven over up to half of the mosaic and by more than the errors of measurement,
@@ -21,7 +22,7 @@ def face_fall_um(surface_um: np.ndarray) -> tuple[tuple[float, float], float]:
     The face is a plane and a random field of Gaussian covariance. Variance and length follow from
     what is left about the plane of least squares: from its variance over its mean squared step.
     That plane takes up a part of a field that is long for the mosaic (`_moments`); the one returned
-    is the best linear unbiased estimate with that covariance, a third less uncertain on 2 mm.
+    is the best linear unbiased estimate with that covariance, a third less uncertain on 1.6 mm.
 
     Parameters
     ----------

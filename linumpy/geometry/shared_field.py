@@ -318,7 +318,7 @@ def _tile_evidence(
 def _fours(values: np.ndarray) -> np.ndarray:
     """Average over squares of four cells; neighbours err together, so that little is lost.
 
-    A rest at the end is dropped, and a square with a cell that is not known is not.
+    A rest at the end is dropped. A square with an unknown cell is unknown.
     """
     n1, n2 = values.shape[0] // 2, values.shape[1] // 2
     squares = values[: 2 * n1, : 2 * n2].reshape(n1, 2, n2, 2, *values.shape[2:])
