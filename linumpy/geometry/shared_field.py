@@ -281,13 +281,11 @@ def _tile_evidence(
     """
     n_terms = terms.shape[-1]
     ridge = 1e-3 * np.diag([*np.ones(n_terms), 0.0])
-    coarse = _fours(terms)
     fits = []
     for tile in maps:
-        values = _fours(tile.values)
-        good = np.isfinite(values)
-        design = np.column_stack([coarse[good], np.ones(good.sum())])
-        values = values[good] - np.median(values[good])
+        good = np.isfinite(tile.values)
+        design = np.column_stack([terms[good], np.ones(good.sum())])
+        values = tile.values[good] - np.median(tile.values[good])
         weight = np.ones(len(values))
         solution = np.zeros(n_terms + 1)
         for _ in range(5):
@@ -315,23 +313,10 @@ def _tile_evidence(
     return mean, information, robust_sigma(residual)
 
 
-def _fours(values: np.ndarray) -> np.ndarray:
-    """Average over squares of four cells; neighbours err together, so that little is lost.
-
-    A rest at the end is dropped. A square with an unknown cell is unknown.
-    """
-    n1, n2 = values.shape[0] // 2, values.shape[1] // 2
-    squares = values[: 2 * n1, : 2 * n2].reshape(n1, 2, n2, 2, *values.shape[2:])
-    return np.asarray(squares.mean(axis=(1, 3)))
-
-
 def _overlap_equations(
     maps: Sequence[TileMap], terms: np.ndarray, model: _Basis, cell: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return basis differences, map differences and pair number of all overlaps.
-
-    A row is the mean over four cells.
-    """
+    """Return basis differences, map differences and pair number of every cell in an overlap."""
     rows, differences, pair_of_row = [], [], []
     n_pairs = 0
     corners = np.array([m.corner_px for m in maps]).reshape(-1, 2)
@@ -345,13 +330,11 @@ def _overlap_equations(
             continue
         at_first, at_second, difference = found
         centre = [(c + 0.5) * cell - 0.5 for c in at_first]
-        step = _fours(model.evaluate(centre[0], centre[1]) - terms[at_second])
-        fours = _fours(difference)
-        good = np.isfinite(fours)
-        if not good.any():
+        good = np.isfinite(difference)
+        if good.sum() < 4:
             continue
-        rows.append(step[good])
-        differences.append(fours[good])
+        rows.append(model.evaluate(centre[0][good], centre[1][good]) - terms[at_second][good])
+        differences.append(difference[good])
         pair_of_row.append(np.full(len(rows[-1]), n_pairs))
         n_pairs += 1
     if not rows:

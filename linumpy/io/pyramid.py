@@ -324,7 +324,7 @@ class Pyramid:
         level, key = self._levels[number], tuple(place)
         shard = level.begun[key] = _Shard()
         for path in self._folder.glob(" ".join(map(str, (*shared, "*.npz")))):
-            with np.load(path) as sums:
+            with np.load(path, allow_pickle=False) as sums:
                 shard.n_cells += int(sums["n_cells"])
                 for name in sums.files:
                     kind, _, layer = name.partition(" ")

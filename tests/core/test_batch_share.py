@@ -39,7 +39,7 @@ def test_share_lessens_what_rests_on_the_device(memory):
 
 
 def test_command_line_sets_the_share(memory, monkeypatch):
-    monkeypatch.setattr(cli, "begin_cuda", lambda *_: None)
+    monkeypatch.setattr(cli, "begin_cuda", lambda *_, **__: None)
     parser = cli.make_parser("Test.", gpu=True)
     cli.parse(parser, ["--use_gpu", "--gpu_batch", "0.5"])
     assert device.batch_share() == 0.5

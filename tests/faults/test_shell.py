@@ -179,6 +179,7 @@ CHECKED |= {
 }
 FLAGS = {
     "gpu_flags(params.use_gpu, params.gpu_memory, task)",
+    "gpus_flag(params.use_gpu, params.gpu_count, task)",
     "slice_flags(slice_ids, grids, raw, acquisition, task)",
 }
 OF_EACH = re.compile(r"of_each\(slice_ids, '[\w ./]+'\)")
