@@ -16,6 +16,7 @@ from linumpy.flat.crop_tiles import CropTiles
 from linumpy.intensity.fix_illumination_3d import FlatField
 from linumpy.io.grid import GridInfo, check_slice_ids, open_grid
 from linumpy.slices.engine import Source, Stage, observe
+from linumpy.slices.learn_models import evenly_spaced
 from linumpy.slices.raw_source import (
     RawInput,
     SliceInput,
@@ -93,9 +94,7 @@ def spread_slices(
     if not slices:
         raise InputError("no slice to learn from")
     tiles = float(np.mean([_count_tiles(s, assume_unit) for s in slices]))
-    count = min(max(int(max_tiles // max(tiles, 1.0)), LEAST_SLICES), len(slices))
-    places = (np.arange(count) + 0.5) * len(slices) / count - 0.5
-    return [slices[i] for i in np.unique(np.rint(places).astype(int))]
+    return [slices[i] for i in evenly_spaced(len(slices), tiles, max_tiles, LEAST_SLICES)]
 
 
 def _count_tiles(slice_input: SliceInput, assume_unit: str) -> int:

@@ -218,6 +218,21 @@ def _choose(candidates: Sequence[_Candidate], max_tiles: int, least: int) -> lis
             "one model cannot serve them"
         )
     tiles = float(np.mean([c.n_tiles for c in candidates]))
-    count = min(max(int(max_tiles // max(tiles, 1.0)), least), len(candidates))
-    places = (np.arange(count) + 0.5) * len(candidates) / count - 0.5
-    return [candidates[i] for i in np.unique(np.rint(places).astype(int))]
+    return [candidates[i] for i in evenly_spaced(len(candidates), tiles, max_tiles, least)]
+
+
+def evenly_spaced(n_slices: int, tiles: float, max_tiles: int, least: int) -> list[int]:
+    """Return the places of slices to learn from, evenly spaced.
+
+    Parameters
+    ----------
+    n_slices
+        Of the acquisition, in order.
+    tiles
+        Of a slice, on average.
+    max_tiles, least
+        About as many tiles in all at most, but slices at least.
+    """
+    count = min(max(int(max_tiles // max(tiles, 1.0)), least), n_slices)
+    places = (np.arange(count) + 0.5) * n_slices / count - 0.5
+    return [int(place) for place in np.unique(np.rint(places))]
