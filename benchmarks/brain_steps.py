@@ -18,7 +18,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from measure import run, workplace  # noqa: E402
+from measure import environment, run, workplace  # noqa: E402
 
 VOXEL_UM = 10.0
 STEP_PX = 20
@@ -97,12 +97,12 @@ def measure(folder: Path, device: str, n_slices: int, steps: list[str] | None) -
     out = folder / device
     found: dict[str, Any] = {}
     flag = "--use_gpu" if device == "gpu" else "--no-use_gpu"
-    paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     for name, lines in commands(folder, out, n_slices).items():
         if steps and name.partition(",")[0] not in steps:
             continue
-        done = [run([*line, flag], environment, on_gpu=device == "gpu") for line in lines]
+        done = [
+            run([*line, flag], environment(HERE.parent), on_gpu=device == "gpu") for line in lines
+        ]
         found[name] = {
             "seconds": sum(one.seconds for one in done),
             "cpu_seconds": sum(one.cpu_seconds for one in done),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -70,11 +69,9 @@ class Benchmark:
 
     def start(self, mode: str, script: Path, *arguments: object) -> Measured:
         """Run a script with the checks on or off."""
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         flag = "--use_gpu" if self.on_gpu else "--no-use_gpu"
         command = [sys.executable, HERE / "unchecked.py", mode, script, *arguments, flag]
-        return measure.run(command, environment, on_gpu=False)
+        return measure.run(command, measure.environment(ROOT), on_gpu=False)
 
     def run(self) -> None:
         """Measure everything."""

@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 # Run from a checkout, linumpy need not be installed.
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from measure import run, workplace  # noqa: E402
+from measure import environment, run, workplace  # noqa: E402
 from stage_list import copy_slice, write_shifts  # noqa: E402
 
 VOXEL_UM = 10.0
@@ -95,12 +95,11 @@ def digests(path: Path) -> Any:
 def measure(folder: Path, way: str, steps: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the steps in one way; return what they took, and the manifests of what they wrote."""
     out = folder / way
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path])}
     found: dict[str, Any] = {}
     wrote: dict[str, Any] = {}
     for name, line in commands(folder, out, way).items():
         if name in steps:
-            done = run(line, environment, on_gpu=False)
+            done = run(line, environment(HERE.parent), on_gpu=False)
             found[name] = {
                 "seconds": done.seconds,
                 "cpu_seconds": done.cpu_seconds,

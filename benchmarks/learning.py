@@ -76,12 +76,7 @@ def learn(args: argparse.Namespace, work: Path, tiles: int, way: str) -> tuple[M
         words = [root / "scripts" / "linum_learn_models.py", "--output", output]
         words += ["--from_root_directory", work / "raw", "--learn_max_tiles", tiles]
         words += ["--use_gpu"] if args.device == "gpu" else []
-    paths = [str(root), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "LINUMPY_LEASE_DIR": str(work / "lease"),
-    }
+    environment = measure.environment(root, LINUMPY_LEASE_DIR=str(work / "lease"))
     measured = measure.run([sys.executable, *words], environment, on_gpu=args.device == "gpu")
     return measured, apart(digest, output)
 

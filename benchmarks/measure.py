@@ -55,6 +55,12 @@ def workplace(name: str, folder: Path | None) -> Iterator[Path]:
             sys.exit(1)
 
 
+def environment(root: Path, **others: str) -> dict[str, str]:
+    """Return this process's environment, with a checkout's packages before those that it has."""
+    paths = [str(root), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **others}
+
+
 @dataclass
 class Measured:
     """One run of a process.

@@ -153,15 +153,13 @@ class Benchmark:
         together: int = 1,
     ) -> Measured:
         """Run a script that sees so many GPUs, and works on `together` of them."""
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "LINUMPY_LEASE_DIR": str(self.work / "lease"),
-            "LINUM_CORES": ",".join(map(str, cores)),
-            "OMP_NUM_THREADS": str(len(cores)),
-            "OPENBLAS_NUM_THREADS": str(len(self.cores[0])),
-        }
+        environment = measure.environment(
+            ROOT,
+            LINUMPY_LEASE_DIR=str(self.work / "lease"),
+            LINUM_CORES=",".join(map(str, cores)),
+            OMP_NUM_THREADS=str(len(cores)),
+            OPENBLAS_NUM_THREADS=str(len(self.cores[0])),
+        )
         environment.pop("LINUMPY_LEASED_GPUS", None)
         names = ",".join(self.names[:visible])
         flags = ["--use_gpu", "--gpu_count", together]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -110,12 +109,7 @@ class Benchmark:
         return ["--models", self.models]
 
     def _start(self, script: str, *arguments: object, sample: bool = False) -> Measured:
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "LINUMPY_LEASE_DIR": str(self.work / "lease"),
-        }
+        environment = measure.environment(ROOT, LINUMPY_LEASE_DIR=str(self.work / "lease"))
         environment.pop("LINUMPY_LEASED_GPUS", None)
         if self.names:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.names)

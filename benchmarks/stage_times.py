@@ -102,12 +102,8 @@ class Runs:
 
     def __init__(self, place: Place, *, use_gpu: bool, repeats: int) -> None:
         self.place, self.use_gpu, self.repeats = place, use_gpu, repeats
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            **({} if use_gpu else dict.fromkeys(_THREADS, "1")),
-        }
+        threads = {} if use_gpu else dict.fromkeys(_THREADS, "1")
+        self.environment = measure.environment(ROOT, **threads)
 
     def run_all(self, grid_nbytes: int, entry: dict[str, Any], write: Callable[[], None]) -> None:
         """Run all processes in their order; note their measurements, and which failed and why.

@@ -100,8 +100,7 @@ class Benchmark:
         self.size_gib, self.plain = args.size, args.plain
         self.chosen = args.stages
         self.ordered = with_needs(args.stages)
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        self.environment = measure.environment(ROOT)
         self.missing: list[dict[str, str]] = []
         self.start_up_s: dict[str, float] = {}
         self.plain_start_up_s: dict[str, float] = {}
