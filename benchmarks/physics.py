@@ -11,7 +11,7 @@ record; a run that was stopped goes on where it was.
     python benchmarks/physics.py show RECORD.jsonl [--markdown] [--by effect]
     python benchmarks/physics.py compare BEFORE.jsonl AFTER.jsonl [--markdown]
     python benchmarks/physics.py template BRAIN.npz     for machines without nilearn: run --template
-    python benchmarks/physics.py whole FOLDER --count 10        whole runs through the pipeline
+    python benchmarks/physics.py whole FOLDER --count 10 [--jobs 10]    whole runs of the pipeline
 
 Seeds are drawn anew for each record, and are in its first line.
 """
@@ -23,6 +23,7 @@ import json
 import multiprocessing
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -118,9 +119,17 @@ def _rate(folder: Path, device: Any) -> Path:
 def measure(folder: Path, truth: Path) -> dict[str, Any]:
     """Return the metrics of a run, the steps that reported a problem, and lost slices."""
     from linumpy.quality.evaluate import evaluate
-    from linumpy.quality.run import Run
 
     figures = evaluate(folder, truth, grids=folder / "mosaic_grids")
+    return {"figures": {name: figure.to_json() for name, figure in figures.items()}} | decided(
+        folder
+    )
+
+
+def decided(folder: Path) -> dict[str, Any]:
+    """Return what a run says of itself: metrics beyond their limits, slices left out."""
+    from linumpy.quality.run import Run
+
     run = Run(folder)
     flags = sorted(
         f"{step}.{name}"
@@ -128,11 +137,7 @@ def measure(folder: Path, truth: Path) -> dict[str, Any]:
         for name, metric in record.get("metrics", {}).items()
         if metric["status"] != "ok"
     )
-    return {
-        "figures": {name: figure.to_json() for name, figure in figures.items()},
-        "flags": sorted(set(flags)),
-        "left_out": sorted(run.left_out),
-    }
+    return {"flags": sorted(set(flags)), "left_out": sorted(run.left_out)}
 
 
 def one_physics(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,15 +285,16 @@ def results_of(
     make: Callable[[Mapping[str, Any]], dict[str, Any]],
     tasks: Sequence[Mapping[str, Any]],
     jobs: int,
+    cores: int = 1,
 ) -> Iterator[dict[str, Any]]:
-    """Yield results of tasks as they come, of at most `jobs` processes."""
+    """Yield results of tasks as they come, of at most `jobs` processes with so many cores each."""
     if jobs == 1:
         yield from map(make, tasks)
         return
     # Spawned: a process that has used a GPU must not be forked.
     context = multiprocessing.get_context("spawn")
     number = context.Value("i", 0)
-    with ProcessPoolExecutor(jobs, context, _take_core, (number,)) as pool:
+    with ProcessPoolExecutor(jobs, context, _take_cores, (number, cores)) as pool:
         pending: set[Future[dict[str, Any]]] = {pool.submit(make, t) for t in tasks}
         while pending:
             finished, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -296,13 +302,13 @@ def results_of(
                 yield future.result()
 
 
-def _take_core(number: Any) -> None:
-    """Let a process work on a core of its own: threads of several would wait for each other."""
+def _take_cores(number: Any, each: int) -> None:
+    """Let a process work on cores of its own: threads of several would wait for each other."""
     with number.get_lock():
         mine = number.value
         number.value += 1
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[mine % len(cores)]})
+    os.sched_setaffinity(0, {cores[(mine * each + i) % len(cores)] for i in range(each)})
 
 
 def run_whole(args: argparse.Namespace) -> None:
@@ -316,30 +322,55 @@ def run_whole(args: argparse.Namespace) -> None:
         header, done = {"seeds": seeds, "only": [None] * len(seeds), "version": version()}, []
         append(record, header)
     print(f"seeds: {' '.join(map(str, header['seeds']))}", flush=True)
-    for seed in header["seeds"]:
-        if any(result["seed"] == seed for result in done):
-            continue
-        folder = args.folder / f"seed-{seed}"
-        started = time.perf_counter()
-        _command("linum_phantom.py", folder, "--preset", "foreign", "--seed", seed, "--overwrite")
-        result: dict[str, Any] = {"seed": seed, "only": None}
-        try:
-            _command(
-                "linum_nextflow.py", "run", ROOT / "main.nf", "--input", folder / "raw",
-                "--output", folder / "output", "--truth", folder / "truth",
-                "--subject_name", "foreign", *args.nextflow,
-            )  # fmt: skip
-            found = next((folder / "output").rglob("accuracy.json"))
-            result["figures"] = json.loads(found.read_text(encoding="utf-8"))
-        except (subprocess.CalledProcessError, StopIteration) as error:
-            result["error"] = f"the pipeline failed ({error!r})"
-        append(record, {**result, "wall_s": round(time.perf_counter() - started, 1)})
+    known = {result["seed"] for result in done}
+    tasks = [
+        {
+            "seed": seed, "folder": args.folder.resolve() / f"seed-{seed}", "keep": args.keep,
+            "phantom": args.phantom, "nextflow": args.nextflow,
+        }
+        for seed in header["seeds"]
+        if seed not in known
+    ]  # fmt: skip
+    cores = max(1, len(os.sched_getaffinity(0)) // args.jobs)
+    for result in results_of(one_whole, tasks, args.jobs, cores):
+        append(record, result)
     print(physics_table.show(*read_record(record)))
 
 
-def _command(script: str, *arguments: object) -> None:
+def one_whole(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Simulate an acquisition and send it through the pipeline; failures are part of the result."""
+    seed, folder = task["seed"], task["folder"]
+    started = time.perf_counter()
+    result: dict[str, Any] = {"seed": seed, "only": None}
+    folder.mkdir(exist_ok=True)
+    try:
+        _command(
+            folder, "linum_phantom.py", folder, "--preset", "foreign", "--seed", seed,
+            "--overwrite", *task["phantom"],
+        )  # fmt: skip
+        _command(
+            folder, "linum_nextflow.py", "run", ROOT / "main.nf", "--input", folder / "raw",
+            "--output", folder / "output", "--truth", folder / "truth",
+            "--subject_name", "foreign", *task["nextflow"],
+        )  # fmt: skip
+        found = next((folder / "output").rglob("accuracy.json"))
+        result["figures"] = json.loads(found.read_text(encoding="utf-8"))
+        result |= decided(folder / "output")
+    except (subprocess.CalledProcessError, StopIteration) as error:
+        result["error"] = f"the pipeline failed ({error!r})"
+    if not task["keep"] and "error" not in result:
+        for name in ("raw", "truth", "work", "output"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    return {**result, "wall_s": round(time.perf_counter() - started, 1)}
+
+
+def _command(folder: Path, script: str, *arguments: object) -> None:
+    """Run a script in a folder of its own: Nextflow keeps its session where it is launched."""
     command = [sys.executable, str(ROOT / "scripts" / script), *map(str, arguments)]
-    subprocess.run(command, check=True)
+    with (folder / "log.txt").open("a", encoding="utf-8") as log:
+        subprocess.run(
+            command, cwd=folder, check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -376,6 +407,11 @@ def build_parser() -> argparse.ArgumentParser:
     whole.add_argument("folder", type=Path)
     whole.add_argument("--count", type=int, default=10)
     whole.add_argument("--seeds", type=int, nargs="+")
+    whole.add_argument("--jobs", type=int, default=1, help="runs side by side, cores shared [1]")
+    whole.add_argument("--keep", action="store_true", help="keep acquisitions and runs")
+    whole.add_argument(
+        "--phantom", type=shlex.split, default=[], metavar="FLAGS", help="quantities, quoted"
+    )
     whole.add_argument("--nextflow", nargs=argparse.REMAINDER, default=[], help="flags of the run")
     return parser
 

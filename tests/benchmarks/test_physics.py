@@ -158,7 +158,7 @@ def test_attenuation_is_held_against_its_stated_error(module):
 def test_whole_runs_go_on_where_they_were_and_keep_failures(physics, monkeypatch, tmp_path):
     folder, calls = tmp_path / "runs", []
 
-    def command(script, *arguments):
+    def command(_folder, script, *arguments):
         calls.append(script)
         if script == "linum_phantom.py":
             return
