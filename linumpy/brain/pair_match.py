@@ -11,7 +11,13 @@ from linumpy.brain.local_fit import LocalFit, fit_locally, has_room
 from linumpy.brain.local_shifts import NOISE_RADIUS_PX
 from linumpy.brain.pair_depths import MIN_PLANES, clear_maximum, depth_scores, nearest_first
 from linumpy.brain.rigid import fit_rigid, half_diagonal_px, middle_px
-from linumpy.brain.slice_planes import Planes, SliceVolume, Window, flatten_tissue
+from linumpy.brain.slice_planes import (
+    LOCAL_SIGMA_PX,
+    Planes,
+    SliceVolume,
+    Window,
+    flatten_tissue,
+)
 from linumpy.core.device import Array
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE, Peak, correlation_surface, find_peak
 from linumpy.geometry.turned import rotation_matrix, turn_planes
@@ -183,7 +189,7 @@ class PairMatch:
         count = _MAX_PIXELS // (shape[0] * shape[1])
         count = max(MIN_PLANES, min(self.count, count))
         first, second = (
-            flatten_tissue(*each.volume.read(slice(start, start + count), window))
+            flatten_tissue(*each.volume.read(slice(start, start + count), window), LOCAL_SIGMA_PX)
             for each, start, window in zip(
                 (self.fixed, self.moving), (fit.plane, self.top), windows, strict=True
             )

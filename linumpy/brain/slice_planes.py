@@ -6,11 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from linumpy.core.device import Array, namespace
-from linumpy.geometry.flatten import flatten
+from linumpy.geometry.flatten import FLATTEN_SIGMA_PX, flatten
 from linumpy.io.omezarr import Image
 from linumpy.io.slice_layout import CHUNK_PX
 
 Window = tuple[slice, slice]
+
+LOCAL_SIGMA_PX = 4.0
+"""Of the local mean that pairs are freed of: as wide as a bin of the attenuation, so that shadows
+which are wider are no texture."""
 
 _STRIP_VOXELS = 1 << 24
 """Voxels that are read at once to be binned, about."""
@@ -147,7 +151,8 @@ class Planes:
             valid = None
             if parts[0][1] is not None:
                 valid = xp.concatenate([share for _, share in parts])
-            flat = flatten_tissue(xp.concatenate([data for data, _ in parts]), valid)
+            data = xp.concatenate([data for data, _ in parts])
+            flat = flatten_tissue(data, valid, LOCAL_SIGMA_PX)
             for plane, image in zip(lacking, flat, strict=True):
                 self._coarse[extra, plane] = image
         xp = namespace(self._coarse[extra, start])
@@ -189,7 +194,7 @@ class Planes:
             known, first, planes = self._window
             if known == window and first <= start and start + count <= first + len(planes):
                 return planes[start - first : start - first + count]
-        planes = flatten_tissue(*self._read(slice(start, start + count), window))
+        planes = flatten_tissue(*self._read(slice(start, start + count), window), LOCAL_SIGMA_PX)
         self._window = (window, start, planes)
         return planes
 
@@ -203,7 +208,7 @@ class Planes:
         return data[part], None if valid is None else valid[part]
 
 
-def flatten_tissue(planes: Array, valid: Array | None) -> Array:
+def flatten_tissue(planes: Array, valid: Array | None, sigma_px: float = FLATTEN_SIGMA_PX) -> Array:
     """Flatten planes so that what is dimmer than their mean counts less.
 
     Agarose holds about nothing once a slice is normalised. Divided by its own brightness its noise
@@ -211,7 +216,7 @@ def flatten_tissue(planes: Array, valid: Array | None) -> Array:
 
     Parameters
     ----------
-    planes, valid
+    planes, valid, sigma_px
         As of `linumpy.geometry.flatten.flatten`.
 
     Returns
@@ -226,7 +231,7 @@ def flatten_tissue(planes: Array, valid: Array | None) -> Array:
         there = valid > 0
         total = xp.where(there, planes, 0).sum(axis=(1, 2), keepdims=True)
         level = total / xp.maximum(there.sum(axis=(1, 2), keepdims=True), 1)
-    return flatten(planes + level.astype(xp.float32), valid)
+    return flatten(planes + level.astype(xp.float32), valid, sigma_px)
 
 
 def _bin_both(data: Array, valid: Array | None, factor: int) -> tuple[Array, Array | None]:

@@ -9,12 +9,12 @@ import numpy as np
 from linumpy.core.device import Array, is_device_array
 from linumpy.geometry.banded import Band, multiply
 
-_FLATTEN_SIGMA_PX = 6.0
+FLATTEN_SIGMA_PX = 6.0
 _SMOOTH_SIGMA_PX = 0.6
 _BAND_ROWS = 16
 
 
-def flatten(planes: Array, valid: Array | None = None) -> Array:
+def flatten(planes: Array, valid: Array | None = None, sigma_px: float = FLATTEN_SIGMA_PX) -> Array:
     """Take the local mean and brightness out of images.
 
     Parameters
@@ -23,6 +23,8 @@ def flatten(planes: Array, valid: Array | None = None) -> Array:
         Shape (planes, axis 1, axis 2), float32 amplitudes, NumPy or CuPy.
     valid
         Mask of the same shape, or None.
+    sigma_px
+        Of the window of the local mean.
 
     Returns
     -------
@@ -32,7 +34,7 @@ def flatten(planes: Array, valid: Array | None = None) -> Array:
     if is_device_array(planes):
         from linumpy.geometry.tile_kernels import flatten_planes
 
-        wide, narrow = (_taps(sigma) for sigma in (_FLATTEN_SIGMA_PX, _SMOOTH_SIGMA_PX))
+        wide, narrow = (_taps(sigma) for sigma in (sigma_px, _SMOOTH_SIGMA_PX))
         return flatten_planes(planes, valid, wide.tolist(), narrow.tolist())
     out = np.zeros(planes.shape, np.float32)
     known: _Shares | None = None
@@ -45,28 +47,30 @@ def flatten(planes: Array, valid: Array | None = None) -> Array:
         else:
             # The planes of a slice often have one mask.
             if known is None or not np.array_equal(known.there, there):
-                known = _Shares(there)
+                known = _Shares(there, sigma_px)
             shares = known
-        _flatten_plane(np.ascontiguousarray(plane, np.float32), shares, out[n])
+        _flatten_plane(np.ascontiguousarray(plane, np.float32), shares, sigma_px, out[n])
     return out
 
 
 class _Shares:
     """A mask, and what it is through both windows."""
 
-    def __init__(self, there: np.ndarray) -> None:
+    def __init__(self, there: np.ndarray, sigma_px: float) -> None:
         self.there = there
         self.weight = there.astype(np.float32)
         self.wide, self.narrow = (
             np.maximum(_blur(self.weight, sigma), np.float32(1e-6))
-            for sigma in (_FLATTEN_SIGMA_PX, _SMOOTH_SIGMA_PX)
+            for sigma in (sigma_px, _SMOOTH_SIGMA_PX)
         )
 
 
-def _flatten_plane(plane: np.ndarray, shares: _Shares | None, out: np.ndarray) -> None:
+def _flatten_plane(
+    plane: np.ndarray, shares: _Shares | None, sigma_px: float, out: np.ndarray
+) -> None:
     if shares is not None:
         plane = plane * shares.weight
-    mean, smooth = _blur(plane, _FLATTEN_SIGMA_PX), _blur(plane, _SMOOTH_SIGMA_PX)
+    mean, smooth = _blur(plane, sigma_px), _blur(plane, _SMOOTH_SIGMA_PX)
     good = mean > 0
     # A mask that is 1 all over is so through the windows.
     if shares is not None:
