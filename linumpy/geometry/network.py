@@ -40,10 +40,12 @@ class NetworkSolution:
     residual
         Shape (n_pairs, k): measured minus solved differences.
     pair_sigma
-        Robust spread of the residuals.
+        Robust spread of the residuals, over `scale`.
     weight, prior
         Inverse variances of the pairs, shape (n_pairs,), and of items and terms about 0, that the
         solution rests on; see `deviation_sigma`.
+    scale
+        Shape (n_pairs,): standard errors of the pairs, relatively.
     """
 
     deviation: np.ndarray
@@ -52,6 +54,7 @@ class NetworkSolution:
     pair_sigma: float
     weight: np.ndarray
     prior: np.ndarray
+    scale: np.ndarray
 
 
 def solve_network(
@@ -65,6 +68,7 @@ def solve_network(
     term_sigma: float = 1.0,
     trust: np.ndarray | float = 1.0,
     start: np.ndarray | None = None,
+    scale: np.ndarray | None = None,
 ) -> NetworkSolution:
     """Solve for the items' deviations from their reported positions.
 
@@ -90,15 +94,16 @@ def solve_network(
     start
         Shape (n_items, k): deviations to start from, such as those of one pair more; None for
         those of least absolute deviations.
+    scale
+        Shape (n_pairs,): standard errors of the pairs, relatively; None where they are equal.
     """
     k = errors.shape[1]
+    scale = np.ones(len(pairs)) if scale is None else scale
     n_terms = 0 if terms is None else terms.shape[1]
     if not len(pairs):
-        zeros = np.zeros((n_items, k))
+        zeros, linear, none = (np.zeros((n, k)) for n in (n_items, n_terms, 0))
         nothing = np.zeros(0)
-        return NetworkSolution(
-            zeros, np.zeros((n_terms, k)), np.zeros((0, k)), min_pair_sigma, nothing, nothing
-        )
+        return NetworkSolution(zeros, linear, none, min_pair_sigma, nothing, nothing, scale)
     prior = np.full(n_items, 1 / prior_sigma**2)
     if terms is not None:
         prior = np.concatenate([prior, np.full(n_terms, 1 / term_sigma**2)])
@@ -108,23 +113,24 @@ def solve_network(
         # and rotation of a stage shift half of all pairs in the same way.
         free = prior.copy()
         free[:n_items] = 1 / (_FREE * max(robust_spread(errors), prior_sigma)) ** 2
-        unknown = least_deviations(network, errors, free, min_pair_sigma, trust)
+        unknown = least_deviations(network, errors, free, min_pair_sigma, trust / scale)
         residual = errors - network.differences(unknown)
     else:
         residual = errors - (start[network.second] - start[network.first])
     unknown = np.zeros((n_items + n_terms, k))
     pair_sigma = min_pair_sigma
     for _ in range(_ITERATIONS):
-        pair_sigma = max(robust_spread(residual), min_pair_sigma)
+        scaled = residual / scale[:, None]
+        pair_sigma = max(robust_spread(scaled), min_pair_sigma)
         # Cauchy weights of pairs and items: an outlier of either loses its pull smoothly.
         prior[:n_items] = cauchy_weights(unknown[:n_items], prior_sigma) / prior_sigma**2
-        weight = cauchy_weights(residual, pair_sigma) / pair_sigma**2
+        weight = cauchy_weights(scaled, pair_sigma) / (pair_sigma * scale) ** 2
         unknown = network.solve(weight, prior, errors)
         residual = errors - network.differences(unknown)
     deviation = unknown[:n_items]
     if terms is not None:
         deviation = deviation + linear_combination(terms, unknown[n_items:])
-    return NetworkSolution(deviation, unknown[n_items:], residual, pair_sigma, weight, prior)
+    return NetworkSolution(deviation, unknown[n_items:], residual, pair_sigma, weight, prior, scale)
 
 
 def deviation_sigma(
@@ -160,16 +166,17 @@ def deviation_sigma(
     # Items fit all residuals but as many as there are loops, and those of bridges to 0. Of few
     # loops the spread is itself uncertain: the mean of a scaled inverse chi-squared distribution.
     loops = len(pairs) - (len(joined) - len(size))
-    confirmed = solution.residual[~bridges(n_items, pairs)]
+    scaled = solution.residual / solution.scale[:, None]
+    confirmed = scaled[~bridges(n_items, pairs)]
     squares = len(confirmed) * robust_spread(confirmed) ** 2 + expected_pair_sigma**2
-    scale = squares / (1 + loops) / solution.pair_sigma**2
+    ratio = squares / (1 + loops) / solution.pair_sigma**2
     some = joined[:: -(-len(joined) // _MAX_DENSE_ITEMS)]
     right = np.zeros((network.n_unknowns, len(some)))
     own = (group[:, None] == group[some]) / size[group[some]]
     right[:n_items] = (np.arange(n_items)[:, None] == some) - own
     if terms is not None:
         right[n_items:] = column_products(terms, right[:n_items])
-    variance = (right * network.inverse(solution.weight / scale, solution.prior, right)).sum(axis=0)
+    variance = (right * network.inverse(solution.weight / ratio, solution.prior, right)).sum(axis=0)
     return float(np.sqrt(variance.mean()))
 
 

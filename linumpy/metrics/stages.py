@@ -145,8 +145,16 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
         "position_bound",
         model.position_bound_um,
         "um",
-        "what the RMS error of tile positions stays below, at 95 % confidence",
+        "what the RMS error of tile positions stays below, at 95 % confidence, but for a stretch "
+        "of all of them",
         "tile_position_bound",
+    )
+    found.add(
+        "stretch_bound",
+        None if model.stretch_bound is None else 100 * model.stretch_bound,
+        "%",
+        "what all distances along axis 1 may be off by together, at 95 % confidence",
+        "tile_stretch_bound",
     )
     moves = [np.subtract(t.corner_um, t.stage_corner_um) / pixel for t in model.tiles]
     found.add(

@@ -89,10 +89,12 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     """Return ``tile_positions_px`` and, for tiles that no pair holds, ``prior_only_tiles_px``.
 
     Both are RMS errors an axis, the larger of the two axes. ``stated_px`` is what the run says that
-    they stay below. Prior-only tiles are taken relative
-    to the translation of the joined tiles of their slice.
+    they stay below. ``fitted_px`` and ``stretch_percent`` are the parts that overlaps measure and
+    do not measure, with their own bounds. Prior-only tiles are taken relative to the translation of
+    the joined tiles of their slice.
     """
-    joined, alone, per_slice, stated = [], [], {}, {}
+    joined, fitted, alone, per_slice = [], [], [], {}
+    bounds: list[dict[str, float]] = []
     for slice_id, registration in run.tile_registrations.items():
         if slice_id not in truth.slices or slice_id in run.left_out:
             continue
@@ -105,8 +107,22 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
         joined.append(residual)
         alone.append((errors.error_um[~mask] - errors.mean_um()) / voxel)
         per_slice[slice_id] = _rms_an_axis(residual)
-        if registration.position_bound_um is not None:
-            stated[slice_id] = registration.position_bound_um / voxel.min()
+        corners = registration.corners_um()
+        corner = np.array([corners[index] for index in errors.index])[mask]
+        along = remove_group_means(corner, errors.component[mask])[:, 0] / voxel[0]
+        stretch = float(along @ residual[:, 0]) / max(float(along @ along), 1.0)
+        fitted.append(residual - stretch * np.column_stack([along, np.zeros(len(along))]))
+        if registration.position_bound_um is not None and mask.any():
+            own_px = registration.position_bound_um / voxel.min()
+            share = registration.stretch_bound or 0.0
+            bounds.append(
+                {
+                    "stated_px": float(np.hypot(own_px, share * along.std())),
+                    "fitted_stated_px": float(own_px),
+                    "stretch_percent": 100 * abs(stretch),
+                    "stretch_stated_percent": 100 * share,
+                }
+            )
     if not per_slice:
         reason = "no register_tiles.json of a slice in the truth"
         return {
@@ -118,7 +134,8 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
             np.concatenate(joined),
             TILE_TARGET_PX,
             per_slice,
-            stated_px=max(stated.values(), default=None),
+            fitted_px=_rms_an_axis(np.concatenate(fitted)),
+            **{name: max(each[name] for each in bounds) for name in (bounds[0] if bounds else ())},
         ),
         "prior_only_tiles_px": _rms_metric(np.concatenate(alone), None)
         if any(len(each) for each in alone)

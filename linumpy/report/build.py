@@ -222,11 +222,21 @@ def _tile_section(run: Run, slices: list[SliceRecord]) -> dict[str, Any] | None:
         "summary": f"{_count(tiles, 'tile')} in {_count(len(registrations), 'slice')}, "
         f"{sum(s.pairs_accepted for s in slices)} of {sum(s.pairs_total for s in slices)} "
         f"pairs accepted, {_count(sum(s.prior_only for s in slices), 'tile')} "
-        "held by the stage alone",
+        f"held by the stage alone{_known_to(list(registrations.values()))}",
         "plots": [_shown(confidence_plot(registrations)), _shown(seam_plot(registrations))],
         **_slices_of_tiles(registrations),
         "axes": _stage_axes(run, chosen),
     }
+
+
+def _known_to(registrations: Sequence[TileRegistration]) -> str:
+    """Return how well positions are known, of the worst slice: as overlaps tell, and do not."""
+    bounds_um = [b for r in registrations if (b := r.position_bound_um) is not None]
+    stretches = [b for r in registrations if (b := r.stretch_bound) is not None]
+    text = f"; positions to {max(bounds_um):.2g} um" if bounds_um else ""
+    if text and stretches:
+        text += f", all distances along axis 1 together to {100 * max(stretches):.2g} %"
+    return f"{text} (95 %)" if text else ""
 
 
 def _slices_of_tiles(registrations: Mapping[int, TileRegistration]) -> dict[str, Any]:

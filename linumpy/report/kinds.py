@@ -167,10 +167,14 @@ METRICS = {
     ),
     "position_bound": (
         "Tile positions may be off by micrometres",
-        "Matches of neighbours and the stage tell them no closer: matches are noisy, or the stage "
-        "jitters so much that a bend of the scan shows as its scale.",
-        "Measure no distances below this. More overlap, or more tiles to learn from "
-        "(learn_max_tiles), tells more.",
+        "Matches of neighbours are noisy and tell them no closer.",
+        "Measure no distances below this; more overlap tells more.",
+    ),
+    "stretch_bound": (
+        "All distances along axis 1 may be off together",
+        "Overlaps look the same however much the scan and the steps of the stage are stretched "
+        "together, and this stage jitters too much to tell. Tiles fit each other all the same.",
+        "Compare the scan with a ruler, or learn from more tiles (learn_max_tiles).",
     ),
     "profile_quality": (
         "Axial response fits badly",

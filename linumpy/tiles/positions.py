@@ -175,12 +175,23 @@ class TileRegistration:
 
     @property
     def position_bound_um(self) -> float | None:
-        """What the RMS error of joined tiles stays below in 19 of 20 slices; None if not known."""
-        if self.pair_sigma_um is None:
+        """What the RMS error of joined tiles stays below in 19 of 20 slices; None if not known.
+
+        A stretch of the whole slice along axis 1 is left out: see `stretch_bound`.
+        """
+        return None if self.pair_sigma_um is None else _NORMAL_95 * self.pair_sigma_um
+
+    @property
+    def stretch_bound(self) -> float | None:
+        """What share of distances along axis 1 all tiles may be off by; None if not known.
+
+        Overlaps look the same however much scan and steps of the stage are stretched together.
+        """
+        joined = [t.stage_corner_um[0] for t in self.tiles if t.component >= 0]
+        reach_um = float(np.std(joined)) if joined else 0.0
+        if self.scan_sigma_um is None or not reach_um:
             return None
-        # Noise averages over tiles; what the scan may do to all of them does not.
-        scan_um = _NORMAL_95 * (self.scan_sigma_um or 0.0)
-        return float(np.hypot(self.pair_sigma_um, scan_um))
+        return _NORMAL_95 * self.scan_sigma_um / reach_um
 
     def scan_error_px(self) -> np.ndarray | None:
         """Return the scan's error in pixels; None for a straight scan."""

@@ -24,7 +24,7 @@ from linumpy.geometry.network import (
     solve_network,
 )
 from linumpy.tiles.pairs import PairResult
-from linumpy.tiles.scan_distortion import StepMismatch
+from linumpy.tiles.scan_distortion import PEAK_BIAS_PX, StepMismatch
 
 SECOND_LOOK_Z_SCORE = 4.0
 
@@ -196,6 +196,7 @@ def _solve(
         # Of pairs that contradict each other, those are right that ask less of the stage.
         trust=1.0 if start else cauchy_weights(_own_errors(accepted), stage_sigma),
         start=start.position_px - stage_px if start else None,
+        scale=_relative_sigma(accepted),
     )
     return Solution(
         position_px=stage_px + solved.deviation,
@@ -206,6 +207,17 @@ def _solve(
         network=solved,
         terms=centred / size,
     )
+
+
+def _relative_sigma(accepted: Sequence[PairResult]) -> np.ndarray:
+    """Return the standard errors of pairs over their median.
+
+    A peak as wide as a pixel, in noise as smooth as itself, is found to its width over its height
+    in units of that noise.
+    """
+    heights = np.array([r.peak.z_score for r in accepted if r.peak is not None])
+    sigma = np.hypot(_PEAK_WIDTH_PX / heights, PEAK_BIAS_PX)
+    return np.asarray(sigma / np.median(sigma)) if len(sigma) else sigma
 
 
 def _expected(accepted: Sequence[PairResult]) -> np.ndarray:
@@ -268,8 +280,6 @@ def position_sigma_px(solution: Solution, results: Sequence[PairResult]) -> floa
         From `solve_positions`.
     """
     accepted = [r for r in results if r.accepted]
-    # A peak as wide as a pixel, in noise as smooth as itself, is found to its width over its
-    # height in units of that noise.
     heights = [r.peak.z_score for r in accepted if r.peak is not None]
     least = _PEAK_WIDTH_PX / float(np.median(heights)) if heights else _MIN_PAIR_SIGMA_PX
     pairs = [r.pair.tiles for r in accepted]

@@ -55,7 +55,7 @@ _SIGNIFICANT_BEND = 29.9
 """χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in ten thousand."""
 
 _MIN_STRIP_SIGMA_PX = 0.02
-_STRIP_BIAS_PX = 0.05 / np.sqrt(2)
+PEAK_BIAS_PX = 0.05 / np.sqrt(2)
 """RMS of the bias of correlation peaks: some hundredths of a pixel, by whole pixels and by what
 windows cut off (Nogueira et al., Meas. Sci. Technol. 13, 963, 2002). Strips at one place share it,
 so that many of them make it significant."""
@@ -295,7 +295,7 @@ def _strip_equations(
         weight = 1 / (1 + (residual / (3 * sigma)) ** 2)
     gain = float(weight @ (data[:, 0] ** 2 - residual**2)) / sigma**2
     explained = float(np.sqrt(np.mean((data[:, 0] - residual) ** 2)))
-    enough = len(strips) - len(names) > _ORDERS and explained > _STRIP_BIAS_PX
+    enough = len(strips) - len(names) > _ORDERS and explained > PEAK_BIAS_PX
     bent = enough and gain > _SIGNIFICANT_BEND
     return normal / sigma**2, right / sigma**2, bent
 

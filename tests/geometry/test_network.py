@@ -10,6 +10,7 @@ from linumpy.geometry.network import (
     Design,
     bridges,
     connected_components,
+    deviation_sigma,
     least_deviations,
     solve_network,
 )
@@ -48,6 +49,41 @@ def test_outliers_and_stage_errors_are_separated(rng):
     difference = solved.deviation - true
     difference -= difference.mean(axis=0)
     assert np.sqrt((difference**2).mean()) < 0.08
+
+
+def test_of_contradicting_pairs_the_less_certain_gives_way():
+    """Whichever of a loop it is, and its item is less certain for it.
+
+    Seen to fail where all pairs weigh the same.
+    """
+    ring = [(0, 1), (1, 2), (2, 3), (0, 3)]
+    errors = np.array([[0.0], [0.0], [1.0], [0.0]])
+
+    def solve(scale):
+        return solve_network(
+            4, ring, errors, prior_sigma=50.0, min_pair_sigma=0.05, scale=np.array(scale)
+        )
+
+    # The loop does not close by 1: up to signs that is the residual of the one that gives way.
+    signs = np.array([1, 1, 1, -1])
+    for worse in range(4):
+        found = solve([4.0 if n == worse else 1.0 for n in range(4)])
+        np.testing.assert_allclose(found.residual[:, 0] * signs, np.arange(4) == worse, atol=0.1)
+    even = solve_network(4, ring, errors, prior_sigma=50.0, min_pair_sigma=0.05)
+    np.testing.assert_array_equal(solve([1.0] * 4).deviation, even.deviation)
+    chain = ring[:3]
+    sigmas = []
+    for last in (1.0, 4.0):
+        found = solve_network(
+            4, chain, np.zeros((3, 1)), prior_sigma=50.0, min_pair_sigma=0.05,
+            scale=np.array([1.0, 1.0, last]),
+        )  # fmt: skip
+        sigmas.append(deviation_sigma(found, chain, 0.1))
+    # Items at sums of independent steps of 0.1, 0.1 and 0.1 or 0.4, less their mean: RMS by hand.
+    steps = np.tril(np.ones((4, 4)), -1)[:, :3]
+    away = (np.eye(4) - 0.25) @ steps
+    expected = [np.sqrt(np.mean(away**2 @ np.square([0.1, 0.1, e]))) for e in (0.1, 0.4)]
+    np.testing.assert_allclose(sigmas, expected, rtol=0.01)
 
 
 def test_a_linear_term_reaches_items_without_pairs(rng):

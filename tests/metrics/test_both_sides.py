@@ -63,7 +63,10 @@ EACH_SIDE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("register_tiles", "residual_rms"): (
         {"pairs": _CLEAR}, {"pairs": [tile_pair(0, 1, (0.0, 40.0))] * 3},
     ),
-    ("register_tiles", "position_bound"): ({"pair_sigma_um": 2.0}, {"pair_sigma_um": 4.0}),
+    ("register_tiles", "position_bound"): ({"pair_sigma_um": 1.0}, {"pair_sigma_um": 2.0}),
+    ("register_tiles", "stretch_bound"): (
+        {"tiles": _SQUARE, "scan_sigma_um": 0.3}, {"tiles": _SQUARE, "scan_sigma_um": 1.0},
+    ),
     ("register_tiles", "seam"): (
         {"pairs": [tile_pair(0, 1, (0.0, 0.0), 1.05)]},
         {"pairs": [tile_pair(0, 1, (0.0, 0.0), 1.2)]},

@@ -421,26 +421,39 @@ def test_stage_off_in_scale_rotation_or_shear_is_flagged(affine: Any, status: st
 
 
 @pytest.mark.parametrize(
-    ("pair_um", "scan_um", "bound_um", "status"),
-    [
-        (None, None, None, "ok"),
-        (0.4, None, 0.4, "ok"),
-        (0.4, 1.4, 2.773, "ok"),
-        (3.1, None, 3.1, "warning"),
-        (0.4, 2.0, 3.94, "warning"),
-        (0.4, 6.0, 11.77, "error"),
-    ],
+    ("sigma_um", "bound_um", "status"),
+    [(None, None, "ok"), (0.4, 0.784, "ok"), (1.6, 3.136, "warning"), (6.0, 11.76, "error")],
 )
 def test_tiles_that_may_be_off_are_a_finding(
-    pair_um: float | None, scan_um: float | None, bound_um: float | None, status: str
+    sigma_um: float | None, bound_um: float | None, status: str
 ) -> None:
-    """Seen to fail without the limit."""
-    model = replace(MODELS["register_tiles"], pair_sigma_um=pair_um, scan_sigma_um=scan_um)
+    """Seen to fail without the limit, and where a stretch of all tiles counts, too."""
+    model = replace(MODELS["register_tiles"], pair_sigma_um=sigma_um, scan_sigma_um=10.0)
     found = measure("register_tiles", model)
     assert found is not None
     metric = found.metrics["position_bound"]
     assert metric.status == status
-    assert metric.value == (None if bound_um is None else pytest.approx(bound_um, abs=0.01))
+    assert metric.value == (None if bound_um is None else pytest.approx(bound_um))
+
+
+@pytest.mark.parametrize(
+    ("sigma_um", "percent", "status"),
+    [(None, None, "ok"), (0.3, 0.2352, "ok"), (0.4, 0.3136, "warning"), (1.5, 1.176, "error")],
+)
+def test_a_stretch_that_overlaps_do_not_show_is_a_finding(
+    sigma_um: float | None, percent: float | None, status: str
+) -> None:
+    """Of tiles at 0 and 500 um, 250 um RMS from their middle. A tile that no pair joins counts not.
+
+    Seen to fail without the limit, and with all tiles.
+    """
+    tiles = [tile((500.0 * i, 0.0), (500.0 * i, 0.0), -1 if i == 9 else 0) for i in (0, 1, 9)]
+    model = replace(MODELS["register_tiles"], tiles=tiles, scan_sigma_um=sigma_um)
+    found = measure("register_tiles", model)
+    assert found is not None
+    metric = found.metrics["stretch_bound"]
+    assert metric.status == status
+    assert metric.value == (None if percent is None else pytest.approx(percent))
 
 
 def test_a_bent_scan_is_measured() -> None:

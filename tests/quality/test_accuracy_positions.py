@@ -67,6 +67,34 @@ def test_planted_tile_errors_give_the_planted_rms(folders: Folders, synthetic: M
     assert figure.details["largest"] == pytest.approx(np.abs(errors).max() / synthetic.VOXEL_UM)
 
 
+def test_a_stretch_of_all_tiles_is_told_apart_from_what_overlaps_measure(
+    folders: Folders, synthetic: ModuleType
+) -> None:
+    """Seen to fail where the fit takes the other axis, too."""
+
+    def plant(record: dict) -> None:
+        for n, tile in enumerate(record["tiles"]):
+            tile["corner_um"][0] *= 1.004
+            tile["corner_um"][1] += 3.0 * (-1) ** n
+        record |= {"pair_sigma_um": 2.0, "scan_sigma_um": 1.5}
+
+    for slice_id in range(3):
+        synthetic.edit_json(tiles_json(folders, slice_id), plant)
+    details = figures(folders)["tile_positions_px"].details
+    # Of nine tiles one more is moved to one side than to the other.
+    expected = 3.0 * np.sqrt(1 - 1 / 81) / synthetic.VOXEL_UM
+    assert details["fitted_px"] == pytest.approx(expected)
+    assert details["stretch_percent"] == pytest.approx(0.4 / 1.004)
+    assert details["fitted_stated_px"] == pytest.approx(1.96 * 2.0 / synthetic.VOXEL_UM)
+    stage = [
+        t["stage_corner_um"][0] for t in json.loads(tiles_json(folders, 0).read_text())["tiles"]
+    ]
+    stretch = 1.96 * 1.5 / np.std(stage)
+    assert details["stretch_stated_percent"] == pytest.approx(100 * stretch)
+    both = np.hypot(1.96 * 2.0, 1.004 * 1.96 * 1.5) / synthetic.VOXEL_UM
+    assert details["stated_px"] == pytest.approx(both, rel=0.01)
+
+
 def test_moving_a_component_changes_nothing_but_moving_half_of_it_does(
     folders: Folders, synthetic: ModuleType
 ) -> None:

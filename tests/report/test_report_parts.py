@@ -254,18 +254,26 @@ def test_damaged_tiles_are_a_problem(full_run: Path, words: tuple[str, ...], sev
     assert any("raw files" in f.text for f in found) == (severity == PROBLEM)
 
 
-@pytest.mark.parametrize(("bound_um", "severity"), [(5.0, NOTE), (12.0, PROBLEM)])
+@pytest.mark.parametrize(
+    ("name", "unit", "bound", "severity"),
+    [
+        ("position", "um", 5.0, NOTE),
+        ("position", "um", 12.0, PROBLEM),
+        ("stretch", "%", 0.5, NOTE),
+        ("stretch", "%", 1.5, PROBLEM),
+    ],
+)
 def test_an_uncertainty_is_stated_and_no_warning(
-    full_run: Path, bound_um: float, severity: str
+    full_run: Path, name: str, unit: str, bound: float, severity: str
 ) -> None:
     """Seen to fail as a warning."""
     found = StageMetrics("register_tiles")
-    found.add("position_bound", bound_um, "um", "bound of the RMS error", "tile_position_bound")
+    found.add(f"{name}_bound", bound, unit, "bound of the RMS error", f"tile_{name}_bound")
     path = Run(full_run).models / "z00" / "register_tiles_metrics.json"
     path.write_text(json.dumps(found.as_json()))
     run = Run(full_run)
     (told,) = (f for f in find_issues(run, slice_records(run)) if f.stated)
-    assert (told.severity, told.value) == (severity, f"{bound_um:g} um")
+    assert (told.severity, told.value) == (severity, f"{bound:g} {unit}")
 
 
 def test_findings_are_one_a_kind_with_range_and_worst(full_run: Path) -> None:
