@@ -15,6 +15,9 @@ from linumpy.geometry.interface_surface import fit_face, sample_surface
 from linumpy.geometry.least_squares import least_squares
 from linumpy.geometry.reflections import reflecting_bodies, reflecting_cells
 
+_MOST_SHADOWED = 0.25
+"""Of the cells. Half is where medians, by which reflections are told, break down."""
+
 
 @dataclass(frozen=True)
 class InterfaceCut:
@@ -43,7 +46,8 @@ class InterfaceCut:
         axis 1, along axis 2).
     reflections
         Bubbles and debris above the face: ``area_um2`` in whole cells, and ``centre_um``, a stage
-        position along axis 1 and axis 2. Largest first.
+        position along axis 1 and axis 2, and ``cells``, whose numbers along both axes they are.
+        Largest first.
     """
 
     slice_id: int
@@ -58,6 +62,18 @@ class InterfaceCut:
     corner_um: tuple[float, float]
     surface_um: np.ndarray
     reflections: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def shadowed(self) -> np.ndarray:
+        """Cells in the shadow of `reflections`, which are masked; bool as `surface_um`.
+
+        None where most of the slice would be: what all of it shows is no body.
+        """
+        found = np.zeros(self.surface_um.shape, bool)
+        places = [cell for body in self.reflections for cell in body.get("cells", ())]
+        if 0 < len(places) <= _MOST_SHADOWED * found.size:
+            found[tuple(np.transpose(places))] = True
+        return found
 
 
 def searched_planes(n_planes: int, max_depth_fraction: float) -> int:
@@ -162,15 +178,23 @@ def cut_planes(cut: InterfaceCut, voxel_um: Sequence[float], window: tuple[slice
 
     Returns
     -------
-    int32 (axis 1, axis 2), counted from `first_plane`; None where the cut is flat.
+    int32 (axis 1, axis 2), counted from `first_plane`; beyond the last one in shadows. None where
+    the cut is flat, and nothing shadows this part.
     """
-    if cut.flat:
-        return None
-    centres = [np.arange(part.start, part.stop) + 0.5 for part in window]
     cell_px = [side / pixel for side, pixel in zip(cut.cell_um, voxel_um[1:], strict=True)]
+    cells = np.ix_(
+        *(
+            np.minimum(np.arange(part.start, part.stop) // round(size), n - 1)
+            for part, size, n in zip(window, cell_px, cut.surface_um.shape, strict=True)
+        )
+    )
+    shadowed = cut.shadowed[cells]
+    if cut.flat:
+        return np.where(shadowed, np.int32(cut.n_planes), np.int32(0)) if shadowed.any() else None
+    centres = [np.arange(part.start, part.stop) + 0.5 for part in window]
     depth = sample_surface(cut.surface_um, cell_px, *centres) / voxel_um[0]
-    top = np.rint(depth).astype(np.int32) - cut.first_plane
-    return np.clip(top, 0, cut.n_planes)
+    top = np.clip(np.rint(depth).astype(np.int32) - cut.first_plane, 0, cut.n_planes)
+    return np.where(shadowed, np.int32(cut.n_planes), top)
 
 
 def crop_3d_mosaic_below_interface(

@@ -76,7 +76,8 @@ def reflecting_bodies(
 
     Returns
     -------
-    ``area_um2``, in whole cells, and ``centre_um``, a stage position, of each.
+    ``area_um2``, in whole cells, ``centre_um``, a stage position, and ``cells``, numbers along both
+    axes, of each.
     """
     from scipy import ndimage
 
@@ -91,7 +92,8 @@ def reflecting_bodies(
                 float(corner + (c + 0.5) * side)
                 for corner, c, side in zip(corner_um, centre, cell_um, strict=True)
             ],
+            "cells": np.argwhere(labels == number).tolist(),
         }
-        for size, centre in zip(sizes, centres, strict=True)
+        for number, size, centre in zip(numbers, sizes, centres, strict=True)
     ]
     return sorted(bodies, key=lambda body: -body["area_um2"])

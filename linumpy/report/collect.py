@@ -15,6 +15,7 @@ from typing import Any
 from linumpy import __version__
 from linumpy.core.errors import InputError
 from linumpy.io.models import read_json
+from linumpy.metrics.brain_stages import foreign_bodies_of
 from linumpy.quality.run import PRIOR_ONLY, Run, TileRegistration, numbered
 from linumpy.records.launches import page_record
 
@@ -202,6 +203,7 @@ class _Known:
         }
         self.jumps = {int(i) for i in registration.get("jumps", ())}
         self.attenuation = run.slice_models("compensate_attenuation")
+        self.compared = (run.model("assess_slice_quality") or {}).get("pairs", ())
 
 
 def _slice_record(
@@ -237,7 +239,13 @@ def _slice_record(
         prior_only=0 if tiles is None else sum(t.component == PRIOR_ONLY for t in tiles.tiles),
         alone_in_tissue=0 if tiles is None else _alone_in_tissue(tiles),
         missing_tiles=missing,
-        flags=_tile_flags(attributes.get("flags", {}), holes, tiles, crop.get("reflections", ())),
+        flags=_tile_flags(
+            attributes.get("flags", {}),
+            holes,
+            tiles,
+            reflection=crop.get("reflections", ()),
+            shadow=foreign_bodies_of(known.compared, slice_id),
+        ),
         pairs_accepted=0 if tiles is None else sum(p.accepted for p in tiles.pairs),
         pairs_total=0 if tiles is None else len(tiles.pairs),
         volume_path=run.slice_paths.get(slice_id),
@@ -249,23 +257,25 @@ def _tile_flags(
     told: Mapping[str, Sequence[str]],
     holes: set[str],
     registration: TileRegistration | None,
-    reflections: Sequence[Mapping[str, Any]],
+    **bodies: Sequence[Mapping[str, Any]],
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the flags of imaged tiles, and ``reflection`` for those that show one."""
+    """Return the flags of imaged tiles, and the names of `bodies` for those that show one."""
     flags = {str(k): [str(w) for w in words] for k, words in told.items() if k not in holes}
     fov_um = registration.fov_um if registration else ()
     for tile in registration.tiles if registration else ():
-        for body in reflections:
-            # As of a disc of its area.
-            reach = math.sqrt(body["area_um2"] / math.pi)
-            beyond = [
-                max(low - centre, centre - low - side, 0.0)
-                for low, side, centre in zip(tile.corner_um, fov_um, body["centre_um"], strict=True)
-            ]
-            if math.hypot(*beyond) < reach:
-                flags.setdefault(f"{tile.ix},{tile.iy}", []).append("reflection")
-                break
+        for word, found in bodies.items():
+            if any(_shows(tile.corner_um, fov_um, body) for body in found):
+                flags.setdefault(f"{tile.ix},{tile.iy}", []).append(word)
     return tuple((tile, tuple(words)) for tile, words in sorted(flags.items()))
+
+
+def _shows(corner_um: Sequence[float], fov_um: Sequence[float], body: Mapping[str, Any]) -> bool:
+    """Whether a tile reaches into a body, taken for a disc of its area."""
+    beyond = [
+        max(low - centre, centre - low - side, 0.0)
+        for low, side, centre in zip(corner_um, fov_um, body["centre_um"], strict=True)
+    ]
+    return math.hypot(*beyond) < math.sqrt(body["area_um2"] / math.pi)
 
 
 def _alone_in_tissue(registration: TileRegistration) -> int:

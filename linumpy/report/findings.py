@@ -40,7 +40,7 @@ _SAID_ELSEWHERE = re.compile("is left out: |match no other slice|the gap stays e
 _UNCERTAINTIES = frozenset({"position_bound", "stretch_bound"})
 _OF_SLICE = re.compile(r"^slice z\d+:? ")
 # By a finding of their own, with places.
-_TOLD_FLAGS = frozenset({"reflection"})
+_TOLD_FLAGS = frozenset({"reflection", "shadow"})
 # Masked or left out, and lost until the raw file is mended.
 _DAMAGED = frozenset({"garbled", "zeros", "contradicts"})
 

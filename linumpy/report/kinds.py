@@ -106,9 +106,11 @@ KINDS = {
     ),
     "reflections": Kind(
         "Bubbles or debris above the cut face",
-        "Something reflects in the water there; the tissue below lies in its shadow, and is in the "
-        "brain all the same. Places are the stage's, axis 1 and axis 2, of the largest.",
-        "Exclude these places from measurements; look for bubbles before the next acquisition.",
+        "Something reflects in the water there. The tissue below lies in its shadow and is masked; "
+        "the brain shows it as far as slices above reach. Places are the stage's, axis 1 and axis "
+        "2, of the largest.",
+        "Look for bubbles before the next acquisition; linum_follow.py tells of them before the "
+        "cut.",
     ),
     "alone_slices": Kind(
         "Slices that match no other slice",

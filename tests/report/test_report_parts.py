@@ -331,6 +331,24 @@ def test_bubbles_and_debris_are_reported_of_their_slice(full_run: Path) -> None:
     assert told(*pairs[:2]) == told(*pairs[2:]) == []
 
 
+def test_tiles_that_show_a_shadow_are_flagged(full_run: Path) -> None:
+    """Seen to fail without the flag."""
+    run = Run(full_run)
+    (tile, *_), fov_um = run.tile_registrations[1].tiles, run.tile_registrations[1].fov_um
+    middle = [c + side / 2 for c, side in zip(tile.corner_um, fov_um, strict=True)]
+    path = full_run / "models/assess_slice_quality.json"
+
+    def flagged(*ids: int) -> set[tuple[int, str]]:
+        body = {"slice_id": 1, "area_um2": 100.0, "centre_um": middle}
+        pairs = [{"fixed_id": min(1, i), "moving_id": max(1, i), "foreign": [body]} for i in ids]
+        path.write_text(json.dumps({"slices": [], "pairs": pairs}))
+        records = slice_records(Run(full_run))
+        return {(r.slice_id, t) for r in records for t, words in r.flags if "shadow" in words}
+
+    assert flagged(0, 2) == {(1, f"{tile.ix},{tile.iy}")}
+    assert flagged(0) == flagged() == set()
+
+
 def test_what_reflects_above_a_face_is_told_of_its_slice_and_tiles(full_run: Path) -> None:
     """Seen to fail without the finding, and without flags of tiles."""
     run = Run(full_run)

@@ -1,9 +1,12 @@
 """Stages on blocks: what they gather may lie on the device, and is the same by any blocks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from linumpy.core.device import to_device, to_host
+from linumpy.geometry.crop_3d_mosaic_below_interface import cut_planes
 from linumpy.io.slice_layout import SHARD_PX, SliceLayout
 from linumpy.slices.block_stages import (
     Crop3dMosaicBelowInterface,
@@ -84,6 +87,48 @@ def test_a_flat_cut_masks_nothing(layout, slice_of_water, device):
         kept = stage.apply(tile)
         np.testing.assert_array_equal(to_host(kept.data), to_host(tile.data)[planes])
         np.testing.assert_array_equal(to_host(kept.valid), to_host(tile.valid)[planes])
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_lies_in_the_shadow_of_a_reflection_is_masked(layout, slice_of_water, device, flat):
+    """All planes of whole cells, over the borders of blocks, and nothing else.
+
+    Seen to fail without the mask, and where the cells of a block are counted from its corner.
+    """
+    data, valid = (a.copy() for a in slice_of_water)
+    clean = Crop3dMosaicBelowInterface(CropParams(depth_um=100, flat=flat))
+    assert not learn(clean, layout, (data, valid), device).shadowed.any()
+    # A mirror of 40 x 30 pixels in the water, over the corner of four blocks.
+    y, x = slice(SHARD_PX - 20, SHARD_PX + 20), slice(SHARD_PX - 20, SHARD_PX + 10)
+    data[1, y, x] *= 1e4
+    stage = Crop3dMosaicBelowInterface(CropParams(depth_um=100, flat=flat))
+    cut = learn(stage, layout, (data, valid), device)
+    (body,) = cut.reflections
+    cell = round(cut.cell_um[0] / 10)
+    inside = np.zeros(SHAPE[1:], bool)
+    for i, j in body["cells"]:
+        inside[i * cell : (i + 1) * cell, j * cell : (j + 1) * cell] = True
+    assert inside[y, x].mean() > 0.5 and inside.sum() < 3 * 40 * 30
+    for tile in blocks(layout, (data, valid), device):
+        part = layout.window(tile.key)
+        shadow, own = inside[part], to_host(tile.valid)
+        kept = to_host(stage.apply(tile).valid) > 0
+        assert not kept[:, shadow].any()
+        other = cut_planes(replace(cut, reflections=[]), layout.voxel_um, part)
+        rows = own[cut.first_plane : cut.first_plane + cut.n_planes] > 0
+        if other is not None:
+            rows &= np.arange(cut.n_planes)[:, None, None] >= other
+        np.testing.assert_array_equal(kept[:, ~shadow], rows[:, ~shadow])
+
+
+def test_a_slice_is_not_masked_by_what_most_of_it_shows(layout, slice_of_water, device):
+    stage = Crop3dMosaicBelowInterface(CropParams(depth_um=100))
+    cut = learn(stage, layout, slice_of_water, device)
+    cells = np.argwhere(np.ones(cut.surface_um.shape, bool)).tolist()
+    for share, masked in ((0.2, True), (0.3, False)):
+        some = cells[: round(share * len(cells))]
+        of_some = replace(cut, reflections=[{"area_um2": 1.0, "centre_um": [0, 0], "cells": some}])
+        assert of_some.shadowed.sum() == (len(some) if masked else 0)
 
 
 def test_floor_and_cap_are_the_quantiles_of_the_whole_slice(layout, slice_of_water, device):
