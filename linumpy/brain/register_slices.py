@@ -8,7 +8,7 @@ slices are there (`quality.measure_pairs`); what was measured before is not meas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,8 @@ from linumpy.brain.solve_slices import SliceSolution, solve_slices
 from linumpy.core.log import logger, progress
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.stage_params.brain import EULER, RegisterParams
+
+Pair = tuple[SliceVolume, SliceVolume]
 
 _MIN_PAIR_SIGMA_UM = 1.0
 _MIN_MOTOR_SIGMA_UM = 2.0
@@ -75,12 +77,13 @@ def register_slices(
 
 def measure_shifts(
     slices: Sequence[SliceVolume],
-    pairs: Sequence[tuple[SliceVolume, SliceVolume]],
+    pairs: Sequence[Pair],
     voxel_um: tuple[float, float, float],
     interval_um: float,
     params: RegisterParams,
     known: dict[tuple[int, int], Depths],
     workers: int = 1,
+    and_then: Callable[[Pair], object] | None = None,
 ) -> list[PairShift]:
     """Measure pairs of slices, and add to `known` what was not measured before.
 
@@ -88,13 +91,15 @@ def measure_shifts(
     ----------
     slices
         In order of their ids: their metadata together tell how deep each is expected.
+    and_then
+        Called with each pair when it is measured, in its thread.
     """
     number = {volume.slice_id: n for n, volume in enumerate(slices)}
     accounts = expected_depths(slices, interval_um)
 
-    def measure(pair: tuple[SliceVolume, SliceVolume]) -> PairShift:
+    def measure(pair: Pair) -> PairShift:
         ids = (pair[0].slice_id, pair[1].slice_id)
-        return register_pair(
+        shift = register_pair(
             *pair,
             voxel_um,
             interval_um,
@@ -102,6 +107,9 @@ def measure_shifts(
             expected_um=expected_steps(accounts, number, *ids),
             known=known[ids],
         )
+        if and_then is not None:
+            and_then(pair)
+        return shift
 
     for fixed, moving in pairs:
         known.setdefault((fixed.slice_id, moving.slice_id), {})
@@ -109,7 +117,7 @@ def measure_shifts(
         return list(progress(pool.map(measure, pairs), len(pairs), "pairs of slices"))
 
 
-def pairs_to_measure(slices: Sequence[SliceVolume]) -> list[tuple[SliceVolume, SliceVolume]]:
+def pairs_to_measure(slices: Sequence[SliceVolume]) -> list[Pair]:
     """List the pairs that may share tissue: neighbours, and those two steps apart."""
     pairs = []
     for n, fixed in enumerate(slices):

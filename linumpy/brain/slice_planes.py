@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from linumpy.core.device import Array, namespace
 from linumpy.geometry.flatten import FLATTEN_SIGMA_PX, flatten
@@ -21,6 +21,14 @@ _STRIP_VOXELS = 1 << 24
 
 _CONTRAST = 1e-5
 """What rounding makes of a constant image, against its brightness, is less."""
+
+
+@dataclass(frozen=True)
+class KnownPlanes:
+    """Whole planes of a slice at one factor, by number; `coarse` also by the further factor."""
+
+    binned: dict[int, tuple[Array, Array | None]] = field(default_factory=dict)
+    coarse: dict[tuple[int, int], Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,8 @@ class SliceVolume:
         What of `corner_um` was added to the position in the slice's own metadata, by a table.
     image
         That `read` reads; None for one in memory.
+    known
+        What pairs made of its planes before, by factor; None where each pair starts anew.
     stage_z_um, thickness_um
         Height of the stage and thickness of the slice by its own metadata; None where they tell
         none.
@@ -78,6 +88,7 @@ class SliceVolume:
     thickness_um: float | None = None
     quality: Callable[[slice, Window], Array] | None = None
     image: Image | None = None
+    known: Callable[[int], KnownPlanes] | None = None
 
     def moved(self, by_um: tuple[float, float]) -> SliceVolume:
         """Return the slice at another place: its own, to which a vector is added."""
@@ -128,8 +139,8 @@ class Planes:
     def __init__(self, volume: SliceVolume, low: int, high: int, factor: int) -> None:
         self.volume, self.low, self.high, self.factor = volume, low, high, factor
         self._whole: tuple[Array, Array | None] | None = None
-        self._binned: dict[int, tuple[Array, Array | None]] = {}
-        self._coarse: dict[tuple[int, int], Array] = {}
+        planes = KnownPlanes() if volume.known is None else volume.known(factor)
+        self._binned, self._coarse = planes.binned, planes.coarse
         self._window: tuple[Window, int, Array] | None = None
 
     @property
@@ -163,7 +174,7 @@ class Planes:
             # A chunk is decoded whole: all planes of its layer are binned, so that it is once.
             layer = plane - plane % CHUNK_PX
             planes = slice(max(self.low, layer), min(self.high, layer + CHUNK_PX))
-            if self.factor == 1:
+            if self.factor == 1 or self.volume.known is not None:
                 planes = slice(plane, plane + 1)
             data, valid = self._bin_planes(planes)
             for n, each in enumerate(range(planes.start, planes.stop)):

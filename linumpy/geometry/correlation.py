@@ -23,6 +23,7 @@ _PEAK_HALF_WIDTH = 1
 _SURROUNDINGS_PX = 7
 _PEAK_REACH_PX = 4
 _MIN_NOISE_SAMPLES = 16
+_FFT_SAMPLES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -194,10 +195,14 @@ def _cross_spectra(first: np.ndarray, second: np.ndarray, size: tuple[int, int])
     def add(to: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
         to += a * b.conj()
 
+    # A call of the FFT costs as much as that of a small window: those are transformed together.
+    at_once = max(1, _FFT_SAMPLES // (size[0] * size[1]))
     for planes in alike.values():
         squares = [np.zeros(stack.shape[1:], np.float32) for stack in (first, second)]
+        for some in (planes[k : k + at_once] for k in range(0, len(planes), at_once)):
+            for a, b in zip(_spectrum(first[some], size), _spectrum(second[some], size), strict=True):
+                add(total[0], a, b)
         for n in planes:
-            add(total[0], _spectrum(first[n], size), _spectrum(second[n], size))
             squares[0] += np.square(first[n])
             squares[1] += np.square(second[n])
         known_a, known_b = (_spectrum(k[planes[0]], size) for k in (known_first, known_second))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.brain.expected_depths import expected_depths
+from linumpy.brain.register_slices import pairs_to_measure
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.core.log import progress
 from linumpy.quality.measured_similarities import Known, Match
@@ -34,7 +35,6 @@ DIM = "dim_slice"
 FIRST = "first_slice_excluded"
 CALIBRATION = "calibration_slice"
 
-_MAX_ID_STEP = 2
 _MANY_PAIRS = 3
 _WORSE = 0.7
 """Share of good pairs' similarity below which a pair may have been compared at a wrong depth."""
@@ -123,7 +123,7 @@ def assess_slice_quality(
         Slices and pairs in hand at once; the answer does not depend on it.
     """
     known = Known() if known is None else known
-    pairs = neighbours(slices)
+    pairs = pairs_to_measure(slices)
     place = {volume.slice_id: n for n, volume in enumerate(slices)}
     expected = expected_depths(slices, interval_um)[0]
     depths = expected.copy()
@@ -196,12 +196,12 @@ def find_constant(
     voxel_um: tuple[float, float, float],
     params: ComparisonParams,
     known: Known,
-    pool: ThreadPoolExecutor,
+    pool: ThreadPoolExecutor | None = None,
 ) -> set[int]:
     """Measure the detail of each slice that lacks it, and return the constant slices."""
     new = [volume for volume in slices if volume.slice_id not in known.details]
     factor = _factor(voxel_um)
-    found = pool.map(lambda volume: _details(volume, params, factor), new)
+    found = (pool.map if pool else map)(lambda volume: _details(volume, params, factor), new)
     known.details.update(zip((volume.slice_id for volume in new), found, strict=True))
     return {s.slice_id for s in slices if known.details[s.slice_id] is None}
 
@@ -274,16 +274,6 @@ def _brightness(amplitude: Mapping[int, float]) -> dict[int, float]:
     """Return each slice's amplitude over the median of all."""
     usual = float(np.median(list(amplitude.values()))) if amplitude else 0.0
     return {k: a / usual for k, a in amplitude.items()} if usual > 0 else {}
-
-
-def neighbours(slices: Sequence[SliceVolume]) -> list[tuple[SliceVolume, SliceVolume]]:
-    """List the pairs to compare: ids at most two apart, and whatever slices follow each other."""
-    return [
-        (fixed, moving)
-        for n, fixed in enumerate(slices)
-        for m, moving in enumerate(slices[n + 1 :])
-        if m == 0 or moving.slice_id - fixed.slice_id <= _MAX_ID_STEP
-    ]
 
 
 def rate(ids: Sequence[int], pairs: Sequence[PairSimilarity]) -> list[dict[str, Any]]:

@@ -7,17 +7,17 @@ elsewhere, `register_slices` and `assess_slice_quality` measure themselves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from linumpy.brain.expected_depths import expected_depths
+from linumpy.brain.kept_slices import keep_slices
 from linumpy.brain.measured_pairs import Depths, save_pairs
 from linumpy.brain.output import MAX_PAIRS
-from linumpy.brain.register_slices import measure_shifts, pairs_to_measure
+from linumpy.brain.register_slices import Pair, measure_shifts, pairs_to_measure
 from linumpy.brain.slice_folder import load_folder
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.core.device import CPU, Device, default_workers
@@ -25,7 +25,7 @@ from linumpy.core.errors import InputError
 from linumpy.io.table_rows import table_text
 from linumpy.io.tables import SHIFT_COLUMNS
 from linumpy.params import build
-from linumpy.quality.assess_slice_quality import compare_pair, find_constant, neighbours
+from linumpy.quality.assess_slice_quality import compare_pair, find_constant
 from linumpy.quality.measured_similarities import Known, save_similarities
 from linumpy.stage_params.brain import RegisterParams
 from linumpy.stage_params.quality import ComparisonParams
@@ -74,38 +74,36 @@ def measure_pairs(
         raise InputError(f"{folder}: has no volume of slice {lacking}, of which pairs are measured")
     workers = min(default_workers(device), MAX_PAIRS)
     name = f"z{min(own):02d}"
-    params = build(RegisterParams, values)
-    pairs = [pair for pair in pairs_to_measure(slices) if pair[0].slice_id in own]
+    params, compared = build(RegisterParams, values), build(ComparisonParams, values)
+    slices = keep_slices(slices, device)
+    known = Known()
     measured: dict[tuple[int, int], Depths] = {}
-    measure_shifts(slices, pairs, voxel_um, interval_um, params, measured, workers)
+    compare = _comparison(slices, voxel_um, interval_um, compared, known) if rating else None
+    pairs = [pair for pair in pairs_to_measure(slices) if pair[0].slice_id in own]
+    measure_shifts(slices, pairs, voxel_um, interval_um, params, measured, workers, compare)
     save_pairs(output, name, measured, slices, voxel_um, params)
     if rating:
-        compared = build(ComparisonParams, values)
-        pairs = [pair for pair in neighbours(slices) if pair[0].slice_id in own]
-        known = _compare(slices, pairs, voxel_um, interval_um, compared, workers)
+        find_constant(slices, voxel_um, compared, known)
         save_similarities(output, name, known, slices, voxel_um, compared)
 
 
-def _compare(
+def _comparison(
     slices: Sequence[SliceVolume],
-    pairs: Sequence[tuple[SliceVolume, SliceVolume]],
     voxel_um: tuple[float, float, float],
     interval_um: float,
     params: ComparisonParams,
-    workers: int,
-) -> Known:
-    known = Known()
+    known: Known,
+) -> Callable[[Pair], object]:
+    """Return what compares a pair for the rating, while its slices are at hand."""
     depths = expected_depths(slices, interval_um)[0].tolist()
     depth = {volume.slice_id: d for volume, d in zip(slices, depths, strict=True)}
 
-    def compare(pair: tuple[SliceVolume, SliceVolume]) -> None:
+    def compare(pair: Pair) -> None:
         distance_um = depth[pair[1].slice_id] - depth[pair[0].slice_id]
+        find_constant(pair, voxel_um, params, known)
         compare_pair(pair, distance_um, voxel_um, params, known)
 
-    with ThreadPoolExecutor(workers) as pool:
-        find_constant(slices, voxel_um, params, known, pool)
-        list(pool.map(compare, pairs))
-    return known
+    return compare
 
 
 @contextmanager

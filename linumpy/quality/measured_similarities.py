@@ -68,7 +68,7 @@ def save_similarities(
         rows.append({**conditions(volume), "details": values})
     pairs = [
         {"fixed_id": fixed, "moving_id": moving, "start": start, "match": match}
-        for (fixed, moving), starts in known.pairs.items()
+        for (fixed, moving), starts in sorted(known.pairs.items())
         for start, match in starts.items()
     ]
     model = MeasuredSimilarities(voxel_um, _params(params), rows, pairs)

@@ -71,7 +71,7 @@ MEASURE_PAIRS = Declaration(
     per="pairs",
     work="slices",
     label="slice",
-    memory=Memory(110 * MB, slices=4.0),
+    memory=Memory(110 * MB, slices=7.5),
     gpu_tasks=4,
     params=(RegisterParams, ComparisonParams),
 )

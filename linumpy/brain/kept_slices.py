@@ -1,0 +1,96 @@
+"""Slice volumes that the pairs of a group share: decoded once, the latest kept in memory."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+
+import numpy as np
+
+from linumpy.brain.slice_planes import KnownPlanes, SliceVolume, Window
+from linumpy.core.device import Array, Device, free_gpu_bytes, is_device_array
+
+BUDGET_BYTES = 2 << 30
+"""Host memory of kept slices; on a GPU a quarter of what is free, if that is less."""
+
+SLICES = 3
+"""Slices that are kept at least, or none is: one and the two next ones make its pairs."""
+
+_BYTES_A_VOXEL = 7.25
+"""Amplitude and mask; and both binned by two, and the first flattened."""
+
+
+@dataclass
+class _Kept:
+    """A decoded slice, and by factor what pairs made of its planes."""
+
+    data: Array
+    valid: Array | None
+    known: dict[int, KnownPlanes] = field(default_factory=dict)
+
+
+class _Keeper:
+    """The slices decoded last, as many as fit."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._lock = Lock()
+        self._turns: dict[int, Lock] = {}
+        self._latest: OrderedDict[int, _Kept] = OrderedDict()
+
+    def of(self, volume: SliceVolume) -> _Kept:
+        """Return a slice, decoded unless it is kept; threads that want the same wait for one."""
+        with self._lock:
+            turn = self._turns.setdefault(volume.slice_id, Lock())
+        with turn:
+            with self._lock:
+                if volume.slice_id in self._latest:
+                    self._latest.move_to_end(volume.slice_id)
+                    return self._latest[volume.slice_id]
+                while len(self._latest) >= self._count:
+                    self._latest.popitem(last=False)
+            kept = _Kept(*volume.read(slice(0, volume.shape[0]), volume.whole()))
+            for array in (kept.data, kept.valid):
+                if array is not None and not is_device_array(array):
+                    np.asarray(array).setflags(write=False)
+            with self._lock:
+                self._latest[volume.slice_id] = kept
+            return kept
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Read a slice, and what is known of its planes, from the keeper."""
+
+    keeper: _Keeper
+    volume: SliceVolume
+
+    def __call__(self, planes: slice, window: Window) -> tuple[Array, Array | None]:
+        kept = self.keeper.of(self.volume)
+        part = (planes, *window)
+        return kept.data[part], None if kept.valid is None else kept.valid[part]
+
+    def known(self, factor: int) -> KnownPlanes:
+        return self.keeper.of(self.volume).known.setdefault(factor, KnownPlanes())
+
+
+def keep_slices(volumes: Sequence[SliceVolume], device: Device) -> list[SliceVolume]:
+    """Return slices that are decoded once for all pairs of neighbours measured in their order.
+
+    Slices of which `SLICES` would not fit into the budget are returned as they are. What their
+    readers return must not be changed.
+    """
+    budget = min(BUDGET_BYTES, free_gpu_bytes() // 4) if device.is_gpu else BUDGET_BYTES
+    largest = max((math.prod(volume.shape) for volume in volumes), default=1)
+    count = int(budget / (_BYTES_A_VOXEL * largest))
+    if count < SLICES:
+        return list(volumes)
+    keeper = _Keeper(count)
+    readers = [_Reader(keeper, volume) for volume in volumes]
+    return [
+        replace(volume, read=reader, known=reader.known)
+        for volume, reader in zip(volumes, readers, strict=True)
+    ]
