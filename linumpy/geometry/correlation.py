@@ -200,7 +200,9 @@ def _cross_spectra(first: np.ndarray, second: np.ndarray, size: tuple[int, int])
     for planes in alike.values():
         squares = [np.zeros(stack.shape[1:], np.float32) for stack in (first, second)]
         for some in (planes[k : k + at_once] for k in range(0, len(planes), at_once)):
-            for a, b in zip(_spectrum(first[some], size), _spectrum(second[some], size), strict=True):
+            for a, b in zip(
+                _spectrum(first[some], size), _spectrum(second[some], size), strict=True
+            ):
                 add(total[0], a, b)
         for n in planes:
             squares[0] += np.square(first[n])

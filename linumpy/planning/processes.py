@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linumpy.brain.stacking import BLOCK_PX
 from linumpy.io.slice_layout import SHARD_PX
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.sizes import Sizes
-from linumpy.planning.survey import SAMPLE_BYTES, Survey
+from linumpy.planning.survey import SAMPLE_BYTES, SliceScan, Survey
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES
 from linumpy.stage_params.declaration import MB
 from linumpy.stage_params.declared import STAGES
@@ -74,15 +75,23 @@ def _resting_bytes(count: int, sizes: Sizes, survey: Survey, params: PlanParams)
 
 def learned_tiles(survey: Survey, params: PlanParams) -> int:
     """Return how many tiles models are learned from: those of evenly spaced whole slices."""
-    usual = max(1, round(survey.n_tiles / len(survey.slices)))
-    most = int(params["learn_max_tiles"])
-    return min(survey.n_tiles, max(LEAST_SLICES, most // usual) * usual)
+    return sum(scan.n_tiles for scan in _learned(survey, params))
 
 
 def first_tiles(survey: Survey, params: PlanParams) -> int:
     """Return how many of these are needed twice: those of the first focal surface."""
-    usual = max(1, round(survey.n_tiles / len(survey.slices)))
-    return min(learned_tiles(survey, params), max(1, FIRST_TILES // usual) * usual)
+    return sum(scan.n_tiles for scan in _spaced(_learned(survey, params), FIRST_TILES, 1))
+
+
+def _learned(survey: Survey, params: PlanParams) -> list[SliceScan]:
+    return _spaced(survey.slices, int(params["learn_max_tiles"]), LEAST_SLICES)
+
+
+def _spaced(scans: Sequence[SliceScan], max_tiles: int, least: int) -> list[SliceScan]:
+    from linumpy.slices.learn_models import evenly_spaced
+
+    tiles = sum(scan.n_tiles for scan in scans) / len(scans)
+    return [scans[place] for place in evenly_spaced(len(scans), tiles, max_tiles, least)]
 
 
 @dataclass(frozen=True)

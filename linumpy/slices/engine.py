@@ -264,12 +264,15 @@ class StoreSource(Source):
         return [on_device(self._store.get(key, where), device) for key in keys]
 
 
-def resting_bytes(device: Device, budget_bytes: int | None = None) -> int:
-    """Return how many bytes of tiles may wait on a device between two passes."""
+def resting_bytes(device: Device, budget_bytes: int | None = None, lanes: int | None = None) -> int:
+    """Return how many bytes of tiles may wait on a device between two passes.
+
+    `lanes`: how many take as many on a host; None for all slices that are worked on at a time.
+    """
     if budget_bytes is not None:
         return budget_bytes
     if not device.is_gpu:
-        return DEFAULT_BUDGET_BYTES // overlap.count()
+        return DEFAULT_BUDGET_BYTES // (lanes or overlap.count())
     return int(batch_share() * STORE_SHARE * free_gpu_bytes())
 
 

@@ -194,7 +194,8 @@ class SliceMeasurer:
         size = len(source.keys()) * layout.tile_nbytes * 5 // 4
         with self._taking:
             if self._room is None:
-                self._room = resting_bytes(self._device, self._budget_bytes)
+                # Lanes that are threads share this room.
+                self._room = resting_bytes(self._device, self._budget_bytes, lanes=1)
             rests = size <= self._room
             self._room -= size if rests else 0
         rest: list[Stage] = []

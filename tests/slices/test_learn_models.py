@@ -5,6 +5,7 @@ import pytest
 
 from linumpy.core.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, axis_weights
+from linumpy.slices import engine, slice_evidence
 from linumpy.slices import learn_models as learning
 from linumpy.slices.learn_models import learn_models
 from linumpy.stage_params.slices import LearnParams, SliceParams
@@ -73,6 +74,24 @@ def test_models_have_the_bits_of_slices_measured_one_by_one(
     assert_same(made.axial, alone.axial)
     assert_same(made.scan, alone.scan)
     assert made.fields[FOCAL].n_tiles == 27 and made.axial.n_tiles > 20
+
+
+@pytest.mark.slow
+def test_lanes_in_threads_keep_tiles_in_the_whole_budget(tiny_grids, monkeypatch):
+    sizes, make = [], slice_evidence.TileStore
+
+    def made(nbytes):
+        sizes.append(nbytes)
+        return make(nbytes)
+
+    monkeypatch.setattr(slice_evidence, "TileStore", made)
+    learn_models(tiny_grids, PARAMS, lanes=2, apart=False)
+    everything = list(sizes)
+    assert len(everything) == len(tiny_grids) > 2
+    monkeypatch.setattr(engine, "DEFAULT_BUDGET_BYTES", sum(everything))
+    sizes.clear()
+    learn_models(tiny_grids, PARAMS, lanes=2, apart=False)
+    assert sorted(sizes) == sorted(everything)
 
 
 def assert_same(one, other):
