@@ -26,6 +26,8 @@ from pathlib import Path
 
 from raw_slices import RawSlices, make_raw
 
+import linumpy.cli  # noqa: F401  Holds BLAS to one thread, as the script does: before NumPy.
+
 
 def prepare(args: argparse.Namespace) -> None:
     """Simulate a slice and link it."""

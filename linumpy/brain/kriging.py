@@ -178,25 +178,29 @@ def _covariance(
     Restricted maximum likelihood (Patterson and Thompson, Biometrika 58, 545, 1971) on a grid of
     lengths and ratios of noise to signal; the variance follows from both.
     """
+    from scipy.linalg import solve_triangular
+
     # A subset estimates it as well as all, in a fraction of the time.
     some = slice(None, None, -(-len(places) // _MAX_EXACT))
     places, shifts = places[some], shifts[some]
-    design, values = _design(places, centre, turn), _stacked(shifts)
+    rows = np.column_stack([_design(places, centre, turn), _stacked(shifts)])
+    both = np.concatenate(np.split(rows, 2), axis=1)
     away = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1))
     overlap = _overlap(places, window_px)
     extent = max(float(np.ptp(places, axis=0).max()), window_px)
-    free = len(values) - design.shape[1]
+    free = len(rows) - (rows.shape[1] - 1)
     best, found = -np.inf, Covariance(0.0, window_px, least_noise, window_px)
     for length in np.geomspace(window_px / 2, extent, _LENGTHS).tolist():
         matern = _matern(away, length)
         for ratio in _NOISE_RATIOS:
             factor = np.linalg.cholesky(matern + ratio * overlap)
-            white = [
-                np.concatenate([np.linalg.solve(factor, part) for part in np.split(each, 2)])
-                for each in (design, values)
-            ]
-            normal = white[0].T @ white[0]
-            left = white[1] - white[0] @ np.linalg.solve(normal, white[0].T @ white[1])
+            # Both axes have one covariance: side by side they are solved at once.
+            white = solve_triangular(factor, both, lower=True, check_finite=False)
+            white = np.concatenate(np.split(white, 2, axis=1))
+            white_design, white_values = white[:, :-1], white[:, -1]
+            normal = white_design.T @ white_design
+            known = np.linalg.solve(normal, white_design.T @ white_values)
+            left = white_values - white_design @ known
             variance = float((left**2).sum()) / free
             likelihood = -0.5 * (
                 4 * np.log(factor.diagonal()).sum()

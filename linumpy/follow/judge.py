@@ -32,7 +32,12 @@ from linumpy.follow.reasons import (
     tile_name,
     wedge_reasons,
 )
-from linumpy.follow.tile_checks import BLOCK_PX, TileFigures, common_focus_shift, tile_figures
+from linumpy.follow.tile_checks import (
+    BLOCK_PX,
+    TileFigures,
+    all_tile_figures,
+    common_focus_shift,
+)
 from linumpy.follow.tile_map import write_tile_map
 from linumpy.follow.verdict import LOOK, STOP, Reason
 from linumpy.follow.watch import FinishedSlice
@@ -106,7 +111,7 @@ class Judge:
         slices = {found.slice_id: found.tiles}
         tiles = open_raw_tiles(self.root, found.slice_id, self.options, slices=slices)
         names = {key: tile_name((t.ix, t.iy)) for key, t in tiles.tiles.items()}
-        shown = {key: tile_figures(tiles, key) for key in tiles.tiles}
+        shown = all_tile_figures(tiles)
         alive = {key: f for key, f in shown.items() if not f.dead}
         reasons = dead_reasons({k: f for k, f in shown.items() if f.dead}, alive, names)
         reasons += galvo_reasons(tiles.galvo, len(tiles.tiles), tiles.raw.info.n_extra)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.core.device import to_host
+from linumpy.core.device import CPU, default_workers, to_host
+from linumpy.core.stream import stream
 from linumpy.follow.overlaps import LEAST_PLANES, best_shift, block_power, shifted_responses
 from linumpy.intensity.compensate_psf import AxialResponse, cell_means
 from linumpy.intensity.compensate_psf_profile import NoProfileError, measure_profile
@@ -17,6 +18,8 @@ from linumpy.slices.tile import Key
 BLOCK_PX = 4
 _BRIGHT_PX = 8
 _CELLS_A_SIDE = 8
+_AT_ONCE = 8
+"""Tiles in memory."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +46,32 @@ class TileFigures:
     cells: np.ndarray
 
 
+def all_tile_figures(tiles: RawTiles) -> dict[Key, TileFigures]:
+    """Read all tiles of a slice and return their metrics, several at a time."""
+    workers = min(_AT_ONCE, default_workers(CPU))
+    return dict(
+        stream(
+            tiles.tiles,
+            lambda key: tile_figures(tiles, key),
+            lambda _, figures: figures,
+            depth=workers,
+            readers=workers,
+        )
+    )
+
+
 def tile_figures(tiles: RawTiles, key: Key) -> TileFigures:
     """Read a tile and return its metrics."""
     prepared = tiles.prepare(key, tiles.read(key))
-    data = np.asarray(prepared.data)
-    nz, n1, n2 = data.shape
-    b1, b2 = n1 // _BRIGHT_PX, n2 // _BRIGHT_PX
-    blocks = data[:, : b1 * _BRIGHT_PX, : b2 * _BRIGHT_PX]
-    blocks = blocks.reshape(nz, b1, _BRIGHT_PX, b2, _BRIGHT_PX).mean(axis=(2, 4))
-    largest = blocks.max(axis=0)
+    data = to_host(prepared.data)
+    largest = cell_means(data, None, _BRIGHT_PX).max(axis=0)
     dead = "dark" in prepared.notes.flags or bool(data.max() == data.min())
     return TileFigures(
         dead,
         float(np.percentile(largest, 99)),
         float(largest.max()),
         block_power(data, BLOCK_PX),
-        to_host(cell_means(data, None, max(1, min(n1, n2) // _CELLS_A_SIDE))),
+        to_host(cell_means(data, None, max(1, min(data.shape[1:]) // _CELLS_A_SIDE))),
     )
 
 
