@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,13 +19,19 @@ LEAST_NEIGHBOURS = 3
 """Neighbours that must contradict a tile. Below that one wrong neighbour and one dim overlap would
 do; a tile at a straight border of the mosaic has three."""
 
+MOST_MATCHES = 1
+"""Neighbours that may match it all the same, by chance: three outvote one."""
+
+BRIGHT_QUANTILE = 0.25
+"""Of the brightness of overlaps that match: most that do are brighter."""
+
 
 def contradicting_tiles(positions: TileRegistration) -> set[Key]:
-    """Return the tiles that match no neighbour where all of them show what others match by.
+    """Return the tiles that do not match their neighbours where these show what others match by.
 
     A tile contradicts its neighbours when `LEAST_NEIGHBOURS` of them or more, which others hold,
-    show in the overlap with it at least the median brightness of the overlaps that matched, and
-    none of its pairs has a clear match. Tiles in agarose and at the brain's rim lack such
+    show in the overlap with it what most overlaps that match have of brightness, without a match,
+    and no more than `MOST_MATCHES` match it. Tiles in agarose and at the brain's rim lack such
     overlaps, and are not judged.
     """
     held = {tile.index for tile in positions.tiles if tile.component >= 0}
@@ -37,18 +44,19 @@ def contradicting_tiles(positions: TileRegistration) -> set[Key]:
     ]
     if not bright:
         return set()
-    median = float(np.median(bright))
-    against: dict[Key, int] = {}
-    matched: set[Key] = set()
+    enough = float(np.quantile(bright, BRIGHT_QUANTILE))
+    against: Counter[Key] = Counter()
+    matches: Counter[Key] = Counter()
     for pair in positions.pairs:
         a, b = pair.a, pair.b
-        if pair.accepted or pair.confidence >= CLEAR:
-            matched |= {a, b}
+        match = pair.accepted or pair.confidence >= CLEAR
         for tile, other, mean in ((a, b, pair.overlap_mean_b), (b, a, pair.overlap_mean_a)):
-            if other in held and (mean or 0.0) >= median:
-                against[tile] = against.get(tile, 0) + 1
+            if match:
+                matches[tile] += 1
+            elif other in held and (mean or 0.0) >= enough:
+                against[tile] += 1
     return {
         tile
         for tile, count in against.items()
-        if count >= LEAST_NEIGHBOURS and tile not in matched and tile not in held
+        if count >= LEAST_NEIGHBOURS and matches[tile] <= MOST_MATCHES
     }
