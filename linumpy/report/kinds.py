@@ -176,7 +176,7 @@ METRICS = {
         "All distances along axis 1 may be off together",
         "Overlaps look the same however much the scan and the steps of the stage are stretched "
         "together, and this stage jitters too much to tell. Tiles fit each other all the same.",
-        "Compare the scan with a ruler, or learn from more tiles (learn_max_tiles).",
+        "Calibrate the scan with a ruled target, or learn from more tiles (learn_max_tiles).",
     ),
     "profile_quality": (
         "Axial response fits badly",
