@@ -26,8 +26,11 @@ PLANES = 44
 GROUP = 8
 
 
-def write_slices(folder: Path, n_slices: int, side_px: int) -> None:
-    """Write slices 0 … n − 1 of one block, each moved by some pixels that the stage denies."""
+def write_slices(folder: Path, n_slices: int, side_px: int, odd: int = 0) -> None:
+    """Write slices 0 … n − 1 of one block, each moved by some pixels that the stage denies.
+
+    One of so many (`odd`) is turned over, so that it matches nowhere.
+    """
     import numpy as np
     from scipy.ndimage import uniform_filter
 
@@ -44,6 +47,8 @@ def write_slices(folder: Path, n_slices: int, side_px: int) -> None:
         first, second = rng.integers(0, 16, 2)
         top = STEP_PX * number
         data = scene[top : top + PLANES, first : first + side_px, second : second + side_px]
+        if odd and number % odd == odd - 1:
+            data = data[:, ::-1, ::-1]
         noise = rng.normal(size=data.shape).astype(np.float32)
         data = np.exp(0.4 * data + 0.2 * noise)
         described = {
