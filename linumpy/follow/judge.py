@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from linumpy.follow.tile_checks import (
     TileFigures,
     all_tile_figures,
     common_focus_shift,
+    tiles_at_once,
 )
 from linumpy.follow.tile_map import write_tile_map
 from linumpy.follow.verdict import LOOK, STOP, Reason
@@ -162,12 +165,11 @@ class Judge:
         axial_um, *pixel_um = voxel_um
         block_um = (BLOCK_PX * pixel_um[0], BLOCK_PX * pixel_um[1])
         focal = models.fields.get(DetectFocalCurvature.name)
-        powers = {
-            key: each.powers
-            if focal is None
-            else flattened(each.powers, focal.surface_um, axial_um)
-            for key, each in placed.items()
-        }
+        powers = {key: each.powers for key, each in placed.items()}
+        if focal is not None:
+            flat = partial(flattened, surface_um=focal.surface_um, axial_um=axial_um)
+            with ThreadPoolExecutor(tiles_at_once(), "linumpy-tile") as pool:
+                powers = dict(zip(powers, pool.map(flat, powers.values()), strict=True))
         light = {}
         if models.axial is not None:
             # Where the stage alone says where a tile is, its neighbours show another place.

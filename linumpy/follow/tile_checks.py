@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from linumpy.core.device import CPU, default_workers, to_host
-from linumpy.core.stream import stream
 from linumpy.follow.overlaps import LEAST_PLANES, best_shift, block_power, shifted_responses
 from linumpy.intensity.compensate_psf import AxialResponse, cell_means
 from linumpy.intensity.compensate_psf_profile import NoProfileError, measure_profile
@@ -19,7 +19,6 @@ BLOCK_PX = 4
 _BRIGHT_PX = 8
 _CELLS_A_SIDE = 8
 _AT_ONCE = 8
-"""Tiles in memory."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,14 @@ class TileFigures:
 
 def all_tile_figures(tiles: RawTiles) -> dict[Key, TileFigures]:
     """Read all tiles of a slice and return their metrics, several at a time."""
-    workers = min(_AT_ONCE, default_workers(CPU))
-    return dict(
-        stream(
-            tiles.tiles,
-            lambda key: tile_figures(tiles, key),
-            lambda _, figures: figures,
-            depth=workers,
-            readers=workers,
-        )
-    )
+    with ThreadPoolExecutor(tiles_at_once(), "linumpy-tile") as pool:
+        found = pool.map(lambda key: tile_figures(tiles, key), tiles.tiles)
+        return dict(zip(tiles.tiles, found, strict=True))
+
+
+def tiles_at_once() -> int:
+    """Return how many threads work on tiles on the host, each with one in memory."""
+    return min(_AT_ONCE, default_workers(CPU))
 
 
 def tile_figures(tiles: RawTiles, key: Key) -> TileFigures:
