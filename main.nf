@@ -153,7 +153,7 @@ workflow reconstruct_3d {
     else {
         reconstructed = reconstruct_chained(slices, learn.out.models, schema)
     }
-    assemble(subject, reconstructed.slices, ids, shifts, config, manual, schema)
+    assemble(subject, reconstructed.slices, ids, source.slices_per_task, shifts, config, manual, schema)
     finish(subject, assemble.out.brain, assemble.out.stack_model, assemble.out.preview, schema)
     diagnose(
         subject,

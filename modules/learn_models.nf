@@ -10,7 +10,7 @@ include { acquisition_flags; gpu_flags } from './local/script'
 
 process learn_models {
     tag 'all slices'
-    label 'slice'
+    label 'brain'
     label 'gpu'
 
     input:

@@ -21,6 +21,7 @@ workflow assemble {
     subject
     slices
     ids // of slices
+    slices_per_task
     shifts
     config
     manual // [folder of transforms, digest], or null
@@ -33,12 +34,14 @@ workflow assemble {
     times = channel.empty()
     manifests = channel.value([])
 
-    measured = in_groups(slices, ids).combine(shifts).multiMap { own, some, last, table ->
+    // This machine's cores all measure pairs; a GPU or a job of a scheduler takes eight slices at a time.
+    def per_task = params.use_gpu || !params.gpu_count ? 8 : Math.min(slices_per_task, 8)
+    measured = in_groups(slices, ids, per_task).combine(shifts).multiMap { own, some, last, table ->
         slices: [own, some]
         given: stage_params('measure_pairs', params, schema, [shifts_rows: rows_up_to(table, last)])
     }
     measure_pairs(measured.slices, measured.given)
-    pairs = whole(measure_pairs.out.pairs, ids.map { all -> groups_with_next(all).size() })
+    pairs = whole(measure_pairs.out.pairs, ids.map { all -> groups_with_next(all, per_task).size() })
         .map { groups -> groups.flatten().sort { path -> path.name } }
     times = times.mix(measure_pairs.out.time)
 

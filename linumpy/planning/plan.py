@@ -12,18 +12,12 @@ from linumpy.core.log import duration
 from linumpy.launch.groups import slices_per_task
 from linumpy.planning.machine import Resources
 from linumpy.planning.plan_params import PlanParams
-from linumpy.planning.processes import (
-    REQUESTS,
-    DeviceNeed,
-    device_need,
-    host_bytes,
-)
+from linumpy.planning.processes import DeviceNeed, device_need, host_bytes
 from linumpy.planning.schedule import Schedule, chain_s, schedule
 from linumpy.planning.sizes import Disk, Sizes, plan_disks, plan_sizes
 from linumpy.planning.stage_times import StageTimes, read_stage_times
 from linumpy.planning.survey import Survey, survey
-from linumpy.planning.tasks import Graph, Task, build_tasks
-from linumpy.stage_params.declared import STAGES
+from linumpy.planning.tasks import ALL_CORES, Graph, Task, build_tasks
 
 MEASURED, ESTIMATED, UNKNOWN = "measured", "estimated", "unknown"
 _WORTH_SHARE = 0.05
@@ -144,7 +138,8 @@ def make_plan(
     sizes = plan_sizes(found, params)
     disks = plan_disks(sizes, Path(params["output"]), Path(work_folder))
     graph = build_tasks(found, sizes, params, known)
-    scheduled = schedule(within(graph.tasks, resources), resources)
+    tasks = within(graph.tasks, resources)
+    scheduled = schedule(tasks, resources)
     processes = _process_plans(graph, scheduled, resources)
     return Plan(
         survey=found,
@@ -154,7 +149,7 @@ def make_plan(
         params=params,
         processes=processes,
         scheduled=scheduled,
-        chain_s=chain_s(graph.tasks),
+        chain_s=chain_s(tasks),
         disk_problems=tuple(_disk_problems(disks)),
         memory_problems=tuple(_memory_problems(processes, resources)),
         notes=tuple([*found.notes(), *_notes(graph, processes)]),
@@ -197,15 +192,19 @@ def _for_run(resources: Resources, params: PlanParams, found: Survey) -> Resourc
 
 
 def within(tasks: Sequence[Task], resources: Resources) -> list[Task]:
-    """Return tasks capped at the resources, as by Nextflow's resourceLimits."""
-    return [
-        replace(
+    """Return tasks capped at the resources, as by Nextflow's resourceLimits, on so many cores."""
+
+    def fitted(task: Task) -> Task:
+        cores = min(task.cores, resources.cores)
+        asked = max(task.memory_bytes, cores * _ROUND_GIB if task.cores == ALL_CORES else 0)
+        return replace(
             task,
-            cores=min(task.cores, resources.cores),
-            memory_bytes=min(task.memory_bytes, resources.memory_bytes),
+            cores=cores,
+            memory_bytes=min(asked, resources.memory_bytes),
+            compute_s=task.compute_s * (1 - task.parallel + task.parallel / cores),
         )
-        for task in tasks
-    ]
+
+    return [fitted(task) for task in tasks]
 
 
 def _process_plans(
@@ -213,7 +212,7 @@ def _process_plans(
 ) -> tuple[ProcessPlan, ...]:
     when = scheduled.process_s()
     by_name: dict[str, list[Task]] = {}
-    for task in graph.tasks:
+    for task, _, _ in scheduled.spans:
         by_name.setdefault(task.process, []).append(task)
     plans = []
     for name in sorted(by_name, key=lambda process: when[process]):
@@ -223,8 +222,10 @@ def _process_plans(
             ProcessPlan(
                 name=name,
                 n_tasks=len(alone),
-                asked_bytes=min(REQUESTS[STAGES[name].label], resources.memory_bytes),
-                host_bytes=host_bytes(name, graph.survey, graph.sizes, graph.params),
+                asked_bytes=by_name[name][0].memory_bytes,
+                host_bytes=host_bytes(
+                    name, graph.survey, graph.sizes, graph.params, by_name[name][0].cores
+                ),
                 device=device_need(name, graph.survey, graph.sizes)
                 if graph.params["use_gpu"]
                 else None,
@@ -287,10 +288,6 @@ def _suggestions(
     if graph.params["use_gpu"] and resources.gpus > 1 and not resources.batch:
         text = f"--gpu_count {resources.gpus}"
         found.append(Suggestion(text, "so many tasks of a slice run at a time"))
-    if not graph.params["use_gpu"] and not resources.batch and resources.cores > 1:
-        line = f"process {{ withLabel: 'brain' {{ cpus = {resources.cores} }} }}"
-        reason = "steps on all slices run alone: all cores for them; a line for -c my.config"
-        found.append(Suggestion(line, reason))
     raw = graph.survey.kind == "raw"
     if raw and graph.params["keep_mosaic_grids"] and graph.params["fused"]:
         found += _without_grids(graph, disks, scheduled, resources)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from dataclasses import dataclass
 from linumpy.core.errors import LinumpyError
 from linumpy.planning.machine import Resources
 from linumpy.planning.tasks import Task
+
+_DONE_S = 1e-9
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,23 @@ class Schedule:
         return found
 
 
+@dataclass
+class _Running:
+    """A task under way: its GPU, or -1, and the seconds that it would yet take alone."""
+
+    task: Task
+    device: int
+    begin_s: float
+    left_s: float
+
+
 def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
     """Run tasks, each after those it needs in the sequence, with what there is.
 
-    A batch system's memory is not counted. Every task takes `Resources.overhead_s` more, and one
-    is handed over every `Resources.submit_s`.
+    Tasks that keep more cores or more of a GPU busy than there are share them: all on one GPU, and
+    all on one machine, are slower by the same factor. A batch system's memory is not counted, nor
+    what its jobs share. Every task takes `Resources.overhead_s` more, and one is handed over every
+    `Resources.submit_s`.
 
     Raises
     ------
@@ -51,9 +64,9 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
     cores, gpus = resources.cores, [1.0] * resources.gpus
     memory = math.inf if resources.batch else float(resources.memory_bytes)
     waiting, ended, spans = list(tasks), set[str](), []
-    running: list[tuple[float, int, Task, int]] = []
+    running: list[_Running] = []
     now = handed_s = 0.0
-    while waiting:
+    while waiting or running:
         left = []
         for task in waiting:
             device = max(range(len(gpus)), key=gpus.__getitem__, default=-1) if task.gpu else -1
@@ -67,18 +80,40 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
             if task.gpu:
                 gpus[device] -= task.gpu
             handed_s = max(now, handed_s + resources.submit_s)
-            end = handed_s + task.alone_s + resources.overhead_s
-            spans.append((task, handed_s, end))
-            heapq.heappush(running, (end, len(spans), task, device))
+            alone_s = handed_s - now + task.alone_s + resources.overhead_s
+            running.append(_Running(task, device, handed_s, alone_s))
         if not running:
             raise LinumpyError(f"task {left[0].name}: asks for more than there is, or needs itself")
-        now, _, task, device = heapq.heappop(running)
-        ended.add(task.name)
-        cores, memory = cores + task.cores, memory + task.memory_bytes
-        if task.gpu:
-            gpus[device] += task.gpu
-        waiting = left
+        waiting, speeds = left, _speeds(running, resources)
+        step_s = min(each.left_s / speed for each, speed in zip(running, speeds, strict=True))
+        now += step_s
+        for each, speed in zip(running, speeds, strict=True):
+            each.left_s -= step_s * speed
+        for each in [each for each in running if each.left_s <= _DONE_S]:
+            running.remove(each)
+            task = each.task
+            ended.add(task.name)
+            spans.append((task, each.begin_s, now))
+            cores, memory = cores + task.cores, memory + task.memory_bytes
+            if task.gpu:
+                gpus[each.device] += task.gpu
     return Schedule(tuple(sorted(spans, key=lambda span: (span[1], span[0].name))))
+
+
+def _speeds(running: Sequence[_Running], resources: Resources) -> list[float]:
+    """Return the speed of each task, 1 where it has what it keeps busy alone."""
+    if resources.batch:
+        return [1.0] * len(running)
+    on_cores = sum(each.task.busy_cores for each in running) / resources.cores
+    on_gpu = [0.0] * resources.gpus
+    for each in running:
+        if each.task.gpu:
+            on_gpu[each.device] += each.task.busy_gpu
+    return [
+        1 / max(1.0, on_cores if each.task.busy_cores else 0.0,
+                on_gpu[each.device] if each.task.busy_gpu else 0.0)
+        for each in running
+    ]  # fmt: skip
 
 
 def chain_s(tasks: Sequence[Task]) -> float:

@@ -42,6 +42,8 @@ class StageTime:
         The record, or what an estimate rests on.
     estimated
         Whether it was never measured.
+    busy_cores, busy_gpu
+        Cores, and share of its GPU, that it keeps busy while it runs alone on a GPU.
     """
 
     start_s: float
@@ -49,6 +51,8 @@ class StageTime:
     source: str
     estimated: bool = False
     per_piece_s: float = 0.0
+    busy_cores: float = 1.0
+    busy_gpu: float = 0.0
 
     def seconds(self, units: float, pieces: float = 0.0) -> float:
         """Return the seconds of work, after the start, on so many units and pieces."""

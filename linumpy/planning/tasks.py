@@ -52,6 +52,10 @@ class Task:
         Seconds of work after that, at the speed of its cores or GPU.
     n_slices
         That it works on; 1 where it works on all.
+    parallel
+        Share of its work, as it takes one core, that more cores divide.
+    busy_cores, busy_gpu
+        Cores, and share of its GPU, that it keeps busy when nothing runs beside it.
     """
 
     name: str
@@ -63,6 +67,9 @@ class Task:
     start_s: float = 0.0
     compute_s: float = 0.0
     n_slices: int = 1
+    parallel: float = 0.0
+    busy_cores: float = 0.0
+    busy_gpu: float = 0.0
 
     @property
     def alone_s(self) -> float:
@@ -123,7 +130,9 @@ def build_tasks(survey: Survey, sizes: Sizes, params: PlanParams, times: StageTi
     names: dict[str, dict[int | None, str]] = {}
     for stage in stages_of(facts):
         names[stage.name] = {}
-        for what, own, needed in _places(stage.per, survey, size):
+        for what, own, needed in _places(
+            stage.per, survey, _pairs_per_task(params, size) if stage.per == "pairs" else size
+        ):
             needs = [name for a in stage.after for name in _of(names.get(a, {}), needed)]
             name = f"{stage.name} ({what})"
             names[stage.name] |= dict.fromkeys((None,) if stage.per == "run" else own, name)
@@ -133,7 +142,22 @@ def build_tasks(survey: Survey, sizes: Sizes, params: PlanParams, times: StageTi
 
 
 PAIRS_GROUP = 8
-"""Ids of slices whose pairs one task measures, as in ``modules/local/channels.nf``."""
+"""Ids of slices whose pairs one task measures at most, as in ``workflows/assemble.nf``."""
+
+BRAIN, ALL_CORES = "brain", 1 << 16
+"""Label of the processes that take all cores of a machine without a GPU (``conf/base.config``)."""
+
+PARALLEL_SHARE = 0.9
+"""Of the work of these on all tiles or voxels (docs/scale.md)."""
+
+
+WINDOWED_PX = 480**2
+"""Pixels of planes that hold 15 × 15 windows, as many as of any larger (`brain.local_fit`)."""
+
+
+def _pairs_per_task(params: PlanParams, size: int) -> int:
+    whole = params["use_gpu"] or not int(params["gpu_count"])
+    return PAIRS_GROUP if whole else min(size, PAIRS_GROUP)
 
 
 GROUP_GAINS = (1.0, 1.0, 1.55, 2.5)
@@ -188,7 +212,7 @@ def _places(
             ends = dict.fromkeys((own[0], own[-1]))
             yield "-".join(f"z{slice_id:02d}" for slice_id in ends), own, own
     else:
-        for _, group in groupby(ids, lambda slice_id: slice_id // PAIRS_GROUP):
+        for _, group in groupby(ids, lambda slice_id: slice_id // size):
             own = tuple(group)
             start = ids.index(own[0])
             yield f"z{own[0]:02d}", own, ids[start : start + len(own) + 2]
@@ -215,18 +239,22 @@ def _task(
     elif time.estimated:
         graph.estimated.add(stage.name)
     seconds = 0.0 if time is None else time.seconds(*_work(graph, stage, own))
+    alone = stage.label == BRAIN and not graph.params["use_gpu"]
     if on_gpu:
         seconds = _by_parts(graph, stage, seconds / _gain(stage, len(own)))
     return Task(
         name=name,
         process=stage.name,
         needs=tuple(dict.fromkeys(needs)),
-        cores=CORES_ASKED,
+        cores=ALL_CORES if alone else CORES_ASKED,
         memory_bytes=REQUESTS[stage.label],
         gpu=1 / stage.gpu_tasks if on_gpu else 0.0,
         start_s=0.0 if time is None else time.start_s,
         compute_s=seconds,
         n_slices=1 if stage.per == "run" else len(own),
+        parallel=PARALLEL_SHARE if alone and stage.on_gpu else 0.0,
+        busy_cores=time.busy_cores if time and on_gpu else 0.0,
+        busy_gpu=time.busy_gpu if time and on_gpu else 0.0,
     )
 
 
@@ -245,7 +273,10 @@ def _work(graph: Graph, stage: Declaration, own: tuple[int, ...]) -> tuple[float
     if stage.work == "resampled":
         return sum(size.resampled_bytes for size in made) / GIB, 0
     if stage.work == "slices":
-        return sum(size.volume_bytes for size in made) / GIB, len(scans)
+        # Of pairs, slices with all the windows that are ever measured.
+        windows = sum(min(1.0, size.plane_px / WINDOWED_PX) for size in made)
+        pieces = windows if stage.per == "pairs" else len(scans)
+        return sum(size.volume_bytes for size in made) / GIB, pieces
     if stage.work == "brain":
         return sizes.brain_bytes / GIB, 0
     return (1 if stage.per == "gap" else len(scans)) if stage.work == "items" else 0.0, 0

@@ -186,7 +186,7 @@ STAGES = (
         after=CHOSEN,
         when=IN_3D,
         work="learned",
-        label="slice",
+        label="brain",
         memory=Memory(145 * MB, tiles=1.5, raw_tiles=1.5, resting=-1),
         params=(
             ResampleParams,

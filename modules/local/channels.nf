@@ -79,15 +79,15 @@ def items(files) {
 
 // Slices in groups of neighbouring ids: [ids of a group, the same and the two that follow it]. One
 // slice more or less changes its group, and the one before where it is among the two.
-def groups_with_next(ids) {
+def groups_with_next(ids, per_task) {
     def all = ids.sort(false) { id -> id.toInteger() }
-    all.groupBy { id -> id.toInteger().intdiv(8) }.values()
+    all.groupBy { id -> group_of(id, per_task) }.values()
         .collect { own -> [own, all.drop(all.indexOf(own[0])).take(own.size() + 2)] }
 }
 
 // Each of these groups once its slices are there: [ids of the group, volumes, last id of them].
-def in_groups(slices, ids) {
-    slices.combine(ids.map { all -> [groups_with_next(all)] })
+def in_groups(slices, ids, per_task) {
+    slices.combine(ids.map { all -> [groups_with_next(all, per_task)] })
         .flatMap { slice_id, path, groups ->
             groups.findAll { _own, needed -> slice_id in needed }
                 .collect { own, needed -> tuple(groupKey(own, needed.size()), [slice_id, path]) }

@@ -30,7 +30,7 @@ TASKS = {
     "create_mosaic_grid_3d": 2,
     "learn_models": 1,
     "reconstruct_slice": 2,
-    "measure_pairs": 1,
+    "measure_pairs": 2,
     "assess_slice_quality": 1,
     "register_slices": 1,
     "auto_exclude_slices": 1,

@@ -66,7 +66,7 @@ def test_the_container_completes_the_record(output: Path) -> None:
     record = json.loads(path.read_text(encoding="utf-8"))
     assert record["status"] == "completed"
     assert {task["status"] for task in record["tasks"]} == {"COMPLETED"}
-    assert len(record["tasks"]) == 16
+    assert len(record["tasks"]) == 17
     assert record["container"] == [
         {
             "image": "linumpy:cpu",

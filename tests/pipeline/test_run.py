@@ -109,7 +109,7 @@ def test_brain_has_the_size_of_the_block(runs: Runs) -> None:
 
 def test_report_shows_the_run(runs: Runs) -> None:
     page = (runs.output / "report.html").read_text(encoding="utf-8")
-    for word in ("reconstruct_slice", "crop_interface_out_depth", "24.10", "Table of tasks (19)"):
+    for word in ("reconstruct_slice", "crop_interface_out_depth", "24.10", "Table of tasks (21)"):
         assert word in page, word
 
 
@@ -120,7 +120,7 @@ def test_tasks_note_what_they_ran_with(runs: Runs) -> None:
     assert record["versions"]["numpy"] == np.__version__
     assert record["gpus"] == []
     (machine,) = record["machines"]
-    assert machine["tasks"] == len(record["tasks"]) == 19
+    assert machine["tasks"] == len(record["tasks"]) == 21
     assert all(task["peak_rss_nbytes"] for task in record["tasks"])
 
 
@@ -149,7 +149,7 @@ def test_a_changed_parameter_reruns_only_who_takes_it_and_what_follows(runs: Run
     states = read_trace(output)
     again = {name.split(" ")[0] for name, state in states.items() if state != "CACHED"}
     assert again == {"stack_slices_motor", "evaluate_run", "generate_pipeline_report"}
-    assert len(states) == 19
+    assert len(states) == 21
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ FUSED = {
     "reconstruct_slice (z02)",
     "reconstruct_slice (z110)",
     "measure_pairs (z00)",
+    "measure_pairs (z02)",
     "measure_pairs (z110)",
     "assess_slice_quality (all slices)",
     "register_slices (all slices)",

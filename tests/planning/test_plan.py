@@ -183,6 +183,26 @@ def test_tasks_wait_for_what_they_need_and_pass_what_has_no_room():
     assert chain_s(tasks) == 6.0
 
 
+def test_tasks_share_the_cores_and_the_gpu_that_they_keep_busy():
+    slices = Task("a", "slices", compute_s=10.0, gpu=1 / 2, busy_cores=4.0, busy_gpu=0.5)
+    pairs = replace(slices, name="b", compute_s=5.0, busy_cores=2.0, busy_gpu=0.7)
+
+    def ends(where, *tasks):
+        return {t.name: end for t, _, end in schedule(tasks, where).spans}
+
+    where = Resources(cores=8, memory_bytes=1, gpus=1)
+    # Both at 1 / 1.2 until the second has ended; then the first alone.
+    assert ends(where, slices, pairs) == pytest.approx({"b": 6.0, "a": 11.0}, abs=0.3)
+    few = replace(where, cores=4)
+    # Six cores' work on four.
+    assert ends(few, slices, pairs) == pytest.approx({"b": 7.5, "a": 12.5}, abs=0.3)
+    assert ends(replace(where, gpus=2), slices, pairs) == pytest.approx(
+        {"b": 5.0, "a": 10.0}, abs=0.3
+    )
+    jobs = ends(replace(few, batch=True), slices, pairs)
+    assert jobs["b"] - 5.0 == pytest.approx(jobs["a"] - 10.0, abs=1.1)
+
+
 @pytest.mark.parametrize(
     "task",
     [Task("t", "p", cores=3), Task("t", "p", memory_bytes=2), Task("t", "p", gpu=1.0),
