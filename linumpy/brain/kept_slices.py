@@ -13,11 +13,11 @@ import numpy as np
 from linumpy.brain.slice_planes import KnownPlanes, SliceVolume, Window
 from linumpy.core.device import Array, Device, free_gpu_bytes, is_device_array
 
-BUDGET_BYTES = 2 << 30
-"""Host memory of kept slices; on a GPU a quarter of what is free, if that is less."""
+BUDGET_BYTES = 1 << 30
+"""Host memory of kept slices, and as much a worker; on a GPU at most a quarter of what is free."""
 
 SLICES = 3
-"""Slices that are kept at least, or none is: one and the two next ones make its pairs."""
+"""Slices that one worker needs: one and the two next ones make its pairs. Of several, two each."""
 
 _BYTES_A_VOXEL = 7.25
 """Amplitude and mask; and both binned by two, and the first flattened."""
@@ -77,16 +77,20 @@ class _Reader:
         return self.keeper.of(self.volume).known.setdefault(factor, KnownPlanes())
 
 
-def keep_slices(volumes: Sequence[SliceVolume], device: Device) -> list[SliceVolume]:
+def keep_slices(
+    volumes: Sequence[SliceVolume], device: Device, workers: int = 1
+) -> list[SliceVolume]:
     """Return slices that are decoded once for all pairs of neighbours measured in their order.
 
-    Slices of which `SLICES` would not fit into the budget are returned as they are. What their
-    readers return must not be changed.
+    Slices are returned as they are where those that the workers have in hand do not fit into the
+    budget: they would be decoded again and again. What readers return must not be changed.
     """
-    budget = min(BUDGET_BYTES, free_gpu_bytes() // 4) if device.is_gpu else BUDGET_BYTES
+    budget = (1 + workers) * BUDGET_BYTES
+    if device.is_gpu:
+        budget = min(budget, free_gpu_bytes() // 4)
     largest = max((math.prod(volume.shape) for volume in volumes), default=1)
     count = int(budget / (_BYTES_A_VOXEL * largest))
-    if count < SLICES:
+    if count < max(SLICES, 2 * workers):
         return list(volumes)
     keeper = _Keeper(count)
     readers = [_Reader(keeper, volume) for volume in volumes]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Canvas, align_mosaics_3d_from_shifts
+from linumpy.brain.kept_slices import keep_slices
 from linumpy.brain.measured_pairs import load_pairs
 from linumpy.brain.register_slices import motor_registration, register_slices
 from linumpy.brain.slice_folder import load_folder
@@ -57,6 +58,7 @@ def register_folder(
         raise InputError(f"{folder}: every slice is interpolated; expected measured ones")
     workers = min(default_workers(device), MAX_PAIRS)
     known = {} if pairs is None else load_pairs(pairs, volumes, voxel_um, params)
+    volumes = keep_slices(volumes, device, workers)
     model = register_slices(volumes, voxel_um, interval_um, params, known=known, workers=workers)
     save_model(*model_place(output), model)
     return model

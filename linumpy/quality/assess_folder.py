@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from linumpy.brain.kept_slices import keep_slices
 from linumpy.brain.output import MAX_PAIRS
 from linumpy.core.device import CPU, Device, default_workers
 from linumpy.core.errors import InputError
@@ -58,6 +59,7 @@ def assess_folder(
     # Every pair in hand takes the memory of some planes of two slices.
     workers = min(default_workers(device), MAX_PAIRS)
     known = Known() if pairs is None else load_similarities(pairs, volumes, voxel_um, params)
+    volumes = keep_slices(volumes, device, workers)
     amplitude = {}
     for path in paths:
         attributes = open_image(path).attributes

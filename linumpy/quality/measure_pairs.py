@@ -75,7 +75,7 @@ def measure_pairs(
     workers = min(default_workers(device), MAX_PAIRS)
     name = f"z{min(own):02d}"
     params, compared = build(RegisterParams, values), build(ComparisonParams, values)
-    slices = keep_slices(slices, device)
+    slices = keep_slices(slices, device, workers)
     known = Known()
     measured: dict[tuple[int, int], Depths] = {}
     compare = _comparison(slices, voxel_um, interval_um, compared, known) if rating else None
