@@ -438,7 +438,13 @@ def test_tiles_that_may_be_off_are_a_finding(
 
 @pytest.mark.parametrize(
     ("sigma_um", "percent", "status"),
-    [(None, None, "ok"), (0.3, 0.2352, "ok"), (0.4, 0.3136, "warning"), (1.5, 1.176, "error")],
+    [
+        (None, None, "ok"),
+        (0.3, 0.2352, "ok"),
+        (0.4, 0.3136, "warning"),
+        (2.0, 1.568, "warning"),
+        (3.0, 2.352, "error"),
+    ],
 )
 def test_a_stretch_that_overlaps_do_not_show_is_a_finding(
     sigma_um: float | None, percent: float | None, status: str

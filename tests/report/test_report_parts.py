@@ -260,7 +260,7 @@ def test_damaged_tiles_are_a_problem(full_run: Path, words: tuple[str, ...], sev
         ("position", "um", 5.0, NOTE),
         ("position", "um", 12.0, PROBLEM),
         ("stretch", "%", 0.5, NOTE),
-        ("stretch", "%", 1.5, PROBLEM),
+        ("stretch", "%", 2.5, PROBLEM),
     ],
 )
 def test_an_uncertainty_is_stated_and_no_warning(
