@@ -23,6 +23,7 @@ SHELL = Path(__file__).with_name("failing_shell.sh")
 CONFIG = """
 process.shell = ['{shell}', '-euo', 'pipefail']
 executor {{ cpus = 4; memory = '99 GB' }}
+process {{ withLabel: 'brain' {{ cpus = 1 }} }}
 report.enabled = false
 timeline.enabled = false
 dag.enabled = false

@@ -135,7 +135,7 @@ def test_resume_reruns_nothing_and_changes_nothing(runs: Runs) -> None:
         assert after.pop(name) != before.pop(name)
     assert after == before
     page = (runs.output / "report.html").read_text(encoding="utf-8")
-    assert "19 of them cached from an earlier launch" in page
+    assert "21 of them cached from an earlier launch" in page
 
 
 def test_a_changed_parameter_reruns_only_who_takes_it_and_what_follows(runs: Runs) -> None:

@@ -17,7 +17,7 @@ from linumpy.core.errors import InputError, LinumpyError
 from linumpy.io.omezarr import open_image
 from linumpy.planning import tasks
 from linumpy.planning.machine import Resources
-from linumpy.planning.plan import make_plan, with_given
+from linumpy.planning.plan import make_plan, with_given, within
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.processes import (
     REQUESTS,
@@ -183,6 +183,27 @@ def test_tasks_wait_for_what_they_need_and_pass_what_has_no_room():
     assert chain_s(tasks) == 6.0
 
 
+def test_steps_on_all_slices_take_all_cores_without_a_gpu(headers):
+    found = survey(headers({k: (4, 5) for k in range(12)}), given())
+
+    def made_for(cores, **values):
+        params = given(slices_per_task="2", **values)
+        graph = build_tasks(found, plan_sizes(found, params), params, read_stage_times())
+        made = within(graph.tasks, Resources(cores=cores, memory_bytes=64 << 30, gpus=1))
+        return {name: [t for t in made if t.process == name] for name in STAGES}
+
+    alone, many = made_for(1), made_for(16)
+    for name in ("learn_models", "stack_slices_motor"):
+        (one,), (all_cores,) = alone[name], many[name]
+        assert (one.cores, all_cores.cores, all_cores.memory_bytes) == (1, 16, 16 << 30)
+        assert all_cores.compute_s == pytest.approx(one.compute_s * (0.1 + 0.9 / 16))
+    assert many["reconstruct_slice"] == alone["reconstruct_slice"]
+    assert len(many["measure_pairs"]) == len(many["reconstruct_slice"]) == 6
+    on_gpu = made_for(16, use_gpu=True)
+    assert [task.cores for task in on_gpu["learn_models"]] == [1]
+    assert len(on_gpu["measure_pairs"]) == 2
+
+
 def test_tasks_share_the_cores_and_the_gpu_that_they_keep_busy():
     slices = Task("a", "slices", compute_s=10.0, gpu=1 / 2, busy_cores=4.0, busy_gpu=0.5)
     pairs = replace(slices, name="b", compute_s=5.0, busy_cores=2.0, busy_gpu=0.7)
@@ -238,7 +259,8 @@ def test_requests_are_those_of_the_base_config():
     text = (REPOSITORY / "conf" / "base.config").read_text()
     for label, asked in REQUESTS.items():
         body = re.search(rf"withLabel: '{label}' \{{(.*?)\n    \}}", text, re.S).group(1)
-        assert asked == int(re.search(r"memory = \{? ?(\d+)\.GB", body).group(1)) << 30, label
+        found = re.search(r"memory = \{ (?:1\.GB \* Math\.max\((\d+), task\.cpus|(\d+)\.GB)", body)
+        assert asked == int(found.group(1) or found.group(2)) << 30, label
     gpu = (REPOSITORY / "conf" / "gpu.config").read_text()
     for name, process in STAGES.items():
         if process.gpu_tasks > 1:
