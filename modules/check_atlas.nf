@@ -4,7 +4,7 @@
 
 process check_atlas {
     tag 'atlas'
-    label 'brain'
+    label 'slice'
 
     input:
     tuple path(atlas), val(digest)

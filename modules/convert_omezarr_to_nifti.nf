@@ -3,7 +3,7 @@
 // Runs where nifti_resolution is given.
 process convert_omezarr_to_nifti {
     tag "${subject}"
-    label 'brain'
+    label 'slice'
 
     input:
     val subject

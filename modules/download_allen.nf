@@ -4,7 +4,7 @@
 // is kept in the user's cache.
 process download_allen {
     tag "${params.allen_resolution} um"
-    label 'brain'
+    label 'slice'
 
     input:
     stdin

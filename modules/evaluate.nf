@@ -10,7 +10,7 @@ include { lay_out } from './local/script'
 
 process evaluate_run {
     tag 'accuracy'
-    label 'brain'
+    label 'slice'
 
     input:
     val places

@@ -2,7 +2,7 @@
 
 process export_manual_align {
     tag 'all slices'
-    label 'brain'
+    label 'slice'
 
     input:
     path slices, stageAs: 'slices/*'

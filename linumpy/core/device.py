@@ -22,6 +22,7 @@ from linumpy.core.arrays import DeviceArray
 from linumpy.core.compiled_kernels import use_compiled
 from linumpy.core.errors import DeviceError
 from linumpy.core.extras import extra_advice
+from linumpy.core.host_memory import granted_host_bytes
 from linumpy.core.leases import lease
 from linumpy.core.start_up import wait_for_cuda
 
@@ -363,6 +364,10 @@ def ndimage_of(array: object) -> Any:
     return scipy.ndimage
 
 
+TILE_COPIES = 3
+"""Tiles in memory for one that a thread reads, prepares and hands on."""
+
+
 def default_workers(device: Device) -> int:
     """Return how many threads work on tiles: one a core on the CPU, one on a GPU.
 
@@ -374,6 +379,17 @@ def default_workers(device: Device) -> int:
     cores = len(os.sched_getaffinity(0))
     granted = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(granted)) if granted.isdigit() and int(granted) > 0 else cores
+
+
+def tile_workers(tile_nbytes: int, device: Device = CPU) -> int:
+    """Return how many threads work on tiles of that size: `default_workers`, as memory allows.
+
+    Half of what is granted is for them; the rest is for tiles that wait, and for what is made.
+    """
+    if device.is_gpu:
+        return default_workers(device)
+    room = granted_host_bytes() // (2 * TILE_COPIES * max(1, tile_nbytes))
+    return max(1, min(default_workers(device), room))
 
 
 def cores_a_gpu() -> int:

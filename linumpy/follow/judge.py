@@ -168,7 +168,8 @@ class Judge:
         powers = {key: each.powers for key, each in placed.items()}
         if focal is not None:
             flat = partial(flattened, surface_um=focal.surface_um, axial_um=axial_um)
-            with ThreadPoolExecutor(tiles_at_once(), "linumpy-tile") as pool:
+            nbytes = max(power.nbytes for power in powers.values())
+            with ThreadPoolExecutor(tiles_at_once(nbytes), "linumpy-tile") as pool:
                 powers = dict(zip(powers, pool.map(flat, powers.values()), strict=True))
         light = {}
         if models.axial is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.core.device import CPU, default_workers, to_host
+from linumpy.core.device import tile_workers, to_host
 from linumpy.follow.overlaps import LEAST_PLANES, best_shift, block_power, shifted_responses
 from linumpy.intensity.compensate_psf import AxialResponse, cell_means
 from linumpy.intensity.compensate_psf_profile import NoProfileError, measure_profile
@@ -47,14 +47,14 @@ class TileFigures:
 
 def all_tile_figures(tiles: RawTiles) -> dict[Key, TileFigures]:
     """Read all tiles of a slice and return their metrics, several at a time."""
-    with ThreadPoolExecutor(tiles_at_once(), "linumpy-tile") as pool:
+    with ThreadPoolExecutor(tiles_at_once(tiles.info.tile_nbytes), "linumpy-tile") as pool:
         found = pool.map(lambda key: tile_figures(tiles, key), tiles.tiles)
         return dict(zip(tiles.tiles, found, strict=True))
 
 
-def tiles_at_once() -> int:
+def tiles_at_once(tile_nbytes: int) -> int:
     """Return how many threads work on tiles on the host, each with one in memory."""
-    return min(_AT_ONCE, default_workers(CPU))
+    return min(_AT_ONCE, tile_workers(tile_nbytes))
 
 
 def tile_figures(tiles: RawTiles, key: Key) -> TileFigures:

@@ -51,9 +51,14 @@ def host_bytes(name: str, survey: Survey, sizes: Sizes, params: PlanParams, core
     layer = planes * lateral[0] * lateral[1]
     block = planes * min(BLOCK_PX, lateral[0]) * min(BLOCK_PX, lateral[1])
     every_plane = sum(size.plane_px for size in sizes.slices)
+    in_flight = cores * tiles * tile
+    if cores > CORES_ASKED:
+        # Fewer threads where these would take more (`linumpy.core.device.tile_workers`).
+        asked = GIB * max(REQUESTS[STAGES[name].label] // GIB, cores)
+        in_flight = min(in_flight, max(tiles * tile, asked / 2))
     return int(
         memory.base_bytes
-        + cores * tiles * tile
+        + in_flight
         + _resting_bytes(memory.resting, sizes, survey, params)
         + memory.slices * largest.volume_bytes
         + memory.blocks * block

@@ -20,6 +20,7 @@ from linumpy.core.device import (
     batch_share,
     default_workers,
     free_gpu_bytes,
+    tile_workers,
     to_device,
 )
 from linumpy.core.host_memory import free_host_bytes
@@ -367,7 +368,7 @@ def _sweep_on_host(
     device: Device,
 ) -> Generator[Key, None, None]:
     """Pass over all tiles, each in a thread of its own; yields their keys."""
-    workers = default_workers(device)
+    workers = tile_workers(source.layout.tile_nbytes, device)
 
     def work(key: Key) -> Result:
         with span("read", key):

@@ -90,7 +90,7 @@ STAGES = (
     Declaration(
         "check_atlas",
         when={**_ALIGN, "atlas": True},
-        label="brain",
+        label="slice",
         memory=_ATLAS,
         on_gpu=False,
         params=(AlignParams,),
@@ -98,7 +98,7 @@ STAGES = (
     Declaration(
         "download_allen",
         when={**_ALIGN, "atlas": False},
-        label="brain",
+        label="slice",
         memory=_ATLAS,
         on_gpu=False,
         params=(DownloadParams,),
@@ -119,7 +119,7 @@ STAGES = (
         after=BRAIN,
         when={**IN_3D, "nifti_resolution": True},
         work="brain",
-        label="brain",
+        label="slice",
         memory=Memory(90 * MB, layers=0.1),
         on_gpu=False,
     ),

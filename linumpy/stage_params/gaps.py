@@ -210,7 +210,7 @@ STAGES = (
         after=(*VOLUMES, *_TABLES, *REGISTRATION),
         when={**IN_3D, "export_manual_align": True},
         work="slices",
-        label="brain",
+        label="slice",
         memory=Memory(200 * MB, slices=2.0),
         on_gpu=False,
         params=(ExportManualParams,),

@@ -103,7 +103,7 @@ AFTER = (
         after=_RESULTS,
         when={"truth": True},
         work="grid",
-        label="brain",
+        label="slice",
         memory=Memory(500 * MB, tiles=2.0, slices=8.0),
         on_gpu=False,
     ),

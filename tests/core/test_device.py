@@ -64,3 +64,13 @@ def test_nothing_heavy_is_imported_with_the_device_policy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for name in ("cupy", "zarr", "scipy", "matplotlib"):
         assert f"'{name}'" not in done.stdout
+
+
+@pytest.mark.parametrize(("tile_nbytes", "expected"), [(1, 8), (200 << 20, 6), (8 << 30, 1)])
+def test_threads_are_as_many_as_tiles_fit_into_half_of_what_is_granted(
+    monkeypatch, tile_nbytes, expected
+):
+    monkeypatch.setattr(policy, "granted_host_bytes", lambda: 8 << 30)
+    monkeypatch.setattr(policy, "default_workers", lambda _: 8)
+    # Three copies of each: 4 GiB hold six of 200 MiB.
+    assert policy.tile_workers(tile_nbytes) == expected

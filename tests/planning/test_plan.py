@@ -146,6 +146,19 @@ def test_memory_is_what_a_large_slice_was_measured_to_take():
     assert compared >= 15
 
 
+def test_threads_of_large_tiles_are_as_many_as_memory_allows(planned):
+    found, sizes = planned
+    tile = found.slices[0].tile_bytes
+    scan = replace(found.slices[0], tile_shape_px=(150, 1000, 1000))
+    large = replace(found, slices=(scan, *found.slices[1:]))
+    assert scan.tile_bytes == 600_000_000
+    one, sixteen = (host_bytes("learn_models", large, sizes, given(), n) for n in (1, 16))
+    # Sixteen cores are granted 16 GiB, of which half is for tiles.
+    assert sixteen == one - 3 * scan.tile_bytes + (8 << 30)
+    small = host_bytes("learn_models", found, sizes, given(), 16)
+    assert small == host_bytes("learn_models", found, sizes, given(), 1) + 15 * 3 * tile
+
+
 def test_pyramid_counts_all_levels():
     assert pyramid_factor((10, 10, 10), [10, 20]) == pytest.approx(1 + 1 / 8)
     assert pyramid_factor((3, 10, 10), [20]) == pytest.approx(1 + 3 / 20 / 4)
@@ -220,8 +233,10 @@ def test_tasks_share_the_cores_and_the_gpu_that_they_keep_busy():
     assert ends(replace(where, gpus=2), slices, pairs) == pytest.approx(
         {"b": 5.0, "a": 10.0}, abs=0.3
     )
-    jobs = ends(replace(few, batch=True), slices, pairs)
-    assert jobs["b"] - 5.0 == pytest.approx(jobs["a"] - 10.0, abs=1.1)
+    # Jobs of a batch system do not share: each ends as it would alone.
+    nodes = replace(few, batch=True)
+    first, second = nodes.submit_s + nodes.overhead_s, 2 * nodes.submit_s + nodes.overhead_s
+    assert ends(nodes, slices, pairs) == pytest.approx({"a": first + 10, "b": second + 5}, abs=0.1)
 
 
 @pytest.mark.parametrize(
