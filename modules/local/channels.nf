@@ -78,7 +78,7 @@ def items(files) {
 }
 
 // Slices in groups of neighbouring ids: [ids of a group, the same and the two that follow it]. One
-// slice more or less changes its group, and the one before where it is among the two.
+// slice more or less changes its group, and those before where it is among the two.
 def groups_with_next(ids, per_task) {
     def all = ids.sort(false) { id -> id.toInteger() }
     all.groupBy { id -> group_of(id, per_task) }.values()
