@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.core.device import Array, namespace
+from linumpy.core.device import Array, like, namespace
 from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, Exponent, find_exponent
 from linumpy.intensity.compensate_attenuation_methods import (
     box_sums,
@@ -27,8 +27,8 @@ class MuEstimate:
     Attributes
     ----------
     mu, model_error, own_error
-        (z, bins, bins): what Klett's exponent and the light from below leave open, the same all
-        down an A-line; and what is a voxel's own, of speckle and texture.
+        (z, bins, bins): what Klett's exponent, the light from below and the axial response leave
+        open, the same all down an A-line; and what is a voxel's own, of speckle and texture.
     mu_end
         Of the line at the lower end, over the bins.
     exponent
@@ -50,6 +50,7 @@ def estimate_mu(
     axial_mm: float,
     region: int,
     smith_sigma: float,
+    response_errors: np.ndarray,
 ) -> MuEstimate:
     """Estimate µ where power is well above noise.
 
@@ -65,6 +66,8 @@ def estimate_mu(
         Bins a side that slopes are averaged over.
     smith_sigma
         Smoothing of the map of C of ``smith``, bins.
+    response_errors
+        (errors, planes): independent standard errors of ln of the axial response.
     """
     xp = namespace(power)
     n_fit = max(5, round(_TAIL_UM / 1000 / axial_mm))
@@ -72,7 +75,7 @@ def estimate_mu(
     mu_end, last = fit_end(power, usable, n_fit, axial_mm, region)
     own_slope = fit_end(power, usable, n_fit, axial_mm)[0] if region > 1 else mu_end
 
-    def solve(exponent: float, slope: Array) -> Array:
+    def solve(exponent: float, slope: Array, power: Array = power, last: Array = last) -> Array:
         k = np.float32(exponent)
         scaled = power if exponent == 1 else power**k
         tail: Array = xp.zeros(power.shape[1:], np.float32)
@@ -92,6 +95,10 @@ def estimate_mu(
     if exponent.error:
         other = [solve(max(0.1, exponent.k + sign * exponent.error), mu_end) for sign in (-1, 1)]
         variance = variance + (other[0] - other[1]) ** 2 / 4
+    for error in response_errors:
+        brighter = power * like(np.exp(error).astype(np.float32), power)[:, None, None]
+        end = fit_end(brighter, usable, n_fit, axial_mm, region)
+        variance = variance + (solve(exponent.k, end[0], brighter, end[1]) - mu) ** 2
     grain = np.float32(_grain(power, usable))
     own = mu * np.float32(exponent.k) * xp.sqrt(unlike**2 + grain**2)
     return MuEstimate(mu, xp.sqrt(variance), own, mu_end, exponent)

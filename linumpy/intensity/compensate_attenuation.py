@@ -198,7 +198,8 @@ def estimate_attenuation(
     slice_id: int,
     voxel_um: tuple[float, float, float],
     bin_px: int,
-    noise_amplitude: Sequence[float] | None = None,
+    noise_amplitude: Sequence[float] | np.ndarray | None = None,
+    response_errors: np.ndarray | None = None,
     agarose_mu_per_mm: float = 0.0,
     interval_um: float | None = None,
 ) -> Attenuation:
@@ -210,6 +211,9 @@ def estimate_attenuation(
         `bin_power` of all of the slice, NumPy or CuPy.
     noise_amplitude
         Mean amplitude of the noise in each plane, where it is known.
+    response_errors
+        (errors, planes): independent standard errors of ln of the axial response that `total` was
+        corrected by.
     agarose_mu_per_mm
         µ of what is not tissue.
     interval_um
@@ -248,7 +252,9 @@ def estimate_attenuation(
         usable = cut_at_noise(power, tissue, noise, params.snr_threshold_db)
     region = 2 * round(_REGION_UM / (2 * bin_px * voxel_um[1])) + 1
     unlike = unlikeness(total, number, noise, power, usable, width)
-    found = estimate_mu(power, usable, unlike, params, axial_mm, region, _SMITH_SIGMA_PX / bin_px)
+    errors = np.zeros((0, len(power)), np.float32) if response_errors is None else response_errors
+    smith_sigma = _SMITH_SIGMA_PX / bin_px
+    found = estimate_mu(power, usable, unlike, params, axial_mm, region, smith_sigma, errors)
     # Where tissue drowns in noise it gets the value above it.
     deep = tissue & ~usable
     mu = xp.where(deep, found.mu_end[None], found.mu)
@@ -309,7 +315,7 @@ def _quality(
 
 
 def _noise_power(
-    power: Array, agarose: Array, noise_amplitude: Sequence[float] | None, method: str
+    power: Array, agarose: Array, noise_amplitude: Sequence[float] | np.ndarray | None, method: str
 ) -> np.ndarray:
     """Return the noise of each plane, if known; else what agarose ends in (``klett``, ``li``)."""
     planes = len(power)

@@ -21,14 +21,13 @@ attenuation coefficients alike without changing any image; two methods settle it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from linumpy.core.device import Array, like, namespace
 from linumpy.geometry.banded import row_blocks
-from linumpy.geometry.least_squares import column_products, linear_combination, solve_positive
 
 if TYPE_CHECKING:
     from linumpy.intensity.compensate_psf_profile import AxialProfile
@@ -36,27 +35,7 @@ if TYPE_CHECKING:
 MIN_RESPONSE = 0.05
 """Least power response that is corrected: noise is raised by 13 dB at most."""
 
-MAX_MU_PER_MM = 8.0
-_KNOWN_MU = {"agarose": (0.3, 0.2), "tissue": (2.0, 1.0)}
-"""Attenuation to be expected, and how surely, 1/mm."""
-
-_LN_4 = float(np.log(4))
-_ROLLOFF_UM = 1000.0
-"""Depth of 6 dB of the strongest roll-off to be expected: Leitgeb et al. measure and compute 1 to
-3 mm for spectrometers; swept sources lose less."""
-
-_MAX_ROLLOFF = 16.0
-"""In units of that at `_ROLLOFF_UM`: 6 dB in a quarter of it."""
-
-_SIGNIFICANT = 9.0
-"""By how much roll-off must lower chi², of which misfit explains none: three standard errors."""
-
-_NO_ROLLOFF = 1e-9
-"""Of a fit without: bounds must differ."""
-
 _PROFILE_SIGMA = 1.5
-_N_STARTS = 5
-_LN_2 = float(np.log(2))
 
 
 @dataclass(frozen=True)
@@ -92,6 +71,9 @@ class AxialResponse:
         Standard error of the power response over the planes of the profile, RMS, without its
         level; None without a model. An exponential that the profile cannot separate from the
         attenuation of agarose is the most of it.
+    log_errors
+        float32 (errors, planes): independent standard errors of ln response, without its level, all
+        over the depth of a tile. The last is what the bound of the response leaves uncorrected.
     """
 
     method: str
@@ -108,6 +90,7 @@ class AxialResponse:
     residual_percent: float
     rolloff_6db_um: float | None = None
     error_percent: float | None = None
+    log_errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     @property
     def agarose_mu_per_mm(self) -> float:
@@ -254,106 +237,28 @@ def compensate_psf_from_model(
     InputError
         When too few cells show a face with something below it.
     """
-    # Only who learns needs it.
+    # Only who learns needs them.
+    from linumpy.intensity.compensate_psf_confocal import ROLLOFF_UM, fit_confocal
     from linumpy.intensity.compensate_psf_profile import measure_profile
 
     found = measure_profile(cells, voxel_um[0], slices)
     depth = (np.arange(found.n_planes) + 0.5) * voxel_um[0]
     seen = slice(found.start, found.stop)
-    fit = _fit_confocal(depth[seen], found, zr_initial_um)
+    fit = fit_confocal(depth, found, zr_initial_um)
     log_response = fit.log_response(depth)
     fitted = fit.level + log_response - 2e-3 * fit.mu_per_mm * depth
+    relative = log_response - log_response.max()
+    beyond = np.minimum(relative - np.log(MIN_RESPONSE), 0)
     response = _finish(
-        found, voxel_um, log_response - log_response.max(), fitted[seen],
+        found, voxel_um, relative, fitted[seen],
         fit.level, "model", fit.focus_um, fit.rayleigh_um, fit.mu_per_mm,
     )  # fmt: skip
     return replace(
         response,
-        rolloff_6db_um=_ROLLOFF_UM / float(np.sqrt(fit.rolloff)) if fit.rolloff else None,
-        error_percent=fit.error_percent,
+        rolloff_6db_um=ROLLOFF_UM / float(np.sqrt(fit.rolloff)) if fit.rolloff else None,
+        error_percent=100 * float(np.sqrt((fit.log_errors[:, seen] ** 2).sum(axis=0).mean())),
+        log_errors=np.concatenate([fit.log_errors, beyond[None]]).astype(np.float32),
     )
-
-
-@dataclass(frozen=True)
-class _Confocal:
-    """A fitted response; `level` is ln power at the top of the volume, in focus."""
-
-    focus_um: float
-    rayleigh_um: float
-    mu_per_mm: float
-    level: float
-    rolloff: float
-    error_percent: float = 0.0
-
-    def log_response(self, depth: np.ndarray) -> np.ndarray:
-        """Return ln of the power response."""
-        log_h = -np.log1p(((depth - self.focus_um) / self.rayleigh_um) ** 2)
-        return np.asarray(log_h - self.rolloff * _LN_4 * (depth / _ROLLOFF_UM) ** 2)
-
-
-def _confocal(values: np.ndarray) -> _Confocal:
-    focus, log_rayleigh, mu, level, rolloff = (float(value) for value in values)
-    return _Confocal(focus, float(np.exp(log_rayleigh)), mu, level, rolloff)
-
-
-def _fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -> _Confocal:
-    """Fit with roll-off, and without: roll-off is taken where that is clearly the better fit."""
-    from scipy.optimize import least_squares
-
-    mu_known = _KNOWN_MU[found.medium]
-    seed = np.log(zr_initial_um)
-    # Infinitely uncertain where faces carry no information.
-    mu_seen = (found.mu_per_mm, found.mu_error)
-
-    def deviations(values: np.ndarray) -> np.ndarray:
-        fit = _confocal(values)
-        fitted = fit.level + fit.log_response(depth) - 2e-3 * fit.mu_per_mm * depth
-        priors = [
-            (values[1] - seed) / _LN_2,
-            (fit.mu_per_mm - mu_known[0]) / mu_known[1],
-            (fit.mu_per_mm - mu_seen[0]) / mu_seen[1],
-            fit.rolloff,
-        ]
-        return np.append((fitted - found.log_power) / found.error, priors)
-
-    span = depth[-1] - depth[0]
-    low = [depth[0] - 2 * span, np.log(0.05 * span), 0.0, -np.inf]
-    high = [depth[-1] + 2 * span, np.log(100 * span), MAX_MU_PER_MM, np.inf]
-    level = float(found.log_power.mean())
-    start = float(np.clip(seed, low[1] + 0.1, high[1] - 0.1))
-
-    def best(most: float) -> Any:
-        fits = [
-            least_squares(
-                deviations,
-                [focus, start, mu_known[0], level, min(0.1, most / 2)],
-                bounds=([*low, 0.0], [*high, most]),
-                x_scale=[0.2 * span, 0.3, 0.3, 1.0, 0.5],
-            )
-            for focus in np.linspace(depth[0], depth[-1], _N_STARTS)
-        ]
-        return min(fits, key=lambda fit: float(fit.cost))
-
-    plain, falling = best(_NO_ROLLOFF), best(_MAX_ROLLOFF)
-    # Errors of planes are seen between tiles; what all share shows in the misfit.
-    misfit = max(1.0, 2 * float(falling.cost) / max(1, len(depth) - 5))
-    error = _response_error(depth, falling.x, falling.jac) * np.sqrt(misfit)
-    # The anatomy of tissue is curved, too.
-    clear = 2 * (plain.cost - falling.cost) > _SIGNIFICANT * misfit and found.medium == "agarose"
-    chosen = _confocal(falling.x) if clear else replace(_confocal(plain.x), rolloff=0.0)
-    return replace(chosen, error_percent=100 * float(error))
-
-
-def _response_error(depth: np.ndarray, values: np.ndarray, jacobian: np.ndarray) -> float:
-    """Return the standard error of ln response without its mean, RMS over planes."""
-    steps = np.array([1.0, 1e-3, 1e-3, 1e-3, 1e-3])
-    slopes = np.empty((len(depth), len(values)))
-    for n, step in enumerate(steps):
-        moved = [_confocal(values + sign * step * (np.arange(5) == n)) for sign in (1, -1)]
-        change = moved[0].log_response(depth) - moved[1].log_response(depth)
-        slopes[:, n] = (change - change.mean()) / (2 * step)
-    covariance = solve_positive(column_products(jacobian, jacobian), np.eye(5))
-    return float(np.sqrt((linear_combination(slopes, covariance) * slopes).sum(axis=1).mean()))
 
 
 def _finish(

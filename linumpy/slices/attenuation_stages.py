@@ -18,7 +18,7 @@ from linumpy.intensity.compensate_attenuation import (
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, encode_map
 from linumpy.io.slice_layout import SliceLayout
 from linumpy.slices.engine import Stage
-from linumpy.slices.psf_stages import AGAROSE_ATTRIBUTE, NOISE_ATTRIBUTE
+from linumpy.slices.psf_stages import AGAROSE_ATTRIBUTE, NOISE_ATTRIBUTE, RESPONSE_ATTRIBUTE
 from linumpy.slices.tile import Key, Tile
 from linumpy.stage_params.intensity import AttenuationParams
 
@@ -70,21 +70,22 @@ class CompensateAttenuation(Stage):
             slice_id=self._layout.slice_id,
             voxel_um=self._layout.voxel_um,
             bin_px=self._bin,
-            noise_amplitude=self._noise(),
+            noise_amplitude=self._by_plane(NOISE_ATTRIBUTE),
+            response_errors=self._by_plane(RESPONSE_ATTRIBUTE),
             agarose_mu_per_mm=float(self._layout.attributes.get(AGAROSE_ATTRIBUTE, 0.0)),
             interval_um=self._layout.attributes.get("slice_interval_um"),
         )
         self._gain = attenuation_gain(model)
         return model
 
-    def _noise(self) -> list[float] | None:
-        """Return the noise of the slice's planes, where the axial response has left it."""
-        noise = self._layout.attributes.get(NOISE_ATTRIBUTE)
-        if noise is None:
+    def _by_plane(self, name: str) -> np.ndarray | None:
+        """Return what the axial response has left for the slice's planes, the last axis."""
+        if name not in self._layout.attributes:
             return None
+        values = np.asarray(self._layout.attributes[name], np.float32)
         first = round(self._layout.corner_um[0] / self._layout.voxel_um[0])
-        planes = np.arange(first, first + self._layout.shape[0]).clip(0, len(noise) - 1)
-        return [float(noise[plane]) for plane in planes]
+        planes = np.arange(first, first + self._layout.shape[0])
+        return values[..., planes.clip(0, values.shape[-1] - 1)]
 
     def layout(self, layout: SliceLayout) -> SliceLayout:
         """Let the slice carry the weights that its voxels deserve in the brain."""

@@ -37,6 +37,9 @@ NOISE_ATTRIBUTE = "noise_amplitude"
 AGAROSE_ATTRIBUTE = "agarose_mu_per_mm"
 """Of a corrected slice: attenuation that is left in its agarose."""
 
+RESPONSE_ATTRIBUTE = "log_response_errors"
+"""Of a corrected slice: independent standard errors of ln of the response by plane."""
+
 
 def fit_response(
     cells: Sequence[np.ndarray],
@@ -117,10 +120,12 @@ class CompensatePsf(Stage):
         response: AxialResponse = self.model
         if not isinstance(layout, SliceLayout) or response.method == "none":
             return layout
-        known = {
+        known: dict[str, Any] = {
             NOISE_ATTRIBUTE: [float(n) for n in response.noise_planes],
             AGAROSE_ATTRIBUTE: response.agarose_mu_per_mm,
         }
+        if response.log_errors.size:
+            known[RESPONSE_ATTRIBUTE] = np.round(response.log_errors, 4).tolist()
         return replace(layout, attributes={**layout.attributes, **known})
 
     def apply(self, tile: Tile) -> Tile:

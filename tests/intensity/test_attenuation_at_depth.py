@@ -58,7 +58,7 @@ def bands(values, n=50, side=96):
     return np.broadcast_to(np.asarray(line, float), (n, side, side)).copy()
 
 
-def estimate(xp, volume, noise=NOISE, **params):
+def estimate(xp, volume, noise=NOISE, response_errors=None, **params):
     sums = bin_power(xp.asarray(volume), None, 4)
     return estimate_attenuation(
         *sums,
@@ -68,6 +68,7 @@ def estimate(xp, volume, noise=NOISE, **params):
         bin_px=4,
         # RMS: bins are not averaged here, as those of a slice are.
         noise_amplitude=[noise] * len(volume),
+        response_errors=response_errors,
         agarose_mu_per_mm=0.5,
         interval_um=200.0,
     )
@@ -122,6 +123,24 @@ def test_agarose_below_tissue_is_agarose(xp, rng):
     )
     assert found[:19, :, 13:].all()
     assert found[23:, :, 13:].mean() < 0.02
+
+
+def test_errors_of_the_response_are_stated(xp, rng):
+    """An exponential, which nothing in a slice can tell, shifts all of µ."""
+    mu = np.full((50, 96, 96), 2.0)
+    volume = forward(rng, mu, np.full(mu.shape, 250.0), 0.5)
+    tilt = 2 * 0.5 * STEP_MM * np.arange(50)[None]
+    (level, plain), (same, stated) = (
+        upper_medians(estimate(xp, volume, 0.5, response_errors=e)) for e in (None, tilt)
+    )
+    assert same == level
+    assert np.sqrt(stated**2 - plain**2) == pytest.approx(0.5, rel=0.2)
+
+
+def upper_medians(model):
+    """µ and its stated error in the upper half."""
+    parts = (model.mu_per_mm, model.mu_error_per_mm)
+    return [float(np.median(to_host(part)[2:25].astype(float))) for part in parts]
 
 
 def test_white_stays_brighter_than_grey_at_depth(xp, steep):

@@ -255,6 +255,13 @@ def test_steep_tissue_is_not_agarose(rng):
 def test_deep_out_of_focus_the_gain_is_bounded(rng):
     model = compensate_psf_from_model(cells_of(simulated(rng, 150, 90)), VOXEL_UM)
     assert model.response.min() == np.float32(MIN_RESPONSE)
+    # What the bound leaves uncorrected is an error, too.
+    depth = (np.arange(N_PLANES) + 0.5) * 10
+    relative = confocal_response(depth, model.focus_um, model.rayleigh_um)
+    relative /= relative.max()
+    expected = np.log(np.minimum(relative / MIN_RESPONSE, 1))
+    np.testing.assert_allclose(model.log_errors[-1], expected, atol=1e-5)
+    assert expected.min() < -0.3
     assert model.noise_planes.max() <= model.noise_amplitude / np.sqrt(MIN_RESPONSE) * 1.0001
 
 
@@ -270,3 +277,25 @@ def test_deep_out_of_focus_the_gain_is_bounded(rng):
 def test_error_without_a_profile_names_a_remedy(cells):
     with pytest.raises(InputError, match="compensate_psf_enabled"):
         compensate_psf_from_model(cells, VOXEL_UM)
+
+
+def test_errors_of_the_response_are_stated_for_all_planes(rng):
+    """Agarose is not seen to the end: below, errors and stated errors grow alike."""
+    true = np.log(true_response(200.0, 150.0, 700.0))
+    off, stated = [], []
+    for _ in range(6):
+        tiles = simulated(
+            rng, 200, 150, tilt_px=4, rolloff_um=700, agarose_amplitude=6.0, n_tiles=6
+        )
+        model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
+        seen = model.profile > 0
+        assert model.log_errors.shape == (3, N_PLANES)
+        depth = (np.arange(N_PLANES) + 0.5) * 10
+        found = -np.log1p(((depth - model.focus_um) / model.rayleigh_um) ** 2)
+        if model.rolloff_6db_um:
+            found -= np.log(4) * (depth / model.rolloff_6db_um) ** 2
+        off.append(found - true - (found - true)[seen].mean())
+        stated.append(np.sqrt((model.log_errors[:2] ** 2).sum(axis=0)))
+        assert stated[-1][-1] > 3 * np.median(stated[-1][seen])
+    ratio = np.square(np.divide(off, stated)[:, -8:]).mean() ** 0.5
+    assert 0.5 < ratio < 2
