@@ -13,7 +13,7 @@ from linumpy.core.device import Array, namespace
 from linumpy.core.errors import InputError
 from linumpy.geometry.interface_surface import fit_face, sample_surface
 from linumpy.geometry.least_squares import least_squares
-from linumpy.geometry.reflections import reflecting_bodies, reflecting_cells
+from linumpy.geometry.reflections import level_below, reflecting_bodies, reflecting_cells
 
 _MOST_SHADOWED = 0.25
 """Of the cells. Half is where medians, by which reflections are told, break down."""
@@ -46,8 +46,8 @@ class InterfaceCut:
         axis 1, along axis 2).
     reflections
         Bubbles and debris above the face: ``area_um2`` in whole cells, and ``centre_um``, a stage
-        position along axis 1 and axis 2, and ``cells``, whose numbers along both axes they are.
-        Largest first.
+        position along axis 1 and axis 2, and ``cells``, numbers along both axes of those that
+        are in its shadow. Largest first.
     """
 
     slice_id: int
@@ -67,7 +67,7 @@ class InterfaceCut:
     def shadowed(self) -> np.ndarray:
         """Cells in the shadow of `reflections`, which are masked; bool as `surface_um`.
 
-        None where most of the slice would be: what all of it shows is no body.
+        None where more than a quarter of the slice would be: what all of it shows is no body.
         """
         found = np.zeros(self.surface_um.shape, bool)
         places = [cell for body in self.reflections for cell in body.get("cells", ())]
@@ -150,7 +150,10 @@ def solve_interface_cut(
         corner_um=corner_um,
         surface_um=(face.depth_px * axial_um).astype(np.float32),
         reflections=reflecting_bodies(
-            reflecting_cells(sums, counts, face.depth_px, cell_px), cell_um, corner_um
+            reflecting_cells(sums, counts, face.depth_px, cell_px),
+            level_below(sums, counts, face.depth_px),
+            cell_um,
+            corner_um,
         ),
     )
 

@@ -106,9 +106,9 @@ KINDS = {
     ),
     "reflections": Kind(
         "Bubbles or debris above the cut face",
-        "Something reflects in the water there. The tissue below lies in its shadow and is masked; "
-        "the brain shows it as far as slices above reach. Places are the stage's, axis 1 and axis "
-        "2, of the largest.",
+        "Something reflects in the water there. Cells of 160 µm that are clearly darker below it "
+        "are masked, if they are no more than a quarter of the slice; the brain shows them as far "
+        "as slices above reach. Places are the stage's, axis 1 and axis 2, of the largest.",
         "Look for bubbles before the next acquisition; linum_follow.py tells of them before the "
         "cut.",
     ),

@@ -5,7 +5,7 @@ import pytest
 
 from linumpy.geometry.crop_3d_mosaic_below_interface import solve_interface_cut
 from linumpy.geometry.interface_surface import fit_face, log_profiles
-from linumpy.geometry.reflections import reflecting_bodies, reflecting_cells
+from linumpy.geometry.reflections import level_below, reflecting_bodies, reflecting_cells
 
 from .test_interface_surface import CELL, SHAPE, cut_block, pixels, rough
 
@@ -39,7 +39,8 @@ def found_in(block):
     sums, counts = log_profiles(block, None, CELL)
     face = fit_face(sums, counts, CELL, VOXEL_UM, 2.0)
     cells = reflecting_cells(sums, counts, face.depth_px, CELL)
-    return reflecting_bodies(cells, (160.0, 160.0), (1000.0, -500.0))
+    level = level_below(sums, counts, face.depth_px)
+    return reflecting_bodies(cells, level, (160.0, 160.0), (1000.0, -500.0))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -80,6 +81,37 @@ def test_bubbles_and_debris_are_found_where_they_are(
     np.testing.assert_allclose(places, expected, atol=200)
     for entry in found:
         assert entry["area_um2"] < np.pi * (10 * radius_px + 230) ** 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("radius_px", "above_px", "layer"), [(20, 12, 5000.0), (15, 7, 3000.0)])
+def test_cells_in_the_shadow_of_a_bubble_are_told(seed, radius_px, above_px, layer):
+    """All that lie wholly in it. Seen to fail with a limit of 2 in place of 0.5."""
+    rng = np.random.default_rng(seed)
+    face = face_of(rng, 8, 0.5)
+    block = body(
+        cut_block(face, tissue_of(rng), rng), face, TISSUE[0], radius_px, above_px, layer, 0.14
+    )
+    (bubble,) = found_in(block)
+    distance = np.hypot(*(p - c for p, c in zip(pixels(), TISSUE[0], strict=True)))
+    inside = distance.reshape(13, CELL, 12, CELL).max(axis=(1, 3)) < radius_px
+    assert inside.any()
+    assert set(map(tuple, np.argwhere(inside))) <= set(map(tuple, bubble["cells"]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weak_ghosts_above_good_tissue_mask_nothing(seed):
+    """One cell in each tile of 5 x 5 cells. Seen to fail where every reflecting cell is masked."""
+    rng = np.random.default_rng(seed)
+    face = face_of(rng, 8, 0.5)
+    block = cut_block(face, np.where(rough(rng, 40, 1.0) > 0, 300.0, 220.0), rng)
+    above = face - np.arange(len(block))[:, None, None]
+    for row, column in np.ndindex(3, 3):
+        part = np.s_[:, 16 + 80 * row : 32 + 80 * row, 16 + 80 * column : 32 + 80 * column]
+        block[part] *= np.exp(0.4 * ((above[part] > 3) & (above[part] < 9)))
+    found = found_in(block)
+    assert len(found) == 9
+    assert [entry["cells"] for entry in found] == [[]] * 9
 
 
 def test_the_cut_of_a_slice_holds_them():

@@ -101,6 +101,7 @@ def test_what_lies_in_the_shadow_of_a_reflection_is_masked(layout, slice_of_wate
     # A mirror of 40 x 30 pixels in the water, over the corner of four blocks.
     y, x = slice(SHARD_PX - 20, SHARD_PX + 20), slice(SHARD_PX - 20, SHARD_PX + 10)
     data[1, y, x] *= 1e4
+    data[2:, y, x] *= 0.1
     stage = Crop3dMosaicBelowInterface(CropParams(depth_um=100, flat=flat))
     cut = learn(stage, layout, (data, valid), device)
     (body,) = cut.reflections
