@@ -17,8 +17,8 @@ _NEAR_PX = 5
 
 _BELOW_PX = 5
 _DARKER_LOG = 0.5
-"""Of a shadow, in mean ln amplitude below the median of the cells around: 40 % less. Thin debris and
-ghosts of the optics take less light away."""
+"""Of a shadow, in mean ln amplitude below the median of the cells around: 40 % less. Thin debris
+and ghosts of the optics take less light away."""
 
 _AROUND_CELLS = 2
 _MIN_CELLS = 16

@@ -97,7 +97,7 @@ class StitchedSource(Source):
         self._odd = contradicting_tiles(positions)
         if self._odd:
             logger.warning(
-                "slice z%02d: tiles %s contradict all of their neighbours and are left out",
+                "slice z%02d: tiles %s contradict their neighbours and are left out",
                 grid.slice_id,
                 ", ".join(f"({ix}, {iy})" for ix, iy in sorted(self._odd)),
             )
