@@ -7,6 +7,7 @@ tile that no pair reaches stays where the stage, corrected for scale and rotatio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,8 @@ class Solution:
         The stage's 2×2 correction, identity for a perfect stage.
     stage_sigma_px, pair_sigma_px
         Spread of the stage's errors and of the pairs', as the data show them.
+    usual_sigma
+        Median standard error of the pairs by their peaks, to which `pair_sigma_px` belongs.
     network, terms
         What was solved, and the linear terms in it.
     """
@@ -63,22 +66,23 @@ class Solution:
     linear: np.ndarray
     stage_sigma_px: float
     pair_sigma_px: float
+    usual_sigma: float
     network: NetworkSolution
     terms: np.ndarray
 
-    @property
-    def limit_px(self) -> float:
-        """The residual from which on a pair contradicts the others."""
-        return max(_OUTLIER_SIGMAS * self.pair_sigma_px, _OUTLIER_FLOOR_PX)
+    def limit_px(self, result: PairResult) -> float:
+        """Return the residual from which on a pair contradicts the others."""
+        own_px = self.pair_sigma_px * _peak_sigma(result) / self.usual_sigma
+        return max(_OUTLIER_SIGMAS * own_px, _OUTLIER_FLOOR_PX)
 
     def residual(self, result: PairResult) -> np.ndarray:
         """Return measured minus solved displacement."""
         step = self.position_px[result.pair.b] - self.position_px[result.pair.a]
         return result.displacement_px - step
 
-    def agrees(self, result: PairResult) -> bool:
-        """Whether the residual is one of a good pair."""
-        return bool(np.hypot(*self.residual(result)) <= self.limit_px)
+    def excess(self, result: PairResult) -> float:
+        """Return the residual over its limit: up to 1 it is one of a good pair."""
+        return float(np.hypot(*self.residual(result))) / self.limit_px(result)
 
 
 def solve_positions(
@@ -122,12 +126,8 @@ def _solve_all(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
     for _ in range(len(results)):
         accepted = [r for r in results if r.accepted]
         solution = _solve(stage_px, accepted, solution.stage_sigma_px, solution)
-        worst = max(
-            accepted,
-            key=lambda r: float(np.hypot(*solution.residual(r))),
-            default=None,
-        )
-        if worst is None or solution.agrees(worst):
+        worst = max(accepted, key=solution.excess, default=None)
+        if worst is None or solution.excess(worst) <= 1:
             break
         worst.accepted = False
     for result in results:
@@ -167,7 +167,7 @@ def _by_loops(
     solution: Solution, accepted: Sequence[PairResult]
 ) -> tuple[list[PairResult], list[PairResult]]:
     """Return the agreeing pairs that a loop of such pairs confirms, and those that none does."""
-    agreeing = [r for r in accepted if solution.agrees(r)]
+    agreeing = [r for r in accepted if solution.excess(r) <= 1]
     alone = bridges(len(solution.position_px), [r.pair.tiles for r in agreeing])
     parts: tuple[list[PairResult], list[PairResult]] = ([], [])
     for result, bridge in zip(agreeing, alone, strict=True):
@@ -185,6 +185,8 @@ def _solve(
     pairs = [r.pair.tiles for r in accepted]
     centred = stage_px - stage_px.mean(axis=0)
     size = max(float(np.abs(centred).max()), 1.0)
+    sigma = np.array([_peak_sigma(r) for r in accepted])
+    usual = float(np.median(sigma)) if len(sigma) else 1.0
     solved = solve_network(
         len(stage_px),
         pairs,
@@ -196,7 +198,7 @@ def _solve(
         # Of pairs that contradict each other, those are right that ask less of the stage.
         trust=1.0 if start else cauchy_weights(_own_errors(accepted), stage_sigma),
         start=start.position_px - stage_px if start else None,
-        scale=_relative_sigma(accepted),
+        scale=sigma / usual,
     )
     return Solution(
         position_px=stage_px + solved.deviation,
@@ -204,20 +206,20 @@ def _solve(
         linear=np.eye(2) + solved.linear.T / size,
         stage_sigma_px=stage_sigma,
         pair_sigma_px=solved.pair_sigma,
+        usual_sigma=usual,
         network=solved,
         terms=centred / size,
     )
 
 
-def _relative_sigma(accepted: Sequence[PairResult]) -> np.ndarray:
-    """Return the standard errors of pairs over their median.
+def _peak_sigma(result: PairResult) -> float:
+    """Return the standard error of a pair, by its peak.
 
     A peak as wide as a pixel, in noise as smooth as itself, is found to its width over its height
     in units of that noise.
     """
-    heights = np.array([r.peak.z_score for r in accepted if r.peak is not None])
-    sigma = np.hypot(_PEAK_WIDTH_PX / heights, PEAK_BIAS_PX)
-    return np.asarray(sigma / np.median(sigma)) if len(sigma) else sigma
+    assert result.peak is not None
+    return math.hypot(_PEAK_WIDTH_PX / result.peak.z_score, PEAK_BIAS_PX)
 
 
 def _expected(accepted: Sequence[PairResult]) -> np.ndarray:
