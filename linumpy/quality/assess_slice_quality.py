@@ -57,7 +57,7 @@ class PairSimilarity:
         Smaller over greater variance of the detail, at the same depths below the faces.
     foreign
         Bubbles, debris and tears that were left out of the comparison: ``slice_id`` of the darker
-        slice, ``area_um2``, and ``centre_um`` by the motors along axis 1 and axis 2.
+        slice, ``area_um2``, and ``centre_um`` by its own metadata along axis 1 and axis 2.
     """
 
     fixed_id: int

@@ -128,7 +128,7 @@ class Similarity:
         Mean structural similarity over the tissue, and correlation of edge strengths there, at
         least 0 each.
     foreign
-        What was left out of the comparison, in pixels of the first planes given.
+        What was left out of the comparison, in pixels of the planes that show it.
     """
 
     ssim: float
@@ -228,15 +228,18 @@ def compare_planes(
         weights.append(count)
     if not weights:
         return None
-    bodies = foreign_bodies(columns)
-    corner = [window.start for window in here]
+
+    def placed(body: ForeignBody) -> ForeignBody:
+        y, x = (
+            px + window.start
+            for px, window in zip(body.centre_px, here if body.in_first else there, strict=True)
+        )
+        return replace(body, centre_px=(y, x))
+
     return Similarity(
         float(np.average(similarities, weights=weights)),
         float(np.average(edges, weights=weights)),
-        tuple(
-            replace(body, centre_px=(body.centre_px[0] + corner[0], body.centre_px[1] + corner[1]))
-            for body in bodies
-        ),
+        tuple(placed(body) for body in foreign_bodies(columns)),
     )
 
 

@@ -118,12 +118,18 @@ class SliceComparison:
         return self._factor**2 * self._pixel_um[0] * self._pixel_um[1]
 
     def place_of(self, body: ForeignBody) -> tuple[float, float]:
-        """Return where the middle of a body lies by the motors, um along axis 1 and axis 2."""
+        """Return where the middle of a body lies by its slice's own metadata, um (axes 1, 2)."""
         assert self._windows is not None
+        own = self._fixed if body.in_first else self._moving
         y, x = (
-            corner + size * (window.start + (px + 0.5) * self._factor)
-            for corner, size, window, px in zip(
-                self._fixed.corner_um, self._pixel_um, self._windows[0], body.centre_px, strict=True
+            corner - moved + size * (window.start + (px + 0.5) * self._factor)
+            for corner, moved, size, window, px in zip(
+                own.corner_um,
+                own.moved_um,
+                self._pixel_um,
+                self._windows[0 if body.in_first else 1],
+                body.centre_px,
+                strict=True,
             )
         )
         return y, x

@@ -126,23 +126,27 @@ def with_bubble(data, radius_px, planes):
 
 @pytest.mark.parametrize(("seed", "radius_px", "planes"), [(1, 20, 4), (2, 30, 4), (3, 10, 0)])
 def test_a_slice_with_a_bubble_is_judged_by_the_rest_of_its_tissue(xp, seed, radius_px, planes):
-    """Seen to fail without the mask: scores of 0.64, 0.46 and 0.91, ssim 0.47 to 0.92."""
+    """Seen to fail without the mask: scores of 0.64, 0.46 and 0.91, ssim 0.47 to 0.92.
+
+    And with its place in the frame of the slice above, which is off by up to 18 pixels.
+    """
     rng = np.random.default_rng(seed)
     tissue = block(seed)
     data = {k: cut(tissue, k, rng, rng.integers(-9, 10, 2)) for k in range(5)}
     assert not [p for p in assess(xp, data).pairs if p["foreign"]]
     data[2] = with_bubble(data[2], radius_px, planes)
-    model = assess(xp, data)
+    slices = [volume(xp, k, d) for k, d in data.items()]
+    slices[2] = slices[2].moved((2 * VOXEL_UM[1], -3 * VOXEL_UM[2]))
+    model = assess_slice_quality(slices, VOXEL_UM, INTERVAL_UM, PARAMS)
     assert min(scores(model).values()) > 0.85
     assert model.slices[2]["ssim"] > 0.95 and model.slices[2]["edges"] > 0.95
     # It is told of the slice that has it, where it is, and not much smaller.
     for pair in model.pairs:
         ids = [body["slice_id"] for body in pair["foreign"]]
         assert ids == [2] * (2 in (pair["fixed_id"], pair["moving_id"]))
-        if pair["fixed_id"] == 2:
-            (body,) = pair["foreign"]
+        for body in pair["foreign"]:
             middle_um = [70.5 * VOXEL_UM[1], 75.5 * VOXEL_UM[2]]
-            np.testing.assert_allclose(body["centre_um"], middle_um, atol=VOXEL_UM[1])
+            np.testing.assert_allclose(body["centre_um"], middle_um, atol=1.5 * VOXEL_UM[1])
             area_um2 = np.pi * radius_px**2 * VOXEL_UM[1] * VOXEL_UM[2]
             assert 0.7 < body["area_um2"] / area_um2 < 1
     # What is bad all over is not excused by what it hides.
