@@ -68,16 +68,6 @@ def _over_stated(name: str, detail: str, target: float) -> Callable[[Result], fl
     return read
 
 
-def _share(name: str, part: str, bound: str) -> Callable[[Result], float | None]:
-    """Return a part of an error over the bound that the run states of it."""
-
-    def read(result: Result) -> float | None:
-        value, stated = (_detail(name, each)(result) for each in (part, bound))
-        return value / stated if value is not None and stated else None
-
-    return read
-
-
 def _bound(result: Result) -> float | None:
     """Return the correlation that the same tiles give with true places and true weights."""
     ratio, ours = (
@@ -126,7 +116,7 @@ METRICS = (
     Metric(
         "tiles, but for their stretch, over the stated bound",
         "",
-        _share("tile_positions_px", "fitted_px", "fitted_stated_px"),
+        _detail("tile_positions_px", "fitted_of_stated"),
         1,
         1,
     ),
@@ -134,7 +124,7 @@ METRICS = (
     Metric(
         "stretch of tiles, over the stated bound",
         "",
-        _share("tile_positions_px", "stretch_percent", "stretch_stated_percent"),
+        _detail("tile_positions_px", "stretch_of_stated"),
         1,
         1,
     ),

@@ -121,6 +121,8 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
                     "fitted_stated_px": float(own_px),
                     "stretch_percent": 100 * abs(stretch),
                     "stretch_stated_percent": 100 * share,
+                    "fitted_of_stated": (_rms_an_axis(fitted[-1]) or 0.0) / float(own_px),
+                    **({"stretch_of_stated": abs(stretch) / share} if share else {}),
                 }
             )
     if not per_slice:
@@ -135,7 +137,11 @@ def tile_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
             TILE_TARGET_PX,
             per_slice,
             fitted_px=_rms_an_axis(np.concatenate(fitted)),
-            **{name: max(each[name] for each in bounds) for name in (bounds[0] if bounds else ())},
+            # Of each the worst slice's, so that ratios are those of one slice.
+            **{
+                name: max(each[name] for each in bounds if name in each)
+                for name in dict.fromkeys(name for each in bounds for name in each)
+            },
         ),
         "prior_only_tiles_px": _rms_metric(np.concatenate(alone), None)
         if any(len(each) for each in alone)

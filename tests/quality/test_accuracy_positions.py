@@ -70,7 +70,7 @@ def test_planted_tile_errors_give_the_planted_rms(folders: Folders, synthetic: M
 def test_a_stretch_of_all_tiles_is_told_apart_from_what_overlaps_measure(
     folders: Folders, synthetic: ModuleType
 ) -> None:
-    """Seen to fail where the fit takes the other axis, too."""
+    """Seen to fail where the fit takes the other axis, too, and where bounds are of any slice."""
 
     def plant(record: dict) -> None:
         for n, tile in enumerate(record["tiles"]):
@@ -93,6 +93,19 @@ def test_a_stretch_of_all_tiles_is_told_apart_from_what_overlaps_measure(
     assert details["stretch_stated_percent"] == pytest.approx(100 * stretch)
     both = np.hypot(1.96 * 2.0, 1.004 * 1.96 * 1.5) / synthetic.VOXEL_UM
     assert details["stated_px"] == pytest.approx(both, rel=0.01)
+    # Of one slice, though the bounds of another are wider.
+    ratios = [details[name] for name in ("fitted_of_stated", "stretch_of_stated")]
+    assert ratios[0] == pytest.approx(expected * synthetic.VOXEL_UM / (1.96 * 2.0))
+    assert ratios[1] == pytest.approx(0.004 / 1.004 / stretch)
+    for slice_id in (1, 2):
+        synthetic.edit_json(
+            tiles_json(folders, slice_id),
+            lambda record: record.update({"pair_sigma_um": 20.0, "scan_sigma_um": 15.0}),
+        )
+    details = figures(folders)["tile_positions_px"].details
+    assert ratios == [
+        pytest.approx(details[name]) for name in ("fitted_of_stated", "stretch_of_stated")
+    ]
 
 
 def test_moving_a_component_changes_nothing_but_moving_half_of_it_does(
