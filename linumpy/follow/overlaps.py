@@ -24,6 +24,8 @@ _SHIFTS = np.arange(-3, 3.01, 0.05)
 """Shifts of the focus that are tried, in Rayleigh lengths."""
 _AS_WELL = 1.5
 """What is left of a ratio may differ by so much by chance: some ten independent planes."""
+_CLEAR_CHANGE = 0.5 * np.log(2)
+"""Of a log ratio along depth: half of what a Rayleigh length makes."""
 
 
 @dataclass(frozen=True)
@@ -173,10 +175,15 @@ def shift_by_range(ratio: np.ndarray) -> float:
 
     A shift by a Rayleigh length halves the power at the focus. It serves where the response was not
     learned from agarose: where the focus lies, and how long a Rayleigh length is, is not known.
+    A focus above the samples leaves less light at all depths: where that loss changes clearly along
+    depth, the largest counts. One that is alike at all depths is none of the focus.
     """
     known = ratio[np.isfinite(ratio)]
     smooth = np.convolve(known, np.full(LEAST_PLANES, 1 / LEAST_PLANES), "valid")
-    change = float(np.ptp(smooth)) / np.log(2)
+    change, largest = float(np.ptp(smooth)), float(np.abs(smooth).max())
+    if change >= max(_CLEAR_CHANGE, largest / 3):
+        change = max(change, largest)
+    change /= np.log(2)
     return change if smooth.argmax() > smooth.argmin() else -change
 
 

@@ -136,6 +136,22 @@ def test_without_a_response_of_agarose_a_factor_of_two_tells(axial, shift, least
     assert light({(0, 0): tiles[0, 0]}, axial) == {}
 
 
+@pytest.mark.parametrize("shift", [-1.3, -1.6])
+@pytest.mark.parametrize("axial", [Axial(focus_um=None), Axial(medium="tissue")])
+def test_light_lost_at_all_depths_tells_a_focus_above_the_samples(axial, shift):
+    """The loss changes by less than a factor of two along depth there: its size tells the rest."""
+    image = tissue(np.random.default_rng(1), 2)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        places = [(x, y) for x in range(2) for y in range(2)]
+        # The dark tile shows as little at all depths, and is none out of focus.
+        light_of = {(1, 1): (shift, 1.0), (0, 0): (0.0, 0.3)}
+        tiles = {p: tile(rng, p, image, *light_of.get(p, (0.0, 1.0))) for p in places}
+        found = light(tiles, axial)
+        assert found[1, 1].focus < -1
+        assert abs(found[0, 0].focus) < 0.5
+
+
 def test_focal_surface_is_taken_out_of_the_depths():
     depth = np.arange(100, dtype=np.float32)[:, None, None] + np.zeros((1, 6, 6), np.float32)
     surface = np.repeat(np.linspace(-10, 10, 24)[:, None], 24, axis=1)
