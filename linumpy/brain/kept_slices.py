@@ -19,8 +19,8 @@ BUDGET_BYTES = 1 << 30
 SLICES = 3
 """Slices that one worker needs: one and the two next ones make its pairs. Of several, two each."""
 
-_BYTES_A_VOXEL = 7.25
-"""Amplitude and mask; and both binned by two, and the first flattened."""
+_BYTES_A_VOXEL = 9.0
+"""Amplitude, mask, and flattened planes where these are not binned; binned by two, less."""
 
 
 @dataclass

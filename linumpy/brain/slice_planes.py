@@ -194,6 +194,9 @@ class Planes:
             )
             for first in range(0, n1, rows)
         ]
+        if len(strips) == 1:
+            # A view of a slice that is kept takes no memory of its own.
+            return strips[0]
         xp = namespace(strips[0][0])
         data = xp.concatenate([strip for strip, _ in strips], axis=1)
         shares = [share for _, share in strips if share is not None]

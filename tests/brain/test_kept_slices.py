@@ -54,7 +54,7 @@ def test_pairs_of_kept_slices_are_those_of_each_pair_alone(rng, tissue, monkeypa
 
 
 def test_as_many_slices_are_kept_as_fit(rng, tissue, monkeypatch):
-    monkeypatch.setattr(kept_slices, "BUDGET_BYTES", 1.5 * 7.25 * N_VOXELS + 1)
+    monkeypatch.setattr(kept_slices, "BUDGET_BYTES", 1.5 * 9 * N_VOXELS + 1)
     reads = Counter()
     kept = keep_slices(slices(rng, tissue, 4, reads), CPU)
     for number in (0, 1, 2, 0, 3, 0, 2, 1):
@@ -62,7 +62,7 @@ def test_as_many_slices_are_kept_as_fit(rng, tissue, monkeypatch):
     assert reads == {0: 1, 1: 2, 2: 1, 3: 1}
     with pytest.raises(ValueError, match="read-only"):
         kept[1].read(slice(0, 3), kept[1].whole())[0][...] = 0
-    monkeypatch.setattr(kept_slices, "BUDGET_BYTES", 1.5 * 7.25 * N_VOXELS - 1)
+    monkeypatch.setattr(kept_slices, "BUDGET_BYTES", 1.5 * 9 * N_VOXELS - 1)
     read = slices(rng, tissue, 4, reads)
     assert keep_slices(read, CPU) == read
     # Four workers have eight slices in hand, and room for seven.
