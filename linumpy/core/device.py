@@ -364,7 +364,7 @@ def ndimage_of(array: object) -> Any:
     return scipy.ndimage
 
 
-TILE_COPIES = 3
+_TILE_COPIES = 3
 """Tiles in memory for one that a thread reads, prepares and hands on."""
 
 
@@ -388,7 +388,7 @@ def tile_workers(tile_nbytes: int, device: Device = CPU) -> int:
     """
     if device.is_gpu:
         return default_workers(device)
-    room = granted_host_bytes() // (2 * TILE_COPIES * max(1, tile_nbytes))
+    room = granted_host_bytes() // (2 * _TILE_COPIES * max(1, tile_nbytes))
     return max(1, min(default_workers(device), room))
 
 

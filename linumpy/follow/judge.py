@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,9 +36,9 @@ from linumpy.follow.reasons import (
 from linumpy.follow.tile_checks import (
     BLOCK_PX,
     TileFigures,
-    all_tile_figures,
     common_focus_shift,
-    tiles_at_once,
+    in_threads,
+    tile_figures,
 )
 from linumpy.follow.tile_map import write_tile_map
 from linumpy.follow.verdict import LOOK, STOP, Reason
@@ -114,7 +113,7 @@ class Judge:
         slices = {found.slice_id: found.tiles}
         tiles = open_raw_tiles(self.root, found.slice_id, self.options, slices=slices)
         names = {key: tile_name((t.ix, t.iy)) for key, t in tiles.tiles.items()}
-        shown = all_tile_figures(tiles)
+        shown = in_threads(partial(tile_figures, tiles), tiles.tiles, tiles.info.tile_nbytes)
         alive = {key: f for key, f in shown.items() if not f.dead}
         reasons = dead_reasons({k: f for k, f in shown.items() if f.dead}, alive, names)
         reasons += galvo_reasons(tiles.galvo, len(tiles.tiles), tiles.raw.info.n_extra)
@@ -167,10 +166,11 @@ class Judge:
         focal = models.fields.get(DetectFocalCurvature.name)
         powers = {key: each.powers for key, each in placed.items()}
         if focal is not None:
-            flat = partial(flattened, surface_um=focal.surface_um, axial_um=axial_um)
-            nbytes = max(power.nbytes for power in powers.values())
-            with ThreadPoolExecutor(tiles_at_once(nbytes), "linumpy-tile") as pool:
-                powers = dict(zip(powers, pool.map(flat, powers.values()), strict=True))
+            nbytes = max((power.nbytes for power in powers.values()), default=0)
+            powers = in_threads(
+                lambda key: flattened(placed[key].powers, focal.surface_um, axial_um),
+                placed, nbytes,
+            )  # fmt: skip
         light = {}
         if models.axial is not None:
             # Where the stage alone says where a tile is, its neighbours show another place.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from linumpy.intensity.compensate_psf import AxialResponse, cell_means
 from linumpy.intensity.compensate_psf_profile import NoProfileError, measure_profile
 from linumpy.mosaic.raw_tiles import RawTiles
 from linumpy.slices.tile import Key
+
+R = TypeVar("R")
 
 BLOCK_PX = 4
 _BRIGHT_PX = 8
@@ -45,16 +48,10 @@ class TileFigures:
     cells: np.ndarray
 
 
-def all_tile_figures(tiles: RawTiles) -> dict[Key, TileFigures]:
-    """Read all tiles of a slice and return their metrics, several at a time."""
-    with ThreadPoolExecutor(tiles_at_once(tiles.info.tile_nbytes), "linumpy-tile") as pool:
-        found = pool.map(lambda key: tile_figures(tiles, key), tiles.tiles)
-        return dict(zip(tiles.tiles, found, strict=True))
-
-
-def tiles_at_once(tile_nbytes: int) -> int:
-    """Return how many threads work on tiles on the host, each with one in memory."""
-    return min(_AT_ONCE, tile_workers(tile_nbytes))
+def in_threads(make: Callable[[Key], R], keys: Collection[Key], tile_nbytes: int) -> dict[Key, R]:
+    """Make something of each tile on the host, a few at a time, with one in memory each."""
+    with ThreadPoolExecutor(min(_AT_ONCE, tile_workers(tile_nbytes)), "linumpy-tile") as pool:
+        return dict(zip(keys, pool.map(make, keys), strict=True))
 
 
 def tile_figures(tiles: RawTiles, key: Key) -> TileFigures:

@@ -216,15 +216,21 @@ def _process_plans(
         by_name.setdefault(task.process, []).append(task)
     plans = []
     for name in sorted(by_name, key=lambda process: when[process]):
+        first = by_name[name][0]
         alone = [task.start_s + task.compute_s for task in by_name[name]]
         basis = ESTIMATED if name in graph.estimated else MEASURED
         plans.append(
             ProcessPlan(
                 name=name,
                 n_tasks=len(alone),
-                asked_bytes=by_name[name][0].memory_bytes,
+                asked_bytes=first.memory_bytes,
                 host_bytes=host_bytes(
-                    name, graph.survey, graph.sizes, graph.params, by_name[name][0].cores
+                    name,
+                    graph.survey,
+                    graph.sizes,
+                    graph.params,
+                    first.cores,
+                    first.memory_bytes,
                 ),
                 device=device_need(name, graph.survey, graph.sizes)
                 if graph.params["use_gpu"]

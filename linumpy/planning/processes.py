@@ -38,8 +38,15 @@ MASK = 1.25
 """A tile or volume with its mask, over its samples."""
 
 
-def host_bytes(name: str, survey: Survey, sizes: Sizes, params: PlanParams, cores: int = 1) -> int:
-    """Return the memory that a task of a process takes at most."""
+def host_bytes(
+    name: str,
+    survey: Survey,
+    sizes: Sizes,
+    params: PlanParams,
+    cores: int = CORES_ASKED,
+    asked_bytes: int = 0,
+) -> int:
+    """Return the memory that a task of a process takes at most, on cores that asked for so much."""
     memory = STAGES[name].memory
     tile = max(scan.tile_bytes for scan in survey.slices)
     tiles = memory.tiles
@@ -51,11 +58,8 @@ def host_bytes(name: str, survey: Survey, sizes: Sizes, params: PlanParams, core
     layer = planes * lateral[0] * lateral[1]
     block = planes * min(BLOCK_PX, lateral[0]) * min(BLOCK_PX, lateral[1])
     every_plane = sum(size.plane_px for size in sizes.slices)
-    in_flight = cores * tiles * tile
-    if cores > CORES_ASKED:
-        # Fewer threads where these would take more (`linumpy.core.device.tile_workers`).
-        asked = GIB * max(REQUESTS[STAGES[name].label] // GIB, cores)
-        in_flight = min(in_flight, max(tiles * tile, asked / 2))
+    # Fewer threads where those of all cores would take more (`linumpy.core.device.tile_workers`).
+    in_flight = min(cores * tiles * tile, max(tiles * tile, asked_bytes / 2))
     return int(
         memory.base_bytes
         + in_flight

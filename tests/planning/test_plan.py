@@ -152,10 +152,11 @@ def test_threads_of_large_tiles_are_as_many_as_memory_allows(planned):
     scan = replace(found.slices[0], tile_shape_px=(150, 1000, 1000))
     large = replace(found, slices=(scan, *found.slices[1:]))
     assert scan.tile_bytes == 600_000_000
-    one, sixteen = (host_bytes("learn_models", large, sizes, given(), n) for n in (1, 16))
+    asked = 16 << 30
+    one, sixteen = (host_bytes("learn_models", large, sizes, given(), n, asked) for n in (1, 16))
     # Sixteen cores are granted 16 GiB, of which half is for tiles.
     assert sixteen == one - 3 * scan.tile_bytes + (8 << 30)
-    small = host_bytes("learn_models", found, sizes, given(), 16)
+    small = host_bytes("learn_models", found, sizes, given(), 16, asked)
     assert small == host_bytes("learn_models", found, sizes, given(), 1) + 15 * 3 * tile
 
 
