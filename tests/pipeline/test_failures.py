@@ -219,7 +219,9 @@ def test_raw_tiles_without_a_slicing_interval(
     assert launch.text.count("ERROR ~") == 1, launch.text
     said, advice, _ = launch.text.splitlines()[-3:]
     assert re.fullmatch(
-        r"linum_nextflow\.py: error: create_mosaic_grid_3d \((z0\d)\): slice \1: distance of the "
+        # Grids and models are made side by side from the raw tiles: either may fail first.
+        r"linum_nextflow\.py: error: (?:create_mosaic_grid_3d \((?P<slice>z0\d)\)|"
+        r"learn_models \(all slices\)): slice (?(slice)(?P=slice)|z0\d): distance of the "
         rf'slices unknown; write "slice_thickness" \(mm\) to {phantom}/raw/\S*metadata\.json or '
         r"give --slicing_interval UM \(of the workflow: --slicing_interval_mm MM\)",
         said,
