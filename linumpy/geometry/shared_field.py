@@ -40,6 +40,8 @@ from linumpy.geometry.neighbours import close_pairs
 _ROBUST_SIGMA = 1.4826
 _TUKEY = 4.685
 _ITERATIONS = 12
+_SMALL_STEP = 1e-2
+"""Of a standard error; steps become smaller by a factor of four to seven each time."""
 _MIN_SIGMA = 1e-6
 _POLYNOMIAL_WAVES = 3
 """Half waves a tile that a polynomial of degree 6 holds to a few percent."""
@@ -184,12 +186,11 @@ def basis(shape: tuple[int, int], u1: np.ndarray, u2: np.ndarray, degree: int) -
     Array of `u1`'s shape with one further axis: products of Legendre polynomials without their
     constant, in the order of `term_degrees`.
     """
-    from numpy.polynomial.legendre import legval
+    from numpy.polynomial.legendre import legvander
 
-    t1, t2 = 2 * (u1 + 0.5) / shape[0] - 1, 2 * (u2 + 0.5) / shape[1] - 1
-    one = [legval(t1, np.eye(degree + 1)[k]) for k in range(degree + 1)]
-    two = [legval(t2, np.eye(degree + 1)[k]) for k in range(degree + 1)]
-    return np.stack([one[k1] * two[k2] for k1, k2 in _terms(degree)], axis=-1)
+    one = legvander(2 * (u1 + 0.5) / shape[0] - 1, degree)
+    two = legvander(2 * (u2 + 0.5) / shape[1] - 1, degree)
+    return np.stack([one[..., k1] * two[..., k2] for k1, k2 in _terms(degree)], axis=-1)
 
 
 def _terms(degree: int) -> list[tuple[int, int]]:
@@ -395,5 +396,9 @@ def _combine(
         expected = sigma**2 * np.maximum(np.bincount(pair_of_row, weight**2), 1e-9)
         design_effect = max(1.0, float(np.median(sums**2 / expected) / 0.455))
         normal, right = normal_equations(rows, differences, weight / (sigma**2 * design_effect))
-        theta = solve_positive(normal + tile_information + prior, right + of_tiles)
+        normal += tile_information + prior
+        step = solve_positive(normal, right + of_tiles) - theta
+        theta = theta + step
+        if float((step * linear_combination(normal, step)).sum()) < _SMALL_STEP**2 * len(step):
+            break
     return theta, sigma

@@ -30,6 +30,7 @@ from linumpy.geometry.least_squares import (
     column_products,
     least_squares,
     linear_combination,
+    normal_equations,
     solve_positive,
 )
 from linumpy.geometry.network import robust_spread
@@ -284,10 +285,9 @@ def _strip_equations(
     sigma = 1.0
     for _ in range(10):
         design, data = (_centred(values, weight, pair) for values in (rows, measured[:, None]))
-        normal = design.T @ (weight[:, None] * design)
-        right = design.T @ (weight * data[:, 0])
-        found = solve_positive(normal / sigma**2 + prior, right[:, None] / sigma**2)
-        residual = (data - design @ found)[:, 0]
+        normal, right = normal_equations(design, data[:, 0], weight)
+        found = solve_positive(normal / sigma**2 + prior, right / sigma**2)
+        residual = data[:, 0] - linear_combination(design, found)
         # Of n strips, pairs and coefficients fit some by themselves.
         free = max(len(strips) - len(names) - _ORDERS, 1)
         sigma = max(robust_spread(residual) * np.sqrt(len(strips) / free), _MIN_STRIP_SIGMA_PX)

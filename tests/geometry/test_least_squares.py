@@ -62,6 +62,31 @@ def test_normal_equations_are_numpys(rng, n, j):
         assert right.shape == (4, *j) and (normal == normal.T).all()
 
 
+def test_order_of_rows_changes_no_bit(rng):
+    """Sums are of whole numbers. Seen to fail with ``@`` of the rows as they are."""
+    design, values, weight = rng.normal(size=(500, 40)), rng.normal(size=500), rng.random(500)
+    design[:, 3] *= 1e12
+    design[:, 5] = 0
+    found = set()
+    for _ in range(5):
+        order = rng.permutation(500)
+        normal, right = normal_equations(design[order], values[order], weight[order])
+        found.add(normal.tobytes() + right.tobytes())
+    assert len(found) == 1
+
+
+def test_one_huge_row_and_tiny_columns(rng):
+    """Each column to 2⁻⁴⁵ of its largest number, exactly where all have few digits."""
+    design = rng.integers(-1000, 1000, (600, 4)) * np.array([1.0, 2.0**-60, 2.0**300, 2.0**-700])
+    values = rng.integers(-1000, 1000, 600).astype(float)
+    normal, right = normal_equations(design[:, :2], values)
+    exact = [[int(x * 2.0**k) for x, k in zip(row, (0, 60), strict=True)] for row in design[:, :2]]
+    assert right[1] == sum(x[1] * int(v) for x, v in zip(exact, values, strict=True)) * 2.0**-60
+    assert normal[0, 1] == sum(a * b for a, b in exact) * 2.0**-60
+    assert np.isfinite(normal_equations(design[:, 2:], values)[1]).all()
+    assert not normal_equations(np.full((9, 1), 5e-324), np.ones(9))[0].any()
+
+
 @pytest.mark.parametrize("k", [1, 3, 40])
 def test_positive_systems_are_solved(rng, k):
     root = rng.normal(size=(2 * k, k))
@@ -107,16 +132,23 @@ def column_of(design, values, weight):
 CHILD = """
 import numpy as np
 from linumpy.geometry.crop_3d_mosaic_below_interface import _fall
+from linumpy.geometry.least_squares import normal_equations
 rng = np.random.default_rng(7)
 for n in range(5, 20):
     surface = 100 + 30 * rng.random((n, 11))
     print(*_fall(surface, surface > 105))
+for k in (3, 28, 60):
+    print(*(part.tobytes().hex() for part in normal_equations(rng.normal(size=(3000, k)),
+                                                              rng.normal(size=3000))))
 """
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="names kernels of x86-64")
 def test_kernels_of_blas_change_no_bit():
-    """Those of other processors. Seen to fail with ``numpy.linalg.lstsq`` in `_fall`."""
+    """Those of other processors.
+
+    Seen to fail with ``numpy.linalg.lstsq`` in `_fall`, and with ``@`` in `normal_equations`.
+    """
     found = set()
     for kernel in ("Prescott", "Haswell"):
         environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}

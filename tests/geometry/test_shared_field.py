@@ -3,6 +3,7 @@ import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.core.errors import InputError
+from linumpy.geometry import shared_field
 from linumpy.geometry.shared_field import TileMap, basis, bin_map, fit_shared_field, term_degrees
 
 TILE = (60, 72)
@@ -100,3 +101,14 @@ def test_bin_map_takes_medians_and_passes_gaps_on():
     assert cells[0, 0] == np.median([1e9, 1, 6, 7])
     assert np.isnan(cells[1, 1])
     assert cells[2, 2] == np.median([28, 29, 34, 35])
+
+
+def test_iterations_end_where_steps_say_nothing(rng, monkeypatch):
+    """Seen to fail with a limit of two standard errors."""
+    maps = acquisition(rng, 0.05, outliers=4)
+    stopped = fit_shared_field(maps, TILE, cell=CELL)
+    monkeypatch.setattr(shared_field, "_SMALL_STEP", 0.0)
+    monkeypatch.setattr(shared_field, "_ITERATIONS", 40)
+    to_the_end = fit_shared_field(maps, TILE, cell=CELL)
+    error = (stopped.values - truth()).std()
+    assert np.abs(stopped.values - to_the_end.values).max() < 0.01 * error
