@@ -8,12 +8,12 @@ compared with all planes of the one before at pixels of about `PIXEL_UM`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from linumpy.brain.pair_depths import clear_maximum, depth_scores
-from linumpy.brain.register_pairwise import register_pair
+from linumpy.brain.register_pairwise import Depths, register_pair
 from linumpy.brain.slice_planes import SliceVolume, bin_planes, flatten_tissue
 from linumpy.core.device import to_host
 from linumpy.geometry.correlation import ACCEPT_Z_SCORE, correlation_surface, find_peak
@@ -25,6 +25,8 @@ N_PLANES = 8
 _EXTRA_CUTS = (0, 1, -1, 2)
 """Intervals more than expected that are tried: as it should be, a double cut, a missed one, a
 triple one."""
+_ALIKE = 0.5
+"""Of an interval: tries that lead to depths further apart do not tell a cut from two or none."""
 _REACH_UM = 2000.0
 _SPECKLE_PX = 2.0
 
@@ -43,12 +45,16 @@ class DepthStep:
         Of the planes that match best.
     clear
         Whether depth is measured by speckle; else by anatomy, the same over many planes.
+    agreed
+        Whether tries from all depths led to this one. Where they do not, an oblique border matches
+        at any depth, each time elsewhere along the plane.
     """
 
     distance_um: float | None
     shift_um: tuple[float, float] = (0.0, 0.0)
     correlation: float = 0.0
     clear: bool = False
+    agreed: bool = True
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ def depth_step(pair: SlicePair) -> DepthStep:
 
     def best(starts: Iterable[int], off_px: np.ndarray = expected) -> DepthStep:
         found = DepthStep(None)
+        depths_um = []
         for start in starts:
             here = first[start : start + N_PLANES]
             if start < 0 or len(here) < 2:
@@ -106,10 +113,12 @@ def depth_step(pair: SlicePair) -> DepthStep:
             shift_px = displacement_px - expected
             distance = (place - top) * voxel_um[0] + faces_um
             shift_um = (float(shift_px[0] * pixel_um[0]), float(shift_px[1] * pixel_um[1]))
+            depths_um.append(distance)
             step = DepthStep(float(distance), shift_um, correlation, clear)
             if (step.clear, step.correlation) > (found.clear, found.correlation):
                 found = step
-        return found
+        apart_um = max(depths_um, default=0.0) - min(depths_um, default=0.0)
+        return replace(found, agreed=bool(apart_um < _ALIKE * pair.interval_um))
 
     planes_a_cut = pair.interval_um / voxel_um[0]
     starts = [round((pair.cuts + extra) * planes_a_cut) + top for extra in _EXTRA_CUTS]
@@ -129,22 +138,35 @@ def depth_step(pair: SlicePair) -> DepthStep:
 
 
 def confirmed(step: DepthStep, pair: SlicePair) -> DepthStep:
-    """Return a step that is off as the registration of the brain measures it, where it can.
+    """Return a step that is off, or not agreed, as the registration of the brain measures it.
 
-    At full resolution the registration looks about the expected depth alone. Where it finds the
-    slice there beyond doubt, the coarse planes were misled.
+    At full resolution the registration looks about the expected depth. Where it finds the slice
+    there beyond doubt, the coarse planes were misled. Of a step that is not agreed, the depth at
+    which the slices correlate best counts: an oblique border misleads the registration, too.
     """
     params = RegisterParams(transform=TRANSLATION)
     expected_um = pair.cuts * pair.interval_um
-    found = register_pair(
-        pair.fixed, pair.moving, pair.voxel_um, pair.interval_um, params, expected_um=[expected_um]
-    )
-    if found.reason or not found.z_measured:
+    tried = [expected_um]
+    if not step.agreed and step.distance_um is not None:
+        tried += [step.distance_um, expected_um + pair.interval_um]
+    known: Depths = {}
+    found = [
+        register_pair(
+            pair.fixed, pair.moving, pair.voxel_um, pair.interval_um, params,
+            expected_um=[distance_um], known=known,
+        )
+        for distance_um in tried
+    ]  # fmt: skip
+    best = max(
+        (each for each in found if each.z_measured and not each.reason),
+        key=lambda each: each.correlation, default=None,
+    )  # fmt: skip
+    if best is None:
         return step
     return DepthStep(
-        float(expected_um + found.shift_um[0]),
-        (float(found.shift_um[1]), float(found.shift_um[2])),
-        found.correlation,
+        float(expected_um + best.shift_um[0]),
+        (float(best.shift_um[1]), float(best.shift_um[2])),
+        best.correlation,
         clear=True,
     )
 

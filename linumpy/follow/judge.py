@@ -226,7 +226,7 @@ class Judge:
         if cuts == 1 or cuts * interval_um < (volumes[0].shape[0] - N_PLANES) * voxel_um[0]:
             pair = SlicePair(volumes[0], volumes[1], voxel_um, interval_um, cuts)
             step = depth_step(pair)
-            if cut_reasons(step, interval_um, cuts):
+            if cut_reasons(step, interval_um, cuts) or not (step.clear or step.agreed):
                 step = confirmed(step, pair)
             figures["cut_um"] = None if step.distance_um is None else round(step.distance_um, 1)
             figures["cut_clear"] = step.clear

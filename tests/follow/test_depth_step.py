@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter
 
 from linumpy.brain.slice_folder import load_slices
-from linumpy.follow.depth_step import SlicePair, depth_step
+from linumpy.follow.depth_step import SlicePair, confirmed, depth_step
 from linumpy.follow.reasons import cut_reasons
 from tests.follow.block import INTERVAL_UM, N_PLANES, VOXEL_UM, make_block, volume_of, write_slice
 
@@ -50,3 +51,24 @@ def test_stage_wrong_by_most_of_the_mosaic_is_measured(block, tmp_path):
     step = depth_step(SlicePair(*volumes, VOXEL_UM, INTERVAL_UM))
     assert step.distance_um == pytest.approx(200, abs=3)
     assert np.add(step.shift_um, off_um) == pytest.approx(0, abs=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_cut", [20, 40])
+def test_oblique_border_that_matches_at_any_depth_is_measured_at_full_resolution(tmp_path, n_cut):
+    """Seen to fail where registration began at one interval alone: 220 um for the double cut."""
+    first, second = np.arange(120)[:, None, None], np.arange(160)[:, None]
+    # A border that is straight, and moves by a pixel a plane: depth looks like a shift.
+    sharp = (second > 20 + first).astype(np.float32) + np.zeros((1, 1, 160), np.float32)
+    rng = np.random.default_rng(3)
+    # Fine grains, which coarse pixels average; as many are new in each slice.
+    tissue = (10 + 190 * gaussian_filter(sharp, (0, 2, 0))) * rng.normal(1, 0.1, sharp.shape)
+    for slice_id, top in ((0, 0), (1, n_cut)):
+        planes = tissue[top : top + N_PLANES]
+        planes = (planes * rng.normal(1, 0.1, planes.shape)).clip(0.1)
+        write_slice(tmp_path, slice_id, planes.astype(np.float32))
+    volumes, _, _ = load_slices([volume_of(tmp_path, n) for n in (0, 1)], None)
+    pair = SlicePair(*volumes, VOXEL_UM, INTERVAL_UM)
+    step = depth_step(pair)
+    assert (step.clear, step.agreed) == (False, False)
+    assert confirmed(step, pair).distance_um == pytest.approx(10 * n_cut, abs=3)
