@@ -185,7 +185,12 @@ def border_reasons(
         return []
     sides = (depth_mean, depth_mean[::-1], depth_mean.T, depth_mean.T[::-1])
     border = np.concatenate([_outermost(side) for side in sides])
-    share = float((border > threshold).mean()) if border.size else 0.0
+    # Tissue ends where a blurred image shows half of it; any of it is more than the threshold.
+    shown = depth_mean[np.isfinite(depth_mean)]
+    is_tissue = shown > threshold
+    media = [float(np.median(part)) for part in (shown[is_tissue], shown[~is_tissue]) if part.size]
+    least = float(np.mean(media)) if len(media) > 1 else threshold
+    share = float((border > least).mean()) if border.size else 0.0
     figures["border_share"] = round(share, 4)
     if share < BORDER_SHARE:
         return []
