@@ -14,8 +14,8 @@ import numpy as np
 
 from linumpy.core.device import CPU, Device
 from linumpy.follow.above_face import foreign_bodies, foreign_reasons
-from linumpy.follow.depth_step import N_PLANES, SlicePair, confirmed, depth_step
-from linumpy.follow.models import learn, learn_again
+from linumpy.follow.depth_step import N_PLANES, DepthStep, SlicePair, confirmed, depth_step
+from linumpy.follow.models import known_focus, learn, learn_again
 from linumpy.follow.overlaps import flattened, tile_light
 from linumpy.follow.reasons import (
     border_reasons,
@@ -33,17 +33,21 @@ from linumpy.follow.reasons import (
     tile_name,
     wedge_reasons,
 )
+from linumpy.follow.shared_tissue import ShownTissue, focus_against_before
 from linumpy.follow.tile_checks import (
     BLOCK_PX,
     TileFigures,
     common_focus_shift,
     in_threads,
+    slice_profile,
     tile_figures,
 )
 from linumpy.follow.tile_map import write_tile_map
 from linumpy.follow.verdict import LOOK, STOP, Reason
 from linumpy.follow.watch import FinishedSlice
 from linumpy.follow.wedge import face_fall_um
+from linumpy.intensity.compensate_psf import AxialResponse
+from linumpy.intensity.compensate_psf_profile import AxialProfile
 from linumpy.io.raw import RawTile
 from linumpy.mosaic.grid_options import GridOptions
 
@@ -51,6 +55,8 @@ logger = logging.getLogger("linumpy")
 
 HISTORY = 10
 """Slices before it that a slice is compared with."""
+SHOWN_NAME = "shown_tissue.npz"
+"""What the last slice shows, below RESULTS."""
 
 
 @dataclass
@@ -187,9 +193,10 @@ class Judge:
             told = tuple(names[key] for key in sorted(dim))
             text = f"less than {least:g} of what neighbours show"
             reasons.append(Reason("dark_tile", LOOK, text, told, limit=least))
-        shift = common_focus_shift(alive, models.axial, axial_um)
+        profile = slice_profile(alive, axial_um)
+        shift = common_focus_shift(profile, models.axial, axial_um)
+        figures["agarose"] = profile is not None and profile.medium == "agarose"
         figures["focus_shift"] = None if shift is None else round(shift, 2)
-        reasons += common_focus_reasons(shift)
         focus = {key: each.focus for key, each in light.items()}
         reasons += focus_reasons(focus, names)
         foreign = foreign_bodies(powers, corners, block_um, cut, axial_um)
@@ -203,11 +210,41 @@ class Judge:
         figures["tilt_um"] = [round(t, 1) for t in fall]
         # A bubble is taken for the face, and says nothing of how uneven faces are.
         figures["tilt_error_um"] = None if foreign else round(error, 1)
-        return reasons + self._against_before(found.slice_id, earlier, figures)
+        cell_px = next(iter(alive.values())).cell_px
+        shown = ShownTissue(
+            found.slice_id, {key: each.cells for key, each in placed.items()},
+            {key: corners[key] for key in placed}, (cell_px * pixel_um[0], cell_px * pixel_um[1]),
+            axial_um, cut.interface_um, float(cut.surface_um.max()),
+        )  # fmt: skip
+        step, against = self._against_before(found.slice_id, earlier, figures)
+        if shift is None and step is not None:
+            shift = self._shared_focus(shown, step, profile, models.axial, earlier, figures)
+        shown.save(self.results / SHOWN_NAME)
+        return reasons + common_focus_reasons(shift) + against
+
+    def _shared_focus(
+        self,
+        shown: ShownTissue,
+        step: DepthStep,
+        profile: AxialProfile | None,
+        axial: AxialResponse | None,
+        earlier: Sequence[Mapping[str, Any]],
+        figures: dict[str, Any],
+    ) -> float | None:
+        """Return the focus shift of a slice by what it shares with the one before."""
+        path, before = self.results / SHOWN_NAME, figures["before"]
+        if not path.is_file() or (last := ShownTissue.load(path)).slice_id != before:
+            return None
+        usual = known_focus(self.results / "models", before, earlier)
+        if usual is None:
+            return None
+        shift = focus_against_before(last, shown, step, profile, axial, usual)
+        figures["focus_shift"] = None if shift is None else round(shift, 2)
+        return shift
 
     def _against_before(
         self, slice_id: int, earlier: Sequence[Mapping[str, Any]], figures: dict[str, Any]
-    ) -> list[Reason]:
+    ) -> tuple[DepthStep | None, list[Reason]]:
         """Compare a slice with the last one there is: cuts, stage; and with all before: wedge."""
         from linumpy.brain.slice_folder import load_slices
 
@@ -215,13 +252,14 @@ class Judge:
         before = next(there, None)
         if before is None:
             figures["stage_um"] = [0.0, 0.0]
-            return []
+            return None, []
         paths = [self.volume_of(before), self.volume_of(slice_id)]
         volumes, voxel_um, interval_um = load_slices(paths, None, device=self.device)
         cuts = slice_id - before
         figures["before"], figures["interval_um"] = before, interval_um
         figures["pixel_um"] = round(voxel_um[1], 3)
-        reasons = []
+        reasons: list[Reason] = []
+        step = None
         # Slices that cannot share a plane cannot be compared.
         if cuts == 1 or cuts * interval_um < (volumes[0].shape[0] - N_PLANES) * voxel_um[0]:
             pair = SlicePair(volumes[0], volumes[1], voxel_um, interval_um, cuts)
@@ -243,7 +281,7 @@ class Judge:
                 usual = np.median(others, axis=0) if others else place - step.shift_um
                 reasons += stage_reasons(step, place - usual, voxel_um[1])
         known = [line["figures"] for line in earlier]
-        return reasons + wedge_reasons(interval_um, known, figures)
+        return step, reasons + wedge_reasons(interval_um, known, figures)
 
     def learn_again(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Learn the models again where there are enough slices, and time, for better ones."""

@@ -20,9 +20,9 @@ LEAST_PLANES = 8
 _LEAST_BLOCKS = 8
 _SIGNAL_OVER_NOISE = 1.0
 """Power over that of the noise from which blocks, and the planes of all of them, count."""
-_SHIFTS = np.arange(-3, 3.01, 0.05)
-"""Shifts of the focus that are tried, in Rayleigh lengths."""
-_AS_WELL = 1.5
+SHIFTS = np.arange(-60, 61) / 20
+"""Shifts of the focus that are tried, in Rayleigh lengths; exact, so that limits are among them."""
+AS_WELL = 1.5
 """What is left of a ratio may differ by so much by chance: some ten independent planes."""
 _CLEAR_CHANGE = 0.5 * np.log(2)
 """Of a log ratio along depth: half of what a Rayleigh length makes."""
@@ -84,7 +84,8 @@ def tile_light(
             other = (key[0] + side[0], key[1] + side[1])
             if other in powers:
                 step = np.subtract(corners_um[other], corners_um[key]) / block_um
-                pairs[key, other] = _log_ratio(powers[key], powers[other], step, noise)
+                blocks = overlap_blocks(powers[key], powers[other], step)
+                pairs[key, other] = log_ratio(*blocks, noise)
         # What the same side of all tiles shares is none of a tile: vignetting, for example.
         usual = known_median(np.array(list(pairs.values())), 0) if len(pairs) > 2 else 0.0
         for (key, other), ratio in pairs.items():
@@ -111,8 +112,18 @@ def tile_light(
     return found
 
 
-def _log_ratio(ours: np.ndarray, theirs: np.ndarray, step: np.ndarray, noise: float) -> np.ndarray:
-    """Return the log ratio of powers in an overlap at each depth; NaN where unknown."""
+def overlap_blocks(
+    ours: np.ndarray, theirs: np.ndarray, step: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the blocks of a tile that another shows, and what that shows there, (z, blocks).
+
+    Parameters
+    ----------
+    ours, theirs
+        Powers of blocks (z, n1, n2).
+    step
+        Corner of theirs less that of ours, in blocks.
+    """
     index, weight = [], []
     for n, m, s in zip(ours.shape[1:], theirs.shape[1:], step, strict=True):
         places = np.arange(n) - s
@@ -121,16 +132,22 @@ def _log_ratio(ours: np.ndarray, theirs: np.ndarray, step: np.ndarray, noise: fl
         index.append((here, low))
         weight.append((places[here] - low).astype(np.float32))
     (here1, low1), (here2, low2) = index
-    if not len(here1) or not len(here2):
-        return np.full(len(ours), np.nan)
-    mine = ours[:, here1][:, :, here2] - noise
-    near = theirs[:, low1] * (1 - weight[0])[:, None] + theirs[:, low1 + 1] * weight[0][:, None]
-    other = near[:, :, low2] * (1 - weight[1]) + near[:, :, low2 + 1] * weight[1] - noise
-    mine, other = mine.reshape(len(mine), -1), other.reshape(len(other), -1)
+    mine = ours[:, here1][:, :, here2]
+    if mine.size:
+        near = theirs[:, low1] * (1 - weight[0])[:, None] + theirs[:, low1 + 1] * weight[0][:, None]
+        other = near[:, :, low2] * (1 - weight[1]) + near[:, :, low2 + 1] * weight[1]
+    else:
+        other = mine
+    return mine.reshape(len(mine), -1), other.reshape(len(other), -1)
+
+
+def log_ratio(mine: np.ndarray, other: np.ndarray, noise: float) -> np.ndarray:
+    """Return the log ratio of powers (z, blocks) at each depth without noise; NaN where unknown."""
+    mine, other = mine - noise, other - noise
     least = _SIGNAL_OVER_NOISE * noise
     # By their means over depth: chosen plane by plane, the noise would choose.
     lit = np.minimum(mine.mean(axis=0), other.mean(axis=0)) > max(least, 1e-12)
-    ratio = np.full(len(ours), np.nan)
+    ratio = np.full(len(mine), np.nan)
     if lit.sum() < _LEAST_BLOCKS:
         return ratio
     # Each block counts alike: borders of tissue and debris do not outweigh the rest.
@@ -154,19 +171,20 @@ def known_median(values: np.ndarray, axis: int) -> np.ndarray:
 def _gain(model: np.ndarray | None, ratio: np.ndarray, shift: float) -> float:
     """Return the log ratio of powers that a shift of the focus leaves."""
     if model is not None:
-        ratio = ratio - model[int(np.abs(_SHIFTS - shift).argmin())]
+        ratio = ratio - model[int(np.abs(SHIFTS - shift).argmin())]
     return float(np.nanmedian(ratio))
 
 
 def shifted_responses(n_planes: int, axial: AxialResponse, axial_um: float) -> np.ndarray:
-    """Return the log response of each of `_SHIFTS` over that as is, (shifts, z)."""
+    """Return the log response of each of `SHIFTS` over that as is, (shifts, z)."""
     focus, rayleigh = axial.focus_um or 0.0, axial.rayleigh_um or 1.0
     depth = (np.arange(n_planes) + 0.5) * axial_um
-    model = np.array([_log_response(depth, focus + s * rayleigh, rayleigh) for s in _SHIFTS])
-    return model - _log_response(depth, focus, rayleigh)
+    model = np.array([log_response(depth, focus + s * rayleigh, rayleigh) for s in SHIFTS])
+    return model - log_response(depth, focus, rayleigh)
 
 
-def _log_response(depth: np.ndarray, focus: float, rayleigh: float) -> np.ndarray:
+def log_response(depth: np.ndarray, focus: float, rayleigh: float) -> np.ndarray:
+    """Return ln of the power response of a focus at depths, all in one unit."""
     return -np.log1p(np.square((depth - focus) / rayleigh))
 
 
@@ -204,8 +222,8 @@ def best_shift(model: np.ndarray, ratio: np.ndarray, *, equal_gains: bool = Fals
         return 0.0
     if equal_gains:
         gain = np.abs((ratio[known] - model[:, known]).mean(axis=1))
-        best = int(np.where(left <= _AS_WELL * left[best], gain, np.inf).argmin())
-    return float(_SHIFTS[best])
+        best = int(np.where(left <= AS_WELL * left[best], gain, np.inf).argmin())
+    return float(SHIFTS[best])
 
 
 def block_power(data: np.ndarray, block_px: int) -> np.ndarray:

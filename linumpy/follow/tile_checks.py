@@ -12,7 +12,11 @@ import numpy as np
 from linumpy.core.device import tile_workers, to_host
 from linumpy.follow.overlaps import LEAST_PLANES, best_shift, block_power, shifted_responses
 from linumpy.intensity.compensate_psf import AxialResponse, cell_means
-from linumpy.intensity.compensate_psf_profile import NoProfileError, measure_profile
+from linumpy.intensity.compensate_psf_profile import (
+    AxialProfile,
+    NoProfileError,
+    measure_profile,
+)
 from linumpy.mosaic.raw_tiles import RawTiles
 from linumpy.slices.tile import Key
 
@@ -39,6 +43,8 @@ class TileFigures:
         Mean power of blocks of `BLOCK_PX` A-lines a side, float32 (z, blocks, blocks).
     cells
         Means over lateral cells, `_CELLS_A_SIDE` a side: float32 (z, cells, cells).
+    cell_px
+        A-lines along a side of a cell.
     """
 
     dead: bool
@@ -46,6 +52,7 @@ class TileFigures:
     peak: float
     powers: np.ndarray
     cells: np.ndarray
+    cell_px: int = 1
 
 
 def in_threads(make: Callable[[Key], R], keys: Collection[Key], tile_nbytes: int) -> dict[Key, R]:
@@ -59,18 +66,28 @@ def tile_figures(tiles: RawTiles, key: Key) -> TileFigures:
     prepared = tiles.prepare(key, tiles.read(key))
     data = to_host(prepared.data)
     largest = cell_means(data, None, _BRIGHT_PX).max(axis=0)
+    cell_px = max(1, min(data.shape[1:]) // _CELLS_A_SIDE)
     dead = "dark" in prepared.notes.flags or bool(data.max() == data.min())
     return TileFigures(
         dead,
         float(np.percentile(largest, 99)),
         float(largest.max()),
         block_power(data, BLOCK_PX),
-        to_host(cell_means(data, None, max(1, min(data.shape[1:]) // _CELLS_A_SIDE))),
+        to_host(cell_means(data, None, cell_px)),
+        cell_px,
     )
 
 
+def slice_profile(figures: Mapping[Key, TileFigures], axial_um: float) -> AxialProfile | None:
+    """Return the axial profile that tiles of a slice show together; None where they show none."""
+    try:
+        return measure_profile([f.cells for f in figures.values()], axial_um)
+    except NoProfileError:
+        return None
+
+
 def common_focus_shift(
-    figures: Mapping[Key, TileFigures], axial: AxialResponse | None, axial_um: float
+    found: AxialProfile | None, axial: AxialResponse | None, axial_um: float
 ) -> float | None:
     """Return how far the focus of all tiles lies from where it was learned, in Rayleigh lengths.
 
@@ -84,11 +101,7 @@ def common_focus_shift(
     """
     if axial is None or axial.focus_um is None or axial.medium != "agarose":
         return None
-    try:
-        found = measure_profile([f.cells for f in figures.values()], axial_um)
-    except NoProfileError:
-        return None
-    if found.medium != axial.medium:
+    if found is None or found.medium != axial.medium:
         return None
     depth = (np.arange(found.n_planes) + 0.5) * axial_um
     learned = (np.arange(len(axial.profile)) + 0.5) * axial.voxel_um[0]

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from linumpy.follow.overlaps import flattened, tile_light
-from linumpy.follow.tile_checks import TileFigures, common_focus_shift
+from linumpy.follow.overlaps import (
+    SHIFTS,
+    best_shift,
+    flattened,
+    shifted_responses,
+    tile_light,
+)
+from linumpy.follow.reasons import focus_reasons
+from linumpy.follow.tile_checks import TileFigures, common_focus_shift, slice_profile
 
 FOCUS_UM, RAYLEIGH_UM, STEP_UM, NOISE = 260.0, 400.0, 5.0, 10.0
 
@@ -111,6 +118,14 @@ def test_focus_beyond_the_samples_is_told_by_the_gain(shift):
     assert np.abs(np.subtract(found, shift)).max() < 0.25
 
 
+def test_a_shift_as_large_as_the_limit_is_told():
+    """Seen to fail where steps of 0.05 were added up: to 0.9999999999999964."""
+    axial = Axial()
+    model = shifted_responses(140, axial, STEP_UM)
+    one = model[np.abs(SHIFTS - 1).argmin()]
+    assert focus_reasons({(0, 0): best_shift(model, one)}, {(0, 0): "x00_y00"})
+
+
 @pytest.mark.parametrize("gain", [0.1, 0.4, 0.6])
 def test_gain_of_one_tile_is_found_without_the_noise_and_no_other(gain):
     rng = np.random.default_rng(4)
@@ -164,10 +179,14 @@ def test_focal_surface_is_taken_out_of_the_depths():
 def test_shift_of_all_tiles_is_found(shift):
     rng = np.random.default_rng(5)
     tiles = {(0, y): figures(shift, rng.uniform(0.8, 1.2)) for y in range(4)}
-    assert common_focus_shift(tiles, Axial(), STEP_UM) == pytest.approx(shift, abs=0.15)
+    assert common_focus_shift(slice_profile(tiles, STEP_UM), Axial(), STEP_UM) == pytest.approx(
+        shift, abs=0.15
+    )
 
 
 def test_without_agarose_the_focus_of_all_tiles_is_not_told():
-    tiles = {(0, 0): figures(1.5)}
-    assert common_focus_shift(tiles, Axial(medium="tissue"), STEP_UM) is None
-    assert common_focus_shift(tiles, None, STEP_UM) is None
+    found = slice_profile({(0, 0): figures(1.5)}, STEP_UM)
+    assert found.medium == "agarose"
+    assert common_focus_shift(found, Axial(medium="tissue"), STEP_UM) is None
+    assert common_focus_shift(found, None, STEP_UM) is None
+    assert common_focus_shift(None, Axial(), STEP_UM) is None

@@ -1,4 +1,4 @@
-"""When models are learned again, and from which slices."""
+"""When models are learned again, from which slices, and how wrong ones are found."""
 
 import json
 
@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from linumpy.follow.judge import Judge
-from linumpy.follow.models import LEARNED_FROM, learn, slices_to_learn_from
+from linumpy.follow.models import (
+    LEARNED_FROM,
+    known_focus,
+    learn,
+    slices_against_models,
+    slices_to_learn_from,
+)
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.slices.learn_models import AcquisitionModels, learn_models
 from linumpy.slices.raw_source import raw_inputs
@@ -50,6 +56,45 @@ def test_the_same_number_of_slices_teaches_once(models):
     (models / LEARNED_FROM).write_text(json.dumps({"slices": [0, 1], "seconds": 8.0}))
     assert slices_to_learn_from(models, lines(["pass"] * 3)) == []
     assert slices_to_learn_from(models, lines(["pass"] * 4)) == [0, 1, 2, 3]
+
+
+def told(shifts):
+    """Return lines of slices with these shifts of the focus; None shows no agarose."""
+    return [
+        {
+            "slice": n, "verdict": "pass" if abs(shift or 0) < 1 else "stop",
+            "figures": {"agarose": shift is not None, "focus_shift": shift, "duration_s": 1e3},
+            "reasons": [] if abs(shift or 0) < 1 else [{"kind": "defocus", "tiles": []}],
+        }
+        for n, shift in enumerate(shifts)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shifts", "expected"),
+    [
+        # Two slices against one, or foci that differ, show nothing.
+        ([None, 0.0, -1.6, -1.6], []),
+        ([0.0, -1.6, 1.2, -1.1, 2.0], []),
+        # A focus that is lost after four good slices is told, and not taken for right at once.
+        ([0.0, 0.0, 0.1, 0.0, 1.4, 1.5, 1.4, 1.5], []),
+        ([None, 0.0, -1.6, -1.5, -1.6], [2, 3, 4]),
+        ([0.0, 1.2, None, 1.3, 0.0, 1.1, 1.2], [1, 3, 5, 6]),
+        ([None] * 6, []),
+    ],
+)
+def test_slices_that_agree_against_the_models_show_them_wrong(shifts, expected):
+    known = {"slices": [0], "since": -1, "right": []}
+    assert slices_against_models(known, told(shifts)) == expected
+
+
+def test_slices_of_wrong_models_teach_no_more(models):
+    lines = told([None, 0.0, -1.6, -1.6, -1.6, 0.1, 0.0])
+    known = {"slices": [3, 4], "seconds": 4.0, "since": 4, "right": [3, 4]}
+    (models / LEARNED_FROM).write_text(json.dumps(known))
+    assert slices_against_models(known, lines) == []
+    assert slices_to_learn_from(models, lines) == [3, 4, 5, 6]
+    assert [known_focus(models, n, lines) for n in range(1, 6)] == [None, None, 0.0, 0.0, 0.1]
 
 
 @pytest.mark.slow
