@@ -257,6 +257,8 @@ def wedge_reasons(
     known = [f for f in earlier if f.get("tilt_um")]
     if not known:
         return []
+    # A face that a bubble hid says nothing of how faces fall, either.
+    known = [f for f in known if f.get("tilt_error_um") is not None] or known
     change = np.subtract(figures["tilt_um"], np.median([f["tilt_um"] for f in known], axis=0))
     # At the corners of the mosaic the cut is off by half of this.
     fall = float(np.abs(change).sum())

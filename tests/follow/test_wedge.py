@@ -72,6 +72,14 @@ def test_face_below_a_bubble_says_nothing_of_unevenness():
         assert wedge_reasons(200.0, earlier, figures([34.0, 4.0], own)) == []
 
 
+def test_slice_after_a_bubble_is_compared_with_the_faces_before_it():
+    """Seen to fail where the bubble's face counted as one of two: a fall of 45 um was told."""
+    earlier = [figures([2.0, 0.0], 6.0), figures([-90.0, 0.0], None)]
+    now = figures([1.0, 0.0], 6.0)
+    assert wedge_reasons(200.0, earlier, now) == []
+    assert now["wedge_um"] == 1.0
+
+
 def test_slice_after_a_glitch_is_where_the_slices_before_were():
     step = DepthStep(200.0, (900.0, 0.0))
     assert [r.kind for r in stage_reasons(step, np.array([900.0, 0.0]), 10.0)] == ["stage_glitch"]
