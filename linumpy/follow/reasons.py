@@ -259,12 +259,13 @@ def wedge_reasons(
         return []
     # A face that a bubble hid says nothing of how faces fall, either.
     known = [f for f in known if f.get("tilt_error_um") is not None] or known
-    change = np.subtract(figures["tilt_um"], np.median([f["tilt_um"] for f in known], axis=0))
+    falls = np.array([f["tilt_um"] for f in known])
+    change = np.subtract(figures["tilt_um"], np.median(falls, axis=0))
     # At the corners of the mosaic the cut is off by half of this.
     fall = float(np.abs(change).sum())
     # Faces of an acquisition are alike: together they say better how uneven they are.
     errors = [f["tilt_error_um"] for f in (*known, figures) if f.get("tilt_error_um") is not None]
-    error = float(np.mean(errors or [0]) * np.sqrt(1 + 1 / len(known)))
+    error = _fall_error_um(falls, errors) * float(np.sqrt(1 + 1 / len(known)))
     figures["wedge_um"] = round(fall, 1)
     limits = LIMITS["uneven_cut"]
     level = limits.status(fall / 2 / interval_um)
@@ -274,3 +275,18 @@ def wedge_reasons(
     text = f"the face falls by {fall:.0f} um more from corner to corner than before"
     limit = max(2 * interval_um * (limits.error if level == ERROR else limits.warning), sure)
     return [Reason("wedge", _LEVEL[level], text, (), round(fall), round(limit), "um")]
+
+
+def _fall_error_um(falls: np.ndarray, errors: Sequence[float]) -> float:
+    """Return the standard error of a fall an axis, by what faces state and by how falls scatter.
+
+    What each face states of itself counts as much as its two falls do. These count by the median of
+    their squared distances, 2 ln 2 variances of two axes, which a wedge among them hardly moves.
+    """
+    n = len(falls)
+    stated = float(np.mean(errors or [0]))
+    if n < 2 or not errors:
+        return stated
+    distances = np.square(falls - np.median(falls, axis=0)).sum(axis=1)
+    seen = float(np.median(distances)) / (2 * np.log(2)) * n / (n - 1)
+    return float(np.sqrt((len(errors) * stated**2 + (n - 1) * seen) / (len(errors) + n - 1)))

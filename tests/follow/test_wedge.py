@@ -54,7 +54,10 @@ def figures(tilt, error):
 def test_fall_beyond_limit_and_chance_is_a_wedge(fall, error, level):
     # From corner to corner, where the cut is off most.
     change = np.array([0.6, -0.8]) * fall / 1.4
-    earlier = [figures([5.0, -4.0], error) for _ in range(4)]
+    # Falls that scatter as the faces state.
+    r = error * np.sqrt(2 * np.log(2) * 3 / 4)
+    places = [(r, 0), (-r, 0), (0, r), (0, -r)]
+    earlier = [figures([5.0 + first, -4.0 + second], error) for first, second in places]
     now = figures([5.0 + change[0], -4.0 + change[1]], error)
     found = wedge_reasons(200.0, earlier, now)
     assert [r.level for r in found] == ([] if level is None else [level])
@@ -62,6 +65,22 @@ def test_fall_beyond_limit_and_chance_is_a_wedge(fall, error, level):
     if level == "look":
         chance = SURE * error * np.sqrt(1.25) * 1.4
         assert found[0].limit == pytest.approx(max(40, chance), abs=0.5)
+
+
+def test_falls_that_scatter_less_than_faces_state_count_too():
+    """Seen to fail where faces alone said how far falls are known, and where a wedge counted."""
+    rng = np.random.default_rng(2)
+    limits = []
+    for _ in range(40):
+        earlier = [figures(rng.normal(0, 8.0, 2).tolist(), 15.0) for _ in range(6)]
+        earlier[2] = figures([120.0, -40.0], 15.0)
+        now = figures([100.0, 0.0], 15.0)
+        (found,) = wedge_reasons(200.0, earlier, now)
+        limits.append(found.limit)
+    # Seven faces state 15 um; six falls, less one for their median, scatter by 8 um.
+    error = np.sqrt((7 * 15**2 + 5 * 8**2) / 12)
+    assert np.mean(limits) == pytest.approx(SURE * error * np.sqrt(7 / 6), rel=0.07)
+    assert np.mean(limits) < 0.95 * SURE * 15 * np.sqrt(7 / 6)
 
 
 def test_face_below_a_bubble_says_nothing_of_unevenness():
