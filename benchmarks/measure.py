@@ -47,6 +47,8 @@ class Failed(Exception):
 @contextmanager
 def workplace(name: str, folder: Path | None) -> Iterator[Path]:
     """Yield an empty folder below `folder` for the time of a benchmark, which a failure ends."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"linum-{name}-", dir=folder) as work:
         try:
             yield Path(work)

@@ -70,8 +70,8 @@ def measure_pairs(
     there = {volume.slice_id for volume in slices}
     own = there if ids is None else set(ids)
     if not own or own - there:
-        lacking = ", ".join(f"z{i:02d}" for i in sorted(own - there)) or "any"
-        raise InputError(f"{folder}: has no volume of slice {lacking}, of which pairs are measured")
+        lacking = ", ".join(f"slice z{i:02d}" for i in sorted(own - there)) or "any slice"
+        raise InputError(f"{folder}: has no volume of {lacking}, of which pairs are measured")
     workers = min(default_workers(device), MAX_PAIRS)
     name = f"z{min(own):02d}"
     params, compared = build(RegisterParams, values), build(ComparisonParams, values)
