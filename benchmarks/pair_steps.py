@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--wait", action="store_true", help="wait for the device after each step")
     args = parser.parse_args()
     if args.slices < 4:
-        parser.error(f"--slices {args.slices}: expected 4 at least, of which the second is measured")
+        parser.error(f"--slices {args.slices}: expected 4 at least, to measure the second")
     import linumpy.cli  # noqa: F401 - one thread for BLAS
     from linumpy.core.device import resolve
     from linumpy.quality import measure_pairs as measuring
