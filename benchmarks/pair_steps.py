@@ -27,7 +27,7 @@ from measure import workplace  # noqa: E402
 
 STEPS = {
     "linumpy.brain.register_slices": ["register_pair"],
-    "linumpy.brain.pair_match": ["fit_rigid", "fit_locally", "depth_scores", "find_peak"],
+    "linumpy.brain.pair_match": ["fit_rigid", "fit_locally", "compare_planes", "find_peak"],
     "linumpy.brain.pair_match:PairMatch": [
         *("_trusted_plane", "nothing_to_compare", "_search_upright", "_search_angles"),
         *("_fit", "_fit_everywhere", "_search_depth"),

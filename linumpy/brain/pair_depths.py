@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from linumpy.core.device import Array, is_device_array, namespace, to_host
@@ -11,29 +13,60 @@ MIN_PLANES = 2
 
 _CLEAR_CURVATURE = 0.1
 _CLEAR_NOISES = 3.0
+_LAGS = (1, 2)
+"""Planes beside a maximum that it is compared with: of one between two planes both are alike."""
+_MIN_TREND = 3
+_LOCKING = 0.05
+"""Planes that a fit of three points is off (Westerweel, Meas. Sci. Technol. 8, 1379, 1997)."""
 
 
-def clear_maximum(values: np.ndarray, noise: float) -> float | None:
+def clear_maximum(
+    values: np.ndarray, noise: np.ndarray | float, lags: Sequence[int] = _LAGS
+) -> tuple[float, float] | None:
     """Return where the correlation along depth is highest, to a fraction; None if it is not clear.
 
     Anatomy changes slowly along depth and is alike over many planes: its maximum is flat. That of
-    speckle is sharp.
+    speckle is sharp. It is a Gaussian upon what anatomy makes of the planes around (Willert and
+    Gharib, Exp. Fluids 10, 181, 1991).
 
     Parameters
     ----------
     values
         Correlation at each depth.
     noise
-        Its standard deviation.
+        Its standard deviation, at each depth or at all.
+    lags
+        Planes beside the maximum that it is compared with, in turn.
+
+    Returns
+    -------
+    Index into `values`, and its standard error.
     """
     best = int(values.argmax())
-    if best in (0, len(values) - 1):
-        return None
-    before, peak, after = values[best - 1 : best + 2]
-    curvature = before - 2 * peak + after
-    if -curvature < max(_CLEAR_CURVATURE * peak, _CLEAR_NOISES * np.sqrt(6) * noise):
-        return None
-    return float(best + 0.5 * (before - after) / curvature)
+    noise = float(np.broadcast_to(noise, values.shape)[best])
+    for lag in lags:
+        if not lag <= best < len(values) - lag:
+            break
+        around = values[best - lag : best + lag + 1]
+        before, peak, after = around[[0, lag, -1]]
+        curvature = 2 * peak - before - after
+        falls = np.all(np.sign(np.diff(around)) == np.repeat([1, -1], lag))
+        least = max(lag * _CLEAR_CURVATURE * peak, _CLEAR_NOISES * np.sqrt(6) * noise)
+        if falls and curvature >= least:
+            sigma = lag * noise / (np.sqrt(2) * curvature)
+            return best + _fraction(values, best), float(np.hypot(sigma, _LOCKING))
+    return None
+
+
+def _fraction(values: np.ndarray, best: int) -> float:
+    """Return how far beyond its highest plane a maximum lies."""
+    near = values[best - 1 : best + 2]
+    if 2 <= best < len(values) - 2:
+        above = near - min(values[best - 2], values[best + 2])
+        if (above > 0).all():
+            near = np.log(above)
+    before, peak, after = near
+    return float(0.5 * (after - before) / (2 * peak - before - after))
 
 
 def nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
@@ -46,27 +79,85 @@ def nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
     return [s for s in steps if lowest <= s <= highest]
 
 
-def depth_scores(first: Array, second: Array) -> np.ndarray:
-    """Return the correlation of `second` with the planes of `first` from each on.
+def compare_planes(first: Array, second: Array) -> np.ndarray:
+    """Return sums over the pixels of each plane of `first` and of `second` that may meet.
 
-    Near the end of `first` the last planes of `second` meet nothing and do not count, as long as
-    `MIN_PLANES` do. The products of all planes are fetched from a device together.
+    Pixels count where both have one; a pixel of 0 is none. The sums of all planes are fetched from
+    a device together.
+
+    Returns
+    -------
+    Shape (3, planes of `first`, planes of `second`): of products, and of the squares of both.
     """
     xp = namespace(first)
-    n, n_scores = len(second), len(first) - min(MIN_PLANES, len(second)) + 1
-    met = [min(n_scores, len(first) - k) for k in range(n)]
-    sums = [_plane_products(first[k : k + met[k]], second[k]) for k in range(n)]
-    squares = [_plane_products(plane[None], plane) for stack in (first, second) for plane in stack]
-    found = to_host(xp.concatenate([*sums, *squares])).astype(np.float64)
-    energy, energies = np.split(found[sum(met) :], [len(first)])
-    product, ours, theirs = np.zeros((3, n_scores))
+    n = len(second)
+    there, squares = (second != 0).astype(xp.float32), second * second
+    last = _n_depths(len(first), n) - 1
+    met = [slice(max(0, k - last), min(n, k + 1)) for k in range(len(first))]
+    products = [
+        _plane_products(planes[which], plane)
+        for each, which in zip(first, met, strict=True)
+        for planes, plane in (
+            (second, each),
+            (there, each * each),
+            (squares, (each != 0).astype(xp.float32)),
+        )
+    ]
+    found = to_host(xp.concatenate(products)).astype(np.float64)
+    sums = np.zeros((3, len(first), n))
     start = 0
-    for k, count in enumerate(met):
-        product[:count] += found[start : start + count]
-        ours[:count] += energy[k : k + count]
-        theirs[:count] += energies[k]
-        start += count
+    for k, which in enumerate(met):
+        stop = start + 3 * (which.stop - which.start)
+        sums[:, k, which] = found[start:stop].reshape(3, -1)
+        start = stop
+    return sums
+
+
+def depth_scores(sums: np.ndarray) -> np.ndarray:
+    """Return the correlation of all planes where the second ones begin at each of the first.
+
+    Near the end of the first the last planes of the second meet nothing and do not count, as long
+    as `MIN_PLANES` do.
+
+    Parameters
+    ----------
+    sums
+        From `compare_planes`.
+    """
+    n_first, n_second = sums.shape[1:]
+    scores = range(_n_depths(n_first, n_second))
+    product, ours, theirs = np.array([_met(sums, k).sum(axis=1) for k in scores]).T
     return np.asarray(product / (np.sqrt(ours) * np.sqrt(theirs) + 1e-12))
+
+
+def level(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Return scores without the loss of correlation with depth.
+
+    Deep planes are noisier, so that a maximum seems to lie less deep. How fast correlation falls
+    shows in the planes that match each other.
+    """
+    best = int(scores.argmax())
+    product, ours, theirs = _met(sums, best)
+    correlation = product / (np.sqrt(ours * theirs) + 1e-12)
+    if len(product) < _MIN_TREND or (correlation <= 0).any():
+        return scores
+    slope = np.polyfit(np.arange(len(product)), np.log(correlation), 1)[0]
+    return np.asarray(scores * np.exp(-slope * (np.arange(len(scores)) - best)))
+
+
+def planes_met(n_first: int, n_second: int) -> np.ndarray:
+    """Return how many planes meet at each of the depths of `depth_scores`."""
+    return np.minimum(n_second, n_first - np.arange(_n_depths(n_first, n_second)))
+
+
+def _n_depths(n_first: int, n_second: int) -> int:
+    return n_first - min(MIN_PLANES, n_second) + 1
+
+
+def _met(sums: np.ndarray, at: int) -> np.ndarray:
+    """Return the sums of the planes that meet, where the second ones begin at plane `at`."""
+    planes = np.arange(min(sums.shape[2], sums.shape[1] - at))
+    return np.asarray(sums[:, at + planes, planes])
 
 
 def _plane_products(planes: Array, plane: Array) -> Array:

@@ -9,7 +9,15 @@ import numpy as np
 
 from linumpy.brain.local_fit import LocalFit, fit_locally, has_room
 from linumpy.brain.local_shifts import NOISE_RADIUS_PX
-from linumpy.brain.pair_depths import MIN_PLANES, clear_maximum, depth_scores, nearest_first
+from linumpy.brain.pair_depths import (
+    MIN_PLANES,
+    clear_maximum,
+    compare_planes,
+    depth_scores,
+    level,
+    nearest_first,
+    planes_met,
+)
 from linumpy.brain.rigid import fit_rigid, half_diagonal_px, middle_px
 from linumpy.brain.slice_planes import (
     LOCAL_SIGMA_PX,
@@ -84,6 +92,7 @@ class Fit:
     reason: str
     local: LocalFit | None = None
     depth: float | None = None
+    depth_sigma: float = 0.0
 
 
 class PairMatch:
@@ -154,10 +163,9 @@ class PairMatch:
             return None
         if self.params.expected_z:
             return self._fit_everywhere(fit)
-        depth = self._search_depth(fit)
-        deeper = guess.deeper if depth is None else round(depth)
+        place, sigma = self._search_depth(fit)
         # A match beyond what is sought may be seen, but not as many planes of it.
-        deeper = min(deeper, self.fixed.high - self.count - self.start)
+        deeper = min(round(place), self.fixed.high - self.count - self.start)
         if self.start + deeper != fit.plane:
             edge_deg = float(np.rad2deg(2 / half_diagonal_px(fit.turned.shape)))
             again = self._fit(
@@ -170,8 +178,15 @@ class PairMatch:
                     2.0,
                 )
             )
-            fit = again if again is not None else fit
-        return replace(self._fit_everywhere(fit), depth=depth)
+            if again is not None:
+                # Planes that match better have a sharper maximum, and may be the first to have one.
+                found = self._search_depth(again)
+                if found[1] is not None:
+                    place, sigma = found
+                if sigma is not None:
+                    fit = again
+        fit = self._fit_everywhere(fit)
+        return fit if sigma is None else replace(fit, depth=place, depth_sigma=sigma)
 
     def _fit_everywhere(self, fit: Fit) -> Fit:
         """Fit the parts of all that both slices share, where that is not what was fitted.
@@ -405,12 +420,21 @@ class PairMatch:
                 return local
         return None
 
-    def _search_depth(self, fit: Fit) -> float | None:
-        """Find how many planes deeper than expected the match lies; None when it is not clear."""
+    def _search_depth(self, fit: Fit) -> tuple[float, float | None]:
+        """Find how many planes deeper than expected the match lies, and the standard error.
+
+        The error is None where the depth is not clear; then the maximum is where to look again.
+        """
         first = self.fixed.within(fit.windows[0], self.fixed.low, self.fixed.count)
-        values = depth_scores(first, fit.turned)
-        place = clear_maximum(values, float(np.sqrt(_SPECKLE_PX / fit.turned.size)))
-        return None if place is None else place + self.fixed.low - self.start
+        sums = compare_planes(first, fit.turned)
+        pixels = planes_met(*sums.shape[1:]) * fit.turned[0].size
+        scores = level(depth_scores(sums), sums)
+        found = clear_maximum(scores, np.sqrt(_SPECKLE_PX / pixels))
+        if found is not None:
+            return found[0] + self.fixed.low - self.start, found[1]
+        best = int(scores.argmax())
+        inside = 0 < best < len(scores) - 1
+        return float((self.fixed.low + best if inside else fit.plane) - self.start), None
 
 
 def _rate(first: Array, second: Array, about_px: np.ndarray, within_px: float) -> Peak | None:

@@ -57,6 +57,8 @@ class PairShift:
         their neighbours do.
     z_measured
         Whether the depth was.
+    z_sigma_um
+        Its standard error by the noise of the correlation; 0 where it is not known.
     plane_fixed, plane_moving
         Planes of both that show the same.
     reason
@@ -83,6 +85,7 @@ class PairShift:
     sigma_um: float = 0.0
     sigma_deg: float = 0.0
     parts: PairParts | None = None
+    z_sigma_um: float = 0.0
 
     @property
     def confidence(self) -> float:

@@ -128,6 +128,7 @@ def _register_at(
         correlation=found.peak.correlation,
         z_score=found.peak.z_score,
         z_measured=found.depth is not None,
+        z_sigma_um=found.depth_sigma * voxel_um[0],
         rotation_deg=found.rotation_deg,
         centre_um=(float(centre[0]), float(centre[1])),
         agreement=found.agreement,

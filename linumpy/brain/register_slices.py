@@ -33,6 +33,7 @@ Pair = tuple[SliceVolume, SliceVolume]
 
 _MIN_PAIR_SIGMA_UM = 1.0
 _MIN_MOTOR_SIGMA_UM = 2.0
+_MIN_DEPTH_SIGMA_UM = 0.1
 _MIN_PAIR_SIGMA_DEG = 0.005
 _MIN_TURN_SIGMA_DEG = 0.02
 _NEGLIGIBLE_PX = 0.1
@@ -213,9 +214,9 @@ def solve_registration(
 
 
 def _trust(shifts: Sequence[PairShift], sigmas: Sequence[float], least: float) -> np.ndarray:
-    """Return the relative weight of pairs whose deformation leaves a rigid part uncertain.
+    """Return the relative weight of pairs by their confidence and their standard errors.
 
-    A pair without measured parts counts as one as good as the others.
+    A pair without a standard error counts as one as good as the others.
     """
     sigma = np.array(sigmas)
     sigma[sigma == 0] = np.median(sigma[sigma > 0]) if sigma.any() else 0.0
@@ -352,13 +353,14 @@ def _solve_depths(
     weight: np.ndarray,
 ) -> DepthSolution:
     """Return how deep each slice lies below the first one, um."""
-    chosen = [n for n, s in enumerate(shifts) if s.z_measured and weight[n] >= _MIN_WEIGHT]
-    steps = np.array([shifts[n].moving_id - shifts[n].fixed_id for n in chosen])
+    used = [n for n, s in enumerate(shifts) if s.z_measured and weight[n] >= _MIN_WEIGHT]
+    chosen = [shifts[n] for n in used]
+    steps = np.array([s.moving_id - s.fixed_id for s in chosen])
     return solve_depths(
         len(slices),
-        [links[n] for n in chosen],
-        steps * interval_um + np.array([shifts[n].shift_um[0] for n in chosen]),
-        np.array([shifts[n].confidence * shifts[n].agreement for n in chosen]),
+        [links[n] for n in used],
+        steps * interval_um + np.array([s.shift_um[0] for s in chosen]),
+        _trust(chosen, [s.z_sigma_um for s in chosen], _MIN_DEPTH_SIGMA_UM),
         accounts=expected_depths(slices, interval_um),
         min_pair_sigma=_MIN_PAIR_SIGMA_UM,
         min_face_sigma=_MIN_MOTOR_SIGMA_UM,
@@ -407,6 +409,7 @@ def _pair_record(
         "accepted": accepted,
         "reason": shift.reason,
         "z_measured": shift.z_measured,
+        "z_sigma_um": shift.z_sigma_um,
         "sigma_um": shift.sigma_um,
         "sigma_deg": shift.sigma_deg,
         "deformation_um": None if shift.parts is None else shift.parts.rest_um,

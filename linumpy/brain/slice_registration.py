@@ -33,6 +33,7 @@ class SliceRegistration:
         slice is rotated against the fixed one, ``shift_um`` None when nothing was found;
         ``correlation, z_correlation`` (both the correlation of the planes that match best),
         ``agreement, confidence, accepted, reason, z_measured, plane_fixed, plane_moving``;
+        ``z_sigma_um``: standard error of the depth by noise, 0 where it is not known;
         ``sigma_um, sigma_deg``: uncertainty of shift and rotation by deformation, 0 where no parts
         of the planes were measured; ``deformation_um``, the residual of shift and rotation an axis,
         RMS, None likewise; ``residual_um, residual_deg``: measured minus solved, of accepted pairs.

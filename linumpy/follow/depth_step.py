@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from linumpy.brain.pair_depths import clear_maximum, depth_scores
+from linumpy.brain.pair_depths import clear_maximum, compare_planes, depth_scores
 from linumpy.brain.register_pairwise import Depths, register_pair
 from linumpy.brain.slice_planes import SliceVolume, bin_planes, flatten_tissue
 from linumpy.core.device import to_host
@@ -195,7 +195,8 @@ def _measure(
     ]
     fixed = planes[:, windows[0][0], windows[1][0]]
     other = moved[:, windows[0][1], windows[1][1]]
-    scores = depth_scores(fixed, other)
-    place = clear_maximum(scores, float(np.sqrt(_SPECKLE_PX / other.size)))
-    at = float(scores.argmax()) if place is None else place
+    scores = depth_scores(compare_planes(fixed, other))
+    # Coarse pixels average speckle: two planes away, anatomy is as sharp.
+    place = clear_maximum(scores, float(np.sqrt(_SPECKLE_PX / other.size)), lags=(1,))
+    at = float(scores.argmax()) if place is None else place[0]
     return at, float(scores.max()), np.asarray(peak.displacement_px), place is not None

@@ -191,6 +191,7 @@ def _record(manual: ManualPair, before: SliceRegistration, pivot: np.ndarray) ->
         "accepted": True,
         "reason": "",
         "z_measured": bool(automatic.get("z_measured", False)),
+        "z_sigma_um": float(automatic.get("z_sigma_um", 0.0)),
         "plane_fixed": automatic.get("plane_fixed", 0),
         "plane_moving": automatic.get("plane_moving", 0),
         "source": MANUAL,
