@@ -25,6 +25,8 @@ _LEAST_DEVIATION_ROUNDS = 30
 _FREE = 1000.0
 """How many spreads of the errors an item may be off while outliers are detected."""
 _MAX_DENSE_ITEMS = 128
+_NOISE_ROUNDS = 30
+_CLIP = 3.0
 
 
 @dataclass(frozen=True)
@@ -163,21 +165,33 @@ def deviation_sigma(
         return 0.0
     network = Network(n_items, pairs, terms)
     size = np.bincount(group[joined])
-    # Items fit all residuals but as many as there are loops, and those of bridges to 0. Of few
-    # loops the spread is itself uncertain: the mean of a scaled inverse chi-squared distribution.
-    loops = len(pairs) - (len(joined) - len(size))
     scaled = solution.residual / solution.scale[:, None]
-    confirmed = scaled[~bridges(n_items, pairs)]
-    squares = len(confirmed) * robust_spread(confirmed) ** 2 + expected_pair_sigma**2
-    ratio = squares / (1 + loops) / solution.pair_sigma**2
+    loops = len(pairs) - (len(joined) - len(size))
+    noise = _noise(scaled, loops, expected_pair_sigma)
+    weight = cauchy_weights(scaled, noise) / (noise * solution.scale) ** 2
     some = joined[:: -(-len(joined) // _MAX_DENSE_ITEMS)]
     right = np.zeros((network.n_unknowns, len(some)))
     own = (group[:, None] == group[some]) / size[group[some]]
     right[:n_items] = (np.arange(n_items)[:, None] == some) - own
     if terms is not None:
         right[n_items:] = column_products(terms, right[:n_items])
-    variance = (right * network.inverse(solution.weight / ratio, solution.prior, right)).sum(axis=0)
+    variance = (right * network.inverse(weight, solution.prior, right)).sum(axis=0)
     return float(np.sqrt(variance.mean()))
+
+
+def _noise(residual: np.ndarray, loops: int, expected: float) -> float:
+    """Return the standard deviation of pairs, by residuals of shape (n_pairs, k).
+
+    Items fit all residuals but as many as there are loops. Their sum of squares is that of loops
+    however the solution shares it out; a median would be that of the pairs that it fits. Pairs
+    beyond three standard deviations count as such (Huber, Robust Statistics, 1981).
+    """
+    squares = (residual**2).mean(axis=1)
+    variance = (squares.sum() + expected**2) / (1 + loops)
+    for _ in range(_NOISE_ROUNDS):
+        clipped = np.minimum(squares, _CLIP**2 * variance)
+        variance = (clipped.sum() + expected**2) / (1 + loops)
+    return float(np.sqrt(variance))
 
 
 class Equations(Protocol):
