@@ -29,7 +29,7 @@ from linumpy.store.atomic import atomic_path
 _FACE_MARGIN_UM = 20.0
 _CLEAR_CHANGE = np.log(2) / 3
 """Of a log ratio along depth: a third of what a Rayleigh length makes. Simulated slices in focus
-reach 0.12 (33 pairs)."""
+reach 0.12 (32 pairs)."""
 
 
 @dataclass(frozen=True)
