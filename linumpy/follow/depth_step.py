@@ -147,7 +147,7 @@ def confirmed(step: DepthStep, pair: SlicePair) -> DepthStep:
     params = RegisterParams(transform=TRANSLATION)
     expected_um = pair.cuts * pair.interval_um
     tried = [expected_um]
-    if not step.agreed and step.distance_um is not None:
+    if not (step.clear or step.agreed) and step.distance_um is not None:
         tried += [step.distance_um, expected_um + pair.interval_um]
     known: Depths = {}
     found = [
