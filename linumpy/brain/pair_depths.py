@@ -15,7 +15,8 @@ _CLEAR_CURVATURE = 0.1
 _CLEAR_NOISES = 3.0
 _LAGS = (1, 2)
 """Planes beside a maximum that it is compared with: of one between two planes both are alike."""
-_MIN_TREND = 3
+_MIN_TREND = 5
+"""Planes that tell a decline to less than what it would correct."""
 _LOCKING = 0.05
 """Planes that a fit of three points is off (Westerweel, Meas. Sci. Technol. 8, 1379, 1997)."""
 
