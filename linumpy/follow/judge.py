@@ -55,8 +55,6 @@ logger = logging.getLogger("linumpy")
 
 HISTORY = 10
 """Slices before it that a slice is compared with."""
-SHOWN_NAME = "shown_tissue.npz"
-"""What the last slice shows, below RESULTS."""
 
 
 @dataclass
@@ -219,7 +217,7 @@ class Judge:
         step, against = self._against_before(found.slice_id, earlier, figures)
         if shift is None and step is not None:
             shift = self._shared_focus(shown, step, profile, models.axial, earlier, figures)
-        shown.save(self.results / SHOWN_NAME)
+        self._keep_shown(shown, figures.get("before"))
         return reasons + common_focus_reasons(shift) + against
 
     def _shared_focus(
@@ -232,15 +230,24 @@ class Judge:
         figures: dict[str, Any],
     ) -> float | None:
         """Return the focus shift of a slice by what it shares with the one before."""
-        path, before = self.results / SHOWN_NAME, figures["before"]
-        if not path.is_file() or (last := ShownTissue.load(path)).slice_id != before:
+        before = figures["before"]
+        if not (path := self._shown_of(before)).is_file():
             return None
         usual = known_focus(self.results / "models", before, earlier)
         if usual is None:
             return None
+        last = ShownTissue.load(path)
         shift = focus_against_before(last, shown, step, profile, axial, usual)
         figures["focus_shift"] = None if shift is None else round(shift, 2)
         return shift
+
+    def _keep_shown(self, shown: ShownTissue, before: int | None) -> None:
+        """Keep what the slice shows, and what the one before did: this one may be judged again."""
+        path = self._shown_of(shown.slice_id)
+        shown.save(path)
+        kept = {path, path if before is None else self._shown_of(before)}
+        for old in set(path.parent.glob("shown_z*.npz")) - kept:
+            old.unlink(missing_ok=True)
 
     def _against_before(
         self, slice_id: int, earlier: Sequence[Mapping[str, Any]], figures: dict[str, Any]
@@ -290,6 +297,9 @@ class Judge:
     def volume_of(self, slice_id: int) -> Path:
         """Return where a slice's volume lies."""
         return self.results / "slices" / f"slice_z{slice_id:02d}.ome.zarr"
+
+    def _shown_of(self, slice_id: int) -> Path:
+        return self.results / "slices" / f"shown_z{slice_id:02d}.npz"
 
     def _models_of(self, slice_id: int) -> Path:
         return self.results / "slices" / f"models_z{slice_id:02d}"

@@ -25,6 +25,7 @@ from linumpy.intensity.compensate_psf import AxialResponse, compensate_psf_from_
 from linumpy.intensity.compensate_psf_profile import AxialProfile
 from linumpy.slices.tile import Key
 from linumpy.store.atomic import atomic_path
+from linumpy.store.untrusted import read_arrays
 
 _FACE_MARGIN_UM = 20.0
 _CLEAR_CHANGE = np.log(2) / 3
@@ -85,11 +86,11 @@ class ShownTissue:
     @classmethod
     def load(cls, path: Path) -> ShownTissue:
         """Return what `save` wrote."""
-        with np.load(path) as found:
-            keys = [(int(a), int(b)) for a, b in found["keys"]]
-            slice_id, first, second, axial, face, deepest = found["numbers"].tolist()
-            cells = dict(zip(keys, found["cells"], strict=True))
-            corners = dict(zip(keys, found["corners_um"], strict=True))
+        found = read_arrays(path)
+        keys = [(int(a), int(b)) for a, b in found["keys"]]
+        slice_id, first, second, axial, face, deepest = found["numbers"].tolist()
+        cells = dict(zip(keys, found["cells"], strict=True))
+        corners = dict(zip(keys, found["corners_um"], strict=True))
         return cls(int(slice_id), cells, corners, (first, second), axial, face, deepest)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from linumpy.follow.depth_step import DepthStep
+from linumpy.follow.judge import Judge
 from linumpy.follow.shared_tissue import (
     ShownTissue,
     focus_against_before,
@@ -13,6 +14,7 @@ from linumpy.follow.shared_tissue import (
     shared_focus_shift,
     shared_log_ratio,
 )
+from linumpy.mosaic.grid_options import GridOptions
 
 FOCUS_UM, RAYLEIGH_UM, STEP_UM, NOISE, FACE_UM = 250.0, 400.0, 6.0, 10.0, 126.0
 CUT_UM = 198.0
@@ -124,3 +126,15 @@ def test_what_a_slice_shows_is_read_as_it_was_written(tmp_path):
         assert np.array_equal(found.cells[key], cells)
         assert np.array_equal(found.corners_um[key], now.corners_um[key])
     assert [p.name for p in tmp_path.iterdir()] == ["shown.npz"]
+
+
+def test_a_slice_that_is_judged_again_finds_the_one_before(rng, tmp_path):
+    """Seen to fail with one file that each slice writes anew."""
+    (tmp_path / "slices").mkdir()
+    judge = Judge(tmp_path, tmp_path, GridOptions())
+    tissue = block(rng)
+    for slice_id, before in ((0, None), (1, 0), (3, 1), (3, 1)):
+        judge._keep_shown(shown(rng, tissue, slice_id, 0.0), before)
+    kept = sorted((tmp_path / "slices").iterdir())
+    assert [path.name for path in kept] == ["shown_z01.npz", "shown_z03.npz"]
+    assert ShownTissue.load(kept[0]).slice_id == 1
