@@ -12,6 +12,7 @@ import numpy as np
 from linumpy.core.device import CPU, Device
 from linumpy.core.log import logger
 from linumpy.follow.reasons import FOCUS_LIMIT
+from linumpy.follow.state import KEPT_LINES
 from linumpy.follow.verdict import PASS
 from linumpy.io.models import read_json
 from linumpy.mosaic.grid_options import GridOptions
@@ -61,13 +62,17 @@ def learn(
 def known_focus(folder: Path, slice_id: int, lines: Sequence[Mapping[str, Any]]) -> float | None:
     """Return how far the focus of a judged slice lies from where it was learned, Rayleigh lengths.
 
-    0 where that was not measured; None where models that were wrong measured it.
+    None where that was not measured, or by models that were wrong; 0 for slices that models were
+    learned from, where nothing else was measured.
     """
     known = _known(folder)
     if slice_id <= known["since"]:
         return 0.0 if slice_id in known["right"] else None
     shifts = [line["figures"].get("focus_shift") for line in lines if line["slice"] == slice_id]
-    return float(next(iter(shifts), None) or 0.0)
+    shift = next(iter(shifts), None)
+    if shift is None:
+        return 0.0 if slice_id in known["slices"] else None
+    return float(shift)
 
 
 def slices_against_models(
@@ -77,7 +82,8 @@ def slices_against_models(
 
     Models learned from a slice out of focus tell all later ones. One that shows agarose tells its
     focus by itself: the models are wrong where `_MANY` slices or more agree, and more than agree
-    with the models.
+    with the models. None, once `KEPT_LINES` no longer hold all slices since these models: what
+    changes later is the focus of slices, and a restart must not count others.
 
     Parameters
     ----------
@@ -86,6 +92,9 @@ def slices_against_models(
     lines
         Of ``verdicts.jsonl``.
     """
+    lines = lines[-KEPT_LINES:]
+    if len(lines) == KEPT_LINES and lines[0]["slice"] > known["since"]:
+        return []
     shifts = {
         int(line["slice"]): float(line["figures"].get("focus_shift") or 0)
         for line in lines
@@ -127,7 +136,7 @@ def slices_to_learn_from(folder: Path, lines: Sequence[Mapping[str, Any]]) -> li
 def _known(folder: Path) -> dict[str, Any]:
     """Return what models were learned from; nothing is known of those without the file."""
     path = folder / LEARNED_FROM
-    return {"since": -1, "right": [], **(read_json(path) if path.is_file() else {})}
+    return {"slices": [], "since": -1, "right": [], **(read_json(path) if path.is_file() else {})}
 
 
 def learn_again(
@@ -138,7 +147,12 @@ def learn_again(
     *,
     device: Device = CPU,
 ) -> None:
-    """Learn models anew where there are more slices, or better ones; else leave them."""
+    """Learn models anew where there are more slices, or better ones; else leave them.
+
+    Models that were not learned here are never replaced.
+    """
+    if not (folder / LEARNED_FROM).is_file():
+        return
     known = _known(folder)
     since, right = known["since"], known["right"]
     ids = slices_to_learn_from(folder, lines)

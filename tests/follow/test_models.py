@@ -13,6 +13,7 @@ from linumpy.follow.models import (
     slices_against_models,
     slices_to_learn_from,
 )
+from linumpy.follow.state import KEPT_LINES
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.slices.learn_models import AcquisitionModels, learn_models
 from linumpy.slices.raw_source import raw_inputs
@@ -86,6 +87,43 @@ def told(shifts):
 def test_slices_that_agree_against_the_models_show_them_wrong(shifts, expected):
     known = {"slices": [0], "since": -1, "right": []}
     assert slices_against_models(known, told(shifts)) == expected
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "since"), [(60, 17, -1), (60, 40, -1), (20, 40, -1), (60, 17, 2), (40, 4, 38)]
+)
+def test_other_slices_than_the_last_lines_do_not_count(good, bad, since):
+    """Seen to fail where the last lines were all: slices out of focus corrected good models."""
+    known = {"slices": [0], "since": since, "right": [0, 1, 2] if since > 0 else []}
+    shifts = told([0.0] * good + [1.5] * bad)
+    for end in range(1, len(shifts) + 1):
+        found = slices_against_models(known, shifts[:end])
+        assert found == slices_against_models(known, shifts[max(end - KEPT_LINES, 0) : end])
+        assert found == []
+
+
+def test_models_that_were_learned_again_are_judged_by_the_slices_since():
+    known = {"slices": [47, 48, 49], "since": 49, "right": [47, 48, 49]}
+    lines = told([0.0] * 50 + [1.5] * 5)
+    for those in (lines, lines[-KEPT_LINES:]):
+        assert slices_against_models(known, those) == [50, 51, 52, 53, 54]
+
+
+def test_models_that_were_not_learned_here_stay(tmp_path, monkeypatch):
+    """Seen to fail with a KeyError, once those models had been replaced."""
+    learned = []
+    monkeypatch.setattr("linumpy.slices.raw_source.raw_inputs", lambda *_, **__: [])
+    monkeypatch.setattr("linumpy.follow.models.learn", lambda *_, **of: learned.append(of))
+    (tmp_path / "models").mkdir()
+    Judge(tmp_path, tmp_path, GridOptions()).learn_again(told([-1.6] * 4))
+    assert learned == []
+
+
+def test_focus_that_was_not_measured_is_not_known(models):
+    """Seen to fail where it was 0, whatever the slice was."""
+    shifts = told([None, None, 1.5])
+    # Models were learned from slice 0; slice 3 has no line.
+    assert [known_focus(models, n, shifts) for n in range(4)] == [0.0, None, 1.5, None]
 
 
 def test_slices_of_wrong_models_teach_no_more(models):
