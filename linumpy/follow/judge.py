@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.core.device import CPU, Device
+from linumpy.core.errors import InputError
 from linumpy.follow.above_face import foreign_bodies, foreign_reasons
 from linumpy.follow.depth_step import N_PLANES, DepthStep, SlicePair, confirmed, depth_step
 from linumpy.follow.models import known_focus, learn, learn_again
@@ -100,8 +101,9 @@ class Judge:
         if found.tiles:
             try:
                 reasons += self._disk(found, last_id)
-                reasons += self._of_images(found, earlier, figures)
-            except Exception as error:  # An operator waits for a verdict, whatever it is.
+                self._of_images(found, earlier, figures, reasons)
+            # An operator waits for a verdict, whatever it is; what was found so far stays in it.
+            except Exception as error:
                 logger.debug("slice z%02d was not judged", found.slice_id, exc_info=error)
                 reasons.append(Reason("not_judged", LOOK, str(error)))
         return tuple(reasons), figures
@@ -111,7 +113,8 @@ class Judge:
         found: FinishedSlice,
         earlier: Sequence[Mapping[str, Any]],
         figures: dict[str, Any],
-    ) -> list[Reason]:
+        reasons: list[Reason],
+    ) -> None:
         from linumpy.mosaic.raw_tiles import open_raw_tiles
 
         slices = {found.slice_id: found.tiles}
@@ -119,11 +122,11 @@ class Judge:
         names = {key: tile_name((t.ix, t.iy)) for key, t in tiles.tiles.items()}
         shown = in_threads(partial(tile_figures, tiles), tiles.tiles, tiles.info.tile_nbytes)
         alive = {key: f for key, f in shown.items() if not f.dead}
-        reasons = dead_reasons({k: f for k, f in shown.items() if f.dead}, alive, names)
+        reasons += dead_reasons({k: f for k, f in shown.items() if f.dead}, alive, names)
         reasons += galvo_reasons(tiles.galvo, len(tiles.tiles), tiles.raw.info.n_extra)
-        if not alive:
-            return reasons
-        return reasons + self._of_volume(found, tiles.info.voxel_um, names, alive, earlier, figures)
+        if alive:
+            voxel_um = tiles.info.voxel_um
+            self._of_volume(found, voxel_um, names, alive, earlier, figures, reasons)
 
     def _of_volume(
         self,
@@ -133,7 +136,8 @@ class Judge:
         alive: Mapping[tuple[int, int], TileFigures],
         earlier: Sequence[Mapping[str, Any]],
         figures: dict[str, Any],
-    ) -> list[Reason]:
+        reasons: list[Reason],
+    ) -> None:
         from linumpy.geometry.crop_3d_mosaic_below_interface import InterfaceCut
         from linumpy.intensity.normalize_intensities_per_slice import find_agarose
         from linumpy.io.models import load_model
@@ -183,7 +187,6 @@ class Judge:
                 {key: power for key, power in powers.items() if key in known},
                 corners, block_um, models.axial, axial_um,
             )  # fmt: skip
-        reasons = []
         least = params.stitch.min_tile_brightness
         dim = {key for key, each in light.items() if each.gain < least}
         dim |= positions.dim_tiles(least) & alive.keys()
@@ -197,6 +200,7 @@ class Judge:
         figures["focus_shift"] = None if shift is None else round(shift, 2)
         focus = {key: each.focus for key, each in light.items()}
         reasons += focus_reasons(focus, names)
+        reasons += common_focus_reasons(shift)
         foreign = foreign_bodies(powers, corners, block_um, cut, axial_um)
         reasons += foreign_reasons(foreign, names)
         reasons += bright_reasons({k: each for k, each in alive.items() if k not in foreign}, names)
@@ -214,11 +218,11 @@ class Judge:
             {key: corners[key] for key in placed}, (cell_px * pixel_um[0], cell_px * pixel_um[1]),
             axial_um, cut.interface_um, float(cut.surface_um.max()),
         )  # fmt: skip
-        step, against = self._against_before(found.slice_id, earlier, figures)
+        step = self._against_before(found.slice_id, earlier, figures, reasons)
         if shift is None and step is not None:
             shift = self._shared_focus(shown, step, profile, models.axial, earlier, figures)
+            reasons += common_focus_reasons(shift)
         self._keep_shown(shown, figures.get("before"))
-        return reasons + common_focus_reasons(shift) + against
 
     def _shared_focus(
         self,
@@ -236,7 +240,11 @@ class Judge:
         usual = known_focus(self.results / "models", before, earlier)
         if usual is None:
             return None
-        last = ShownTissue.load(path)
+        try:
+            last = ShownTissue.load(path)
+        except InputError as error:
+            logger.debug("slice z%02d: not compared (%s)", shown.slice_id, error)
+            return None
         shift = focus_against_before(last, shown, step, profile, axial, usual)
         figures["focus_shift"] = None if shift is None else round(shift, 2)
         return shift
@@ -250,8 +258,12 @@ class Judge:
             old.unlink(missing_ok=True)
 
     def _against_before(
-        self, slice_id: int, earlier: Sequence[Mapping[str, Any]], figures: dict[str, Any]
-    ) -> tuple[DepthStep | None, list[Reason]]:
+        self,
+        slice_id: int,
+        earlier: Sequence[Mapping[str, Any]],
+        figures: dict[str, Any],
+        reasons: list[Reason],
+    ) -> DepthStep | None:
         """Compare a slice with the last one there is: cuts, stage; and with all before: wedge."""
         from linumpy.brain.slice_folder import load_slices
 
@@ -259,13 +271,12 @@ class Judge:
         before = next(there, None)
         if before is None:
             figures["stage_um"] = [0.0, 0.0]
-            return None, []
+            return None
         paths = [self.volume_of(before), self.volume_of(slice_id)]
         volumes, voxel_um, interval_um = load_slices(paths, None, device=self.device)
         cuts = slice_id - before
         figures["before"], figures["interval_um"] = before, interval_um
         figures["pixel_um"] = round(voxel_um[1], 3)
-        reasons: list[Reason] = []
         step = None
         # Slices that cannot share a plane cannot be compared.
         if cuts == 1 or cuts * interval_um < (volumes[0].shape[0] - N_PLANES) * voxel_um[0]:
@@ -288,7 +299,8 @@ class Judge:
                 usual = np.median(others, axis=0) if others else place - step.shift_um
                 reasons += stage_reasons(step, place - usual, voxel_um[1])
         known = [line["figures"] for line in earlier]
-        return step, reasons + wedge_reasons(interval_um, known, figures)
+        reasons += wedge_reasons(interval_um, known, figures)
+        return step
 
     def learn_again(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Learn the models again where there are enough slices, and time, for better ones."""

@@ -10,8 +10,11 @@ import time
 
 import pytest
 
+from linumpy.follow.follow import END, FollowOptions, follow
+from linumpy.follow.judge import Judge
 from linumpy.follow.live_brain import LIVE_NAME, LiveBrain
 from linumpy.io.omezarr import open_image
+from linumpy.mosaic.grid_options import GridOptions
 from linumpy.phantom.fault_flag import parse_fault
 from linumpy.phantom.live import write_live
 from linumpy.phantom.params import preset
@@ -106,3 +109,26 @@ def test_growing_brain_has_each_slice_once_at_its_depth(followed):
     # Its planes reach to the end of the last slice.
     last = open_image(folder / "results" / "slices" / "slice_z03.ome.zarr").array.shape[0]
     assert image.array.shape[0] == pytest.approx(placed[3].depth_um / 10 + last, abs=3)
+
+
+class JudgeOnFullDisk(Judge):
+    def _keep_shown(self, shown, before):
+        raise OSError("No space left on device")
+
+
+@pytest.mark.slow
+def test_reasons_found_before_an_error_stay_in_the_verdict(tmp_path):
+    """Seen to fail where the verdict told the error alone: look, and not stop."""
+    params = preset("tiny", n_slices=1, tiles_x=2, tiles_y=2, jitter_rms_um=10.0, brain_fill=0.7)
+    faults = [parse_fault("dead_tile:0:1:1", params)]
+    write_live(tmp_path, params, 2, speed=1e6, faults=faults, sleep=lambda _: None)
+    judge = JudgeOnFullDisk(tmp_path / "raw", tmp_path / "results", GridOptions())
+    told = []
+    end = follow(
+        tmp_path / "raw", tmp_path / "results", judge, FollowOptions(poll_s=0.1, settle_s=0.1),
+        tell=told.append, grow=lambda _: None,
+    )  # fmt: skip
+    assert end == END
+    found = [(r.kind, r.tiles) for r in told[0].reasons]
+    assert found == [("dead_tile", ("x01_y01",)), ("not_judged", ())]
+    assert told[0].verdict == "stop"

@@ -128,6 +128,17 @@ def test_what_a_slice_shows_is_read_as_it_was_written(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["shown.npz"]
 
 
+def test_damage_to_what_the_slice_before_shows_means_no_comparison(tmp_path):
+    """Seen to fail with an InputError, which ended the verdict."""
+    (tmp_path / "slices").mkdir()
+    (tmp_path / "slices" / "shown_z00.npz").write_bytes(b"PK")
+    judge = Judge(tmp_path, tmp_path, GridOptions())
+    _, now = pair(6, (0.0, 0.0))
+    lines = [{"slice": 0, "figures": {"focus_shift": 0.0}}]
+    found = judge._shared_focus(now, DepthStep(CUT_UM), None, LEARNED, lines, {"before": 0})
+    assert found is None
+
+
 def test_a_slice_that_is_judged_again_finds_the_one_before(rng, tmp_path):
     """Seen to fail with one file that each slice writes anew."""
     (tmp_path / "slices").mkdir()
