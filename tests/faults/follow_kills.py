@@ -103,9 +103,14 @@ def follower(source: Path, folder: Path) -> None:
     judge = CheckedJudge(folder / "raw", results, GridOptions())
     judge.source = source
     brain = LiveBrain(results, judge.volume_of)
+
+    def grow(lines):
+        brain.grow(lines)
+        judge.learn_again(lines)
+
     end = follow(
         folder / "raw", results, judge, FollowOptions(poll_s=0.02, quiet_s=300, idle_s=120),
-        tell=lambda _: None, grow=brain.grow,
+        tell=lambda _: None, grow=grow,
     )  # fmt: skip
     os._exit(0 if end == END else FAILED)
 
