@@ -138,6 +138,9 @@ def _shifts(model: MeasuredPairs) -> Iterator[tuple[int, PairShift]]:
             places = model.places_um[start : start + int(rest.pop("n"))]
             start += len(places)
             parts = PairParts(places[:, :2], places[:, 2:], **rest)
+        if "z_sigma_um" not in given:
+            # Of another version, whose depths have a bias of their own.
+            continue
         first, second = given["centre_um"]
         shift = np.array(given["shift_um"], float).reshape(3)
         yield (

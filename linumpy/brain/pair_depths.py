@@ -22,7 +22,11 @@ _LOCKING = 0.05
 
 
 def clear_maximum(
-    values: np.ndarray, noise: np.ndarray | float, lags: Sequence[int] = _LAGS
+    values: np.ndarray,
+    noise: np.ndarray | float,
+    lags: Sequence[int] = _LAGS,
+    *,
+    levelled: np.ndarray | None = None,
 ) -> tuple[float, float] | None:
     """Return where the correlation along depth is highest, to a fraction; None if it is not clear.
 
@@ -38,6 +42,8 @@ def clear_maximum(
         Its standard deviation, at each depth or at all.
     lags
         Planes beside the maximum that it is compared with, in turn.
+    levelled
+        From `level`: values that tell the fraction; None for `values`.
 
     Returns
     -------
@@ -54,8 +60,10 @@ def clear_maximum(
         falls = np.all(np.sign(np.diff(around)) == np.repeat([1, -1], lag))
         least = max(lag * _CLEAR_CURVATURE * peak, _CLEAR_NOISES * np.sqrt(6) * noise)
         if falls and curvature >= least:
-            sigma = lag * noise / (np.sqrt(2) * curvature)
-            return best + _fraction(values, best), float(np.hypot(sigma, _LOCKING))
+            place = best + _fraction(values if levelled is None else levelled, best)
+            # Of the three planes that the fraction rests on, whatever tells that it is clear.
+            beside = float(2 * peak - values[best - 1] - values[best + 1])
+            return place, float(np.hypot(noise / (np.sqrt(2) * beside), _LOCKING))
     return None
 
 
@@ -67,7 +75,8 @@ def _fraction(values: np.ndarray, best: int) -> float:
         if (above > 0).all():
             near = np.log(above)
     before, peak, after = near
-    return float(0.5 * (after - before) / (2 * peak - before - after))
+    curvature = 2 * peak - before - after
+    return float(np.clip(0.5 * (after - before) / curvature, -1, 1)) if curvature > 0 else 0.0
 
 
 def nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
@@ -88,28 +97,25 @@ def compare_planes(first: Array, second: Array) -> np.ndarray:
 
     Returns
     -------
-    Shape (3, planes of `first`, planes of `second`): of products, and of the squares of both.
+    Shape (4, planes of `first`, planes of `second`): of products, of the squares of both, and of
+    pixels.
     """
     xp = namespace(first)
     n = len(second)
     there, squares = (second != 0).astype(xp.float32), second * second
     last = _n_depths(len(first), n) - 1
     met = [slice(max(0, k - last), min(n, k + 1)) for k in range(len(first))]
-    products = [
-        _plane_products(planes[which], plane)
-        for each, which in zip(first, met, strict=True)
-        for planes, plane in (
-            (second, each),
-            (there, each * each),
-            (squares, (each != 0).astype(xp.float32)),
-        )
-    ]
+    products = []
+    for each, which in zip(first, met, strict=True):
+        here = (each != 0).astype(xp.float32)
+        both = ((second, each), (there, each * each), (squares, here), (there, here))
+        products += [_plane_products(planes[which], plane) for planes, plane in both]
     found = to_host(xp.concatenate(products)).astype(np.float64)
-    sums = np.zeros((3, len(first), n))
+    sums = np.zeros((4, len(first), n))
     start = 0
     for k, which in enumerate(met):
-        stop = start + 3 * (which.stop - which.start)
-        sums[:, k, which] = found[start:stop].reshape(3, -1)
+        stop = start + 4 * (which.stop - which.start)
+        sums[:, k, which] = found[start:stop].reshape(4, -1)
         start = stop
     return sums
 
@@ -127,18 +133,18 @@ def depth_scores(sums: np.ndarray) -> np.ndarray:
     """
     n_first, n_second = sums.shape[1:]
     scores = range(_n_depths(n_first, n_second))
-    product, ours, theirs = np.array([_met(sums, k).sum(axis=1) for k in scores]).T
+    product, ours, theirs, _ = np.array([_met(sums, k).sum(axis=1) for k in scores]).T
     return np.asarray(product / (np.sqrt(ours) * np.sqrt(theirs) + 1e-12))
 
 
 def level(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Return scores without the loss of correlation with depth.
+    """Return scores without the loss of correlation with depth, for the planes near the maximum.
 
     Deep planes are noisier, so that a maximum seems to lie less deep. How fast correlation falls
-    shows in the planes that match each other.
+    shows in the planes that match each other; far from them it makes noise as high as the match.
     """
     best = int(scores.argmax())
-    product, ours, theirs = _met(sums, best)
+    product, ours, theirs, _ = _met(sums, best)
     correlation = product / (np.sqrt(ours * theirs) + 1e-12)
     if len(product) < _MIN_TREND or (correlation <= 0).any():
         return scores
@@ -146,9 +152,10 @@ def level(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
     return np.asarray(scores * np.exp(-slope * (np.arange(len(scores)) - best)))
 
 
-def planes_met(n_first: int, n_second: int) -> np.ndarray:
-    """Return how many planes meet at each of the depths of `depth_scores`."""
-    return np.minimum(n_second, n_first - np.arange(_n_depths(n_first, n_second)))
+def pixels_met(sums: np.ndarray) -> np.ndarray:
+    """Return how many pixels meet at each of the depths of `depth_scores`, 1 at least."""
+    depths = range(_n_depths(*sums.shape[1:]))
+    return np.maximum(1.0, [_met(sums, k)[3].sum() for k in depths])
 
 
 def _n_depths(n_first: int, n_second: int) -> int:

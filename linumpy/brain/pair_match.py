@@ -16,7 +16,7 @@ from linumpy.brain.pair_depths import (
     depth_scores,
     level,
     nearest_first,
-    planes_met,
+    pixels_met,
 )
 from linumpy.brain.rigid import fit_rigid, half_diagonal_px, middle_px
 from linumpy.brain.slice_planes import (
@@ -47,6 +47,8 @@ _MIN_OVERLAP_SHARE = 0.1
 _MIN_CONFIDENCE = 0.25
 _SPECKLE_PX = 8.0
 """Pixels of one plane that vary together, about."""
+_SAME_DEPTH = 1.5
+"""Planes between two looks along depth of one match."""
 _DEPTHS_TRIED = 3
 _TURNED_DEPTHS = 3
 """Depths at which angles are tried: a slice both rotated and far off in depth is not expected."""
@@ -181,7 +183,9 @@ class PairMatch:
             if again is not None:
                 # Planes that match better have a sharper maximum, and may be the first to have one.
                 found = self._search_depth(again)
-                if found[1] is not None:
+                # Where they send each other elsewhere, neither is the depth.
+                alike = abs(found[0] - place) <= _SAME_DEPTH
+                if alike and found[1] is not None:
                     place, sigma = found
                 if sigma is not None:
                     fit = again
@@ -427,9 +431,9 @@ class PairMatch:
         """
         first = self.fixed.within(fit.windows[0], self.fixed.low, self.fixed.count)
         sums = compare_planes(first, fit.turned)
-        pixels = planes_met(*sums.shape[1:]) * fit.turned[0].size
-        scores = level(depth_scores(sums), sums)
-        found = clear_maximum(scores, np.sqrt(_SPECKLE_PX / pixels))
+        scores = depth_scores(sums)
+        noise = np.sqrt(_SPECKLE_PX / pixels_met(sums))
+        found = clear_maximum(scores, noise, levelled=level(scores, sums))
         if found is not None:
             return found[0] + self.fixed.low - self.start, found[1]
         best = int(scores.argmax())

@@ -43,9 +43,8 @@ class NetworkSolution:
         Shape (n_pairs, k): measured minus solved differences.
     pair_sigma
         Robust spread of the residuals, over `scale`.
-    weight, prior
-        Inverse variances of the pairs, shape (n_pairs,), and of items and terms about 0, that the
-        solution rests on; see `deviation_sigma`.
+    prior
+        Inverse variances of items and terms about 0 that the solution rests on.
     scale
         Shape (n_pairs,): standard errors of the pairs, relatively.
     """
@@ -54,7 +53,6 @@ class NetworkSolution:
     linear: np.ndarray
     residual: np.ndarray
     pair_sigma: float
-    weight: np.ndarray
     prior: np.ndarray
     scale: np.ndarray
 
@@ -104,8 +102,7 @@ def solve_network(
     n_terms = 0 if terms is None else terms.shape[1]
     if not len(pairs):
         zeros, linear, none = (np.zeros((n, k)) for n in (n_items, n_terms, 0))
-        nothing = np.zeros(0)
-        return NetworkSolution(zeros, linear, none, min_pair_sigma, nothing, nothing, scale)
+        return NetworkSolution(zeros, linear, none, min_pair_sigma, np.zeros(0), scale)
     prior = np.full(n_items, 1 / prior_sigma**2)
     if terms is not None:
         prior = np.concatenate([prior, np.full(n_terms, 1 / term_sigma**2)])
@@ -132,7 +129,7 @@ def solve_network(
     deviation = unknown[:n_items]
     if terms is not None:
         deviation = deviation + linear_combination(terms, unknown[n_items:])
-    return NetworkSolution(deviation, unknown[n_items:], residual, pair_sigma, weight, prior, scale)
+    return NetworkSolution(deviation, unknown[n_items:], residual, pair_sigma, prior, scale)
 
 
 def deviation_sigma(
@@ -184,13 +181,17 @@ def _noise(residual: np.ndarray, loops: int, expected: float) -> float:
 
     Items fit all residuals but as many as there are loops. Their sum of squares is that of loops
     however the solution shares it out; a median would be that of the pairs that it fits. Pairs
-    beyond three standard deviations count as such (Huber, Robust Statistics, 1981).
+    beyond three standard deviations are left out with a loop each, from the median's on, so that
+    many of them do not hide each other.
     """
     squares = (residual**2).mean(axis=1)
-    variance = (squares.sum() + expected**2) / (1 + loops)
+    variance = (len(residual) * robust_spread(residual) ** 2 + expected**2) / (1 + loops)
     for _ in range(_NOISE_ROUNDS):
-        clipped = np.minimum(squares, _CLIP**2 * variance)
-        variance = (clipped.sum() + expected**2) / (1 + loops)
+        kept = squares <= _CLIP**2 * variance
+        left = max(loops - int((~kept).sum()), 0)
+        variance, before = (squares[kept].sum() + expected**2) / (1 + left), variance
+        if variance == before:
+            break
     return float(np.sqrt(variance))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
-from linumpy.brain.pair_depths import clear_maximum, compare_planes, depth_scores, level, planes_met
+from linumpy.brain.pair_depths import clear_maximum, compare_planes, depth_scores, level, pixels_met
 
 SIDE = 40
 FINE = 10
@@ -41,8 +41,9 @@ def draw(rng, n_fixed, place, *, decline=0.0, lowest=1.0, share=0.5):
 
 def measure(fixed, moving):
     sums = compare_planes(fixed, moving)
-    pixels = planes_met(*sums.shape[1:]) * SIDE**2
-    return clear_maximum(level(depth_scores(sums), sums), np.sqrt(PIXELS / pixels))
+    scores = depth_scores(sums)
+    noise = np.sqrt(PIXELS / pixels_met(sums))
+    return clear_maximum(scores, noise, levelled=level(scores, sums))
 
 
 def test_pixels_that_one_plane_lacks_do_not_count(xp, rng):
@@ -50,8 +51,9 @@ def test_pixels_that_one_plane_lacks_do_not_count(xp, rng):
     first[rng.random(first.shape) < 0.3] = 0
     second = second[:4]
     second[rng.random(second.shape) < 0.2] = 0
-    found = depth_scores(compare_planes(xp.asarray(first), xp.asarray(second)))
-    assert len(found) == len(planes_met(7, 4)) == 6
+    sums = compare_planes(xp.asarray(first), xp.asarray(second))
+    found, pixels = depth_scores(sums), pixels_met(sums)
+    assert len(found) == len(pixels) == 6
     for k, score in enumerate(found):
         pairs = [(first[k + j], second[j]) for j in range(4) if k + j < 7]
         there = [(a != 0) & (b != 0) for a, b in pairs]
@@ -61,6 +63,7 @@ def test_pixels_that_one_plane_lacks_do_not_count(xp, rng):
         )
         expected = np.vdot(ours, theirs) / (np.linalg.norm(ours) * np.linalg.norm(theirs))
         assert score == pytest.approx(expected, abs=1e-5)
+        assert pixels[k] == sum(both.sum() for both in there)
 
 
 @pytest.mark.slow
@@ -84,3 +87,17 @@ def test_depth_has_no_bias_and_states_its_error(n_fixed, about, decline, lowest)
         told.append(found[1])
     assert abs(np.mean(off)) < 0.03
     assert np.sqrt(np.mean(np.square(off))) < np.sqrt(np.mean(np.square(told)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "growth"), [(0.5, 0.08), (1.0, 0.05), (1.0, 0.08)])
+def test_noise_that_grows_makes_no_depth_far_away(share, growth):
+    """24 draws; noise grows in both slices. Seen to fail where levelled scores tell the maximum."""
+    rng = np.random.default_rng(5)
+    grows = np.exp(growth * np.arange(60))[:, None, None]
+    for _ in range(24):
+        fixed, moving = draw(rng, 60, 25.0, share=0.0)
+        fixed += (share * grows * noise(rng, 60)).astype(np.float32)
+        moving += (share * grows[:10] * noise(rng, 10)).astype(np.float32)
+        found = measure(fixed, moving)
+        assert found is None or abs(found[0] - 25) < 2

@@ -180,6 +180,27 @@ def test_stated_errors_are_those_of_few_loops_and_many(rows, columns, law):
     assert 0.85 < np.sqrt(np.mean(stated) / np.mean(squares)) < 1.2
 
 
+@pytest.mark.parametrize("outliers", [0, 3, 6])
+def test_stated_errors_do_not_grow_with_what_pairs_that_fail_are_off(rng, outliers):
+    """25 loops, a tenth of the pairs. Seen to fail twofold with squares that are clipped."""
+    pairs = grid_pairs(6)
+    ratio = []
+    for off in (5.0, 50.0):
+        squares, stated = [], []
+        for _ in range(10):
+            true = 2 * rng.normal(size=(36, 2))
+            errors = np.array([true[b] - true[a] for a, b in pairs])
+            errors += 0.3 * rng.normal(size=errors.shape)
+            failed = rng.choice(len(pairs), outliers, replace=False)
+            errors[failed] += off * rng.normal(size=(outliers, 2))
+            solved = solve_network(36, pairs, errors, prior_sigma=2, min_pair_sigma=0.05)
+            left = solved.deviation - true
+            squares.append(np.mean((left - left.mean(axis=0)) ** 2))
+            stated.append(deviation_sigma(solved, pairs, 0.3))
+        ratio.append(np.median(stated) / np.sqrt(np.median(squares)))
+    assert min(ratio) > 0.7 and max(ratio) < 1.5
+
+
 def test_of_no_pairs_nothing_is_stated(rng):
     solved = solve_network(4, [], np.zeros((0, 2)), prior_sigma=1.0, min_pair_sigma=0.1)
     assert network.deviation_sigma(solved, [], 0.1) == 0
