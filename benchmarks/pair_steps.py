@@ -27,7 +27,7 @@ from measure import workplace  # noqa: E402
 
 STEPS = {
     "linumpy.brain.register_slices": ["register_pair"],
-    "linumpy.brain.pair_match": ["fit_rigid", "fit_locally", "compare_planes", "find_peak"],
+    "linumpy.brain.pair_match": ["fit_rigid", "fit_locally", "compare_planes", "correlation_peak"],
     "linumpy.brain.pair_match:PairMatch": [
         *("_trusted_plane", "nothing_to_compare", "_search_upright", "_search_angles"),
         *("_fit", "_fit_everywhere", "_search_depth"),
@@ -35,7 +35,7 @@ STEPS = {
     "linumpy.brain.slice_planes": ["flatten_tissue", "bin_planes"],
     "linumpy.brain.slice_volumes:_Reader": ["__call__"],
     "linumpy.brain.local_fit": ["measure_local_shifts", "fit_displacement", "warp_planes"],
-    "linumpy.brain.local_shifts": ["start_correlation", "fetch_surfaces", "find_peak", "to_host"],
+    "linumpy.brain.local_shifts": ["correlate_windows", "find_peaks", "to_host"],
     "linumpy.brain.rigid": ["_block_surfaces", "turn_planes"],
     "linumpy.brain.rigid:_Surfaces": ["best"],
     "linumpy.quality.measure_pairs": ["find_constant", "compare_pair"],

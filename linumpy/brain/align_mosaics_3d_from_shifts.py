@@ -178,7 +178,7 @@ class Placement:
     field: ShiftField | None = None
 
     @cached_property
-    def bend(self) -> np.ndarray | None:
+    def bend(self) -> Array | None:
         """What a deformed slice adds to the rotated places, source pixels, (2, rows, columns).
 
         Computed on the host for either device: both then sample at the same places, to the bit.

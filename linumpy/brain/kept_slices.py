@@ -11,16 +11,39 @@ from threading import Lock
 import numpy as np
 
 from linumpy.brain.slice_planes import KnownPlanes, SliceVolume, Window
-from linumpy.core.device import Array, Device, free_gpu_bytes, is_device_array
+from linumpy.core.device import (
+    Array,
+    Device,
+    cores_a_gpu,
+    default_workers,
+    free_gpu_bytes,
+    is_device_array,
+)
 
 BUDGET_BYTES = 1 << 30
 """Host memory of kept slices, and as much a worker; on a GPU at most a quarter of what is free."""
+
+MAX_PAIRS = 4
+"""Pairs in hand at once, each with the memory of some planes of two slices."""
 
 SLICES = 3
 """Slices that one worker needs: one and the two next ones make its pairs. Of several, two each."""
 
 _BYTES_A_VOXEL = 9.0
 """Amplitude, mask, and flattened planes where these are not binned; binned by two, less."""
+
+
+_TASKS_A_GPU = 4
+"""That measure pairs at a time (conf/gpu.config)."""
+
+
+def pair_workers(device: Device) -> int:
+    """Return how many pairs of slices are measured at once.
+
+    On a GPU, too, it is more than one: half of a pair's time goes into solves on the host.
+    """
+    cores = cores_a_gpu() // _TASKS_A_GPU if device.is_gpu else default_workers(device)
+    return max(1, min(cores, MAX_PAIRS))
 
 
 @dataclass

@@ -14,6 +14,7 @@ import numpy as np
 
 from linumpy.geometry.least_squares import (
     column_products,
+    invert_positive,
     least_squares,
     linear_combination,
     solve_positive,
@@ -51,8 +52,7 @@ class Covariance:
 
     def between(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the covariance of the field at points (n, 2) and (m, 2), shape (n, m)."""
-        away = np.hypot(*(one[:, None] - other[None]).transpose(2, 0, 1))
-        return self.variance * _matern(away, self.length_px)
+        return self.variance * _matern(_distance(one, other), self.length_px)
 
     def of_measurements(self, places: np.ndarray) -> np.ndarray:
         """Return the covariance of what is measured at places (n, 2), shape (n, n)."""
@@ -154,15 +154,25 @@ def fit_displacement(
     )
 
 
+def _distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return distances of points (n, 2) from points (m, 2), shape (n, m)."""
+    # An axis at a time: as vectors of two they take twice as long.
+    square = np.subtract.outer(one[:, 0], other[:, 0]) ** 2
+    square += np.subtract.outer(one[:, 1], other[:, 1]) ** 2
+    return np.sqrt(square, out=square)
+
+
 def _matern(distance: np.ndarray, length: float) -> np.ndarray:
-    x = np.sqrt(3) * distance / length
-    return np.asarray((1 + x) * np.exp(-x))
+    x = distance * (np.sqrt(3) / length)
+    out = np.exp(-x)
+    out *= 1 + x
+    return out
 
 
 def _overlap(places: np.ndarray, window_px: float) -> np.ndarray:
     """Return the share of pixels that windows have in common, shape (n, n)."""
-    away = np.abs(places[:, None] - places[None]) / window_px
-    return np.asarray(np.maximum(0, 1 - away).prod(axis=2))
+    rows, columns = (np.maximum(0, 1 - abs(np.subtract.outer(p, p)) / window_px) for p in places.T)
+    return np.asarray(rows * columns)
 
 
 def _covariance(
@@ -185,7 +195,7 @@ def _covariance(
     places, shifts = places[some], shifts[some]
     rows = np.column_stack([_design(places, centre, turn), _stacked(shifts)])
     both = np.concatenate(np.split(rows, 2), axis=1)
-    away = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1))
+    away = _distance(places, places)
     overlap = _overlap(places, window_px)
     extent = max(float(np.ptp(places, axis=0).max()), window_px)
     free = len(rows) - (rows.shape[1] - 1)
@@ -278,7 +288,7 @@ class _Kriging:
 def _inverse(table: np.ndarray) -> np.ndarray:
     """Invert a covariance; bits depend on the numbers alone, but for many measurements."""
     if len(table) <= _MAX_EXACT:
-        return solve_positive(table, np.eye(len(table)))
+        return invert_positive(table)
     return np.linalg.inv(table)
 
 

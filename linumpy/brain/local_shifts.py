@@ -11,12 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, namespace, to_host
-from linumpy.geometry.correlation import (
-    ACCEPT_Z_SCORE,
-    fetch_surfaces,
-    find_peak,
-    start_correlation,
-)
+from linumpy.geometry.correlated_windows import Windows, correlate_windows
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, find_peaks
 
 NOISE_RADIUS_PX = 24
 """Nearer, what peaks are compared with is the flank of the peak itself."""
@@ -62,54 +58,36 @@ def measure_local_shifts(
     """
     radius = max(reach_px + 2, NOISE_RADIUS_PX)
     rows, columns = (_starts(n, window_px, step_px) for n in fixed.shape[1:])
-    xp = namespace(fixed)
-    blocks = [(i, j) for i in rows for j in columns]
+    blocks = np.array([(i, j) for i in rows for j in columns], int).reshape(-1, 2)
     known = [
-        xp.count_nonzero(fixed[:, i : i + window_px, j : j + window_px])
-        * xp.count_nonzero(moving[:, i : i + window_px, j : j + window_px])
-        for i, j in blocks
+        _cut((stack != 0).sum(axis=0), blocks, window_px).sum(axis=(1, 2))
+        for stack in (fixed, moving)
     ]
     least = (_MIN_KNOWN_SHARE * len(fixed) * window_px**2) ** 2
-    if not blocks:
-        return LocalShifts(np.zeros((0, 2)), np.zeros((0, 2)), 0)
-    full = to_host(xp.stack([xp.asarray(k) for k in known])) > least
-    used = [block for block, enough in zip(blocks, full, strict=True) if enough]
-    pending = []
-    for block in used:
-        wide, lead = [], []
-        for at, n in zip(block, fixed.shape[1:], strict=True):
-            low = max(0, at - radius)
-            wide.append(slice(low, min(n, at + window_px + radius)))
-            lead.append(at - low)
-        part = fixed[:, block[0] : block[0] + window_px, block[1] : block[1] + window_px]
-        pending.append(
-            start_correlation(
-                moving[:, wide[0], wide[1]],
-                part,
-                (lead[0], lead[1]),
-                (radius, radius),
-                min_overlap_share=0.25,
-            )
-        )
-    texture = to_host((fixed * fixed).sum(axis=0)).astype(np.float64)
-    places, shifts = [], []
-    for block, surface in zip(used, fetch_surfaces(pending), strict=True):
-        middle = np.array(surface.centre_px, float)
-        peak = find_peak(surface, expected_px=surface.centre_px, within_px=float(reach_px))
-        if peak is not None and peak.z_score >= ACCEPT_Z_SCORE:
-            places.append(np.array(block) + _middle_of(texture, block, window_px))
-            shifts.append(np.array(peak.displacement_px) - middle)
-    return LocalShifts(
-        np.array(places, float).reshape(-1, 2), np.array(shifts, float).reshape(-1, 2), len(used)
-    )
+    blocks = blocks[to_host(known[0] * known[1]) > least]
+    windows = Windows.around(blocks, np.full_like(blocks, window_px), fixed.shape[1:], radius)
+    surfaces = correlate_windows(moving, fixed, windows, (radius, radius), min_overlap_share=0.25)
+    peaks = find_peaks(*surfaces, within_px=float(reach_px))
+    good = peaks.found & (peaks.z_score >= ACCEPT_Z_SCORE)
+    texture = _cut((fixed * fixed).sum(axis=0), blocks[good], window_px)
+    return LocalShifts(blocks[good] + _middles(texture), peaks.displacement_px[good], len(blocks))
 
 
-def _middle_of(texture: np.ndarray, block: tuple[int, int], window_px: int) -> np.ndarray:
-    """Return the centre of mass of a window, counted from its first pixel."""
-    part = texture[block[0] : block[0] + window_px, block[1] : block[1] + window_px]
+def _cut(plane: Array, blocks: np.ndarray, window_px: int) -> Array:
+    """Return windows of a plane, whose first pixels are `blocks` (n, 2), shape (n, …)."""
+    xp = namespace(plane)
     along = np.arange(window_px)
-    sums = [(part.sum(axis=1 - axis) * along).sum() for axis in (0, 1)]
-    return np.array(sums) / part.sum()
+    i, j = (xp.asarray(blocks[:, axis, None] + along) for axis in (0, 1))
+    return plane[i[:, :, None], j[:, None, :]]
+
+
+def _middles(windows: Array) -> np.ndarray:
+    """Return the centres of mass of windows, counted from their first pixels, (n, 2)."""
+    xp = namespace(windows)
+    windows = windows.astype(xp.float64)
+    along = xp.arange(windows.shape[1])
+    sums = [(windows.sum(axis=3 - axis) * along).sum(axis=1) for axis in (1, 2)]
+    return np.asarray(to_host(xp.stack(sums, axis=1) / windows.sum(axis=(1, 2))[:, None]))
 
 
 def _starts(length: int, window_px: int, step_px: float) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Canvas, align_mosaics_3d_from_shifts
-from linumpy.brain.kept_slices import keep_slices
+from linumpy.brain.kept_slices import keep_slices, pair_workers
 from linumpy.brain.measured_pairs import load_pairs
 from linumpy.brain.register_slices import motor_registration, register_slices
 from linumpy.brain.slice_folder import load_folder
@@ -18,7 +18,7 @@ from linumpy.brain.slice_planes import GivenPlace, SliceVolume
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.stack_slices_motor import brain_geometry, stack_slices_motor, z_matches
 from linumpy.brain.stacking import BLOCK_PX, cuts
-from linumpy.core.device import CPU, Array, Device, default_workers, to_host
+from linumpy.core.device import CPU, Array, Device, to_host
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger, progress
 from linumpy.core.stream import stream
@@ -30,8 +30,6 @@ from linumpy.io.tables import read_slice_config
 from linumpy.params import build
 from linumpy.stage_params.brain import RegisterParams, StackParams
 from linumpy.store.atomic import together, write_text
-
-MAX_PAIRS = 4
 
 
 def register_folder(
@@ -53,10 +51,9 @@ def register_folder(
     """
     params = build(RegisterParams, values)
     volumes, voxel_um, interval_um = load_folder(folder, shifts, config, device=device)
-    # Every pair in hand takes the memory of some planes of two slices.
     if not any(volume.place is None for volume in volumes):
         raise InputError(f"{folder}: every slice is interpolated; expected measured ones")
-    workers = min(default_workers(device), MAX_PAIRS)
+    workers = pair_workers(device)
     known = {} if pairs is None else load_pairs(pairs, volumes, voxel_um, params)
     volumes = keep_slices(volumes, device, workers)
     model = register_slices(volumes, voxel_um, interval_um, params, known=known, workers=workers)

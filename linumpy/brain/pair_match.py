@@ -27,7 +27,7 @@ from linumpy.brain.slice_planes import (
     flatten_tissue,
 )
 from linumpy.core.device import Array
-from linumpy.geometry.correlation import ACCEPT_Z_SCORE, Peak, correlation_surface, find_peak
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak, correlation_peak
 from linumpy.geometry.turned import rotation_matrix, turn_planes
 from linumpy.stage_params.brain import EULER, RegisterParams
 
@@ -312,14 +312,13 @@ class PairMatch:
     def _peak(self, first: Array, second: Array, factor: int) -> Peak | None:
         centre = np.rint(self.expected / factor).astype(int)
         radius = max(2, -(-self.params.max_translation_px // factor))
-        surface = correlation_surface(
+        peak = correlation_peak(
             first,
             second,
             (int(centre[0]), int(centre[1])),
             (radius, radius),
             min_overlap_share=0.25,
         )
-        peak = find_peak(surface)
         return None if peak is None or peak.z_score < ACCEPT_Z_SCORE else peak
 
     def _guess(
@@ -444,12 +443,12 @@ class PairMatch:
 def _rate(first: Array, second: Array, about_px: np.ndarray, within_px: float) -> Peak | None:
     """Return the peak of two stacks near a displacement; a wide window serves as its noise."""
     middle = np.rint(about_px).astype(int)
-    surface = correlation_surface(
+    return correlation_peak(
         first,
         second,
         (int(middle[0]), int(middle[1])),
         (NOISE_RADIUS_PX, NOISE_RADIUS_PX),
         min_overlap_share=0.25,
+        expected_px=(float(about_px[0]), float(about_px[1])),
+        within_px=within_px,
     )
-    expected = (float(about_px[0]), float(about_px[1]))
-    return find_peak(surface, expected_px=expected, within_px=within_px)

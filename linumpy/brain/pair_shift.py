@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.geometry.correlation import confidence
+from linumpy.geometry.correlation_peaks import confidence
 
 
 @dataclass(frozen=True)

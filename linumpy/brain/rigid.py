@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, namespace, to_host
-from linumpy.geometry.correlation import fetch_surfaces, start_correlation
+from linumpy.geometry.correlated_windows import Windows, correlate_windows
 from linumpy.geometry.least_squares import least_squares, solve_positive
 from linumpy.geometry.turned import turn_planes
 
@@ -258,34 +258,18 @@ def _block_surfaces(
         low = max(0, -shift[axis])
         high = min(moving.shape[axis + 1], fixed.shape[axis + 1] - shift[axis])
         cuts.append(_cut(int(low), int(high)))
-    xp = namespace(moving)
-    pending, places, counts = [], [], []
-    for rows in cuts[0]:
-        for columns in cuts[1]:
-            block = moving[:, rows, columns]
-            wide, centre = [], []
-            for axis, part in ((0, rows), (1, columns)):
-                low = max(0, part.start + shift[axis] - radius)
-                high = min(fixed.shape[axis + 1], part.stop + shift[axis] + radius)
-                wide.append(slice(low, high))
-                centre.append(int(part.start + shift[axis] - low))
-            pending.append(
-                start_correlation(
-                    fixed[:, wide[0], wide[1]],
-                    block,
-                    (centre[0], centre[1]),
-                    (radius, radius),
-                    min_overlap_share=0.25,
-                )
-            )
-            counts.append(xp.count_nonzero(block))
-            places.append(
-                ((rows.start + rows.stop - 1) / 2, (columns.start + columns.stop - 1) / 2)
-            )
-    if not pending:
+    blocks = [(rows, columns) for rows in cuts[0] for columns in cuts[1]]
+    if not blocks:
         return None
+    low = np.array([[part.start for part in block] for block in blocks])
+    side = np.array([[part.stop - part.start for part in block] for block in blocks])
+    windows = Windows.around(low, side, fixed.shape[1:], radius, shift)
+    values = to_host(
+        correlate_windows(fixed, moving, windows, (radius, radius), min_overlap_share=0.25)[0]
+    ).astype(np.float64)
+    xp = namespace(moving)
+    counts = [xp.count_nonzero(moving[:, rows, columns]) for rows, columns in blocks]
     count = to_host(xp.stack([xp.asarray(n) for n in counts])).astype(float)
-    values = np.stack([surface.values for surface in fetch_surfaces(pending)])
     known = np.isfinite(values)
     # A block that overlaps too little for part of its surface says less.
     count *= known.mean(axis=(1, 2))
@@ -294,7 +278,7 @@ def _block_surfaces(
         return None
     values = np.where(known, values, 0)[used]
     splines = np.stack([spline_filter(surface, order=3, mode="nearest") for surface in values])
-    place = np.array(places)[used] - middle_px(moving.shape)
+    place = (low + (side - 1) / 2)[used] - middle_px(moving.shape)
     return _Surfaces(shift.astype(float), place, count[used], splines, values)
 
 

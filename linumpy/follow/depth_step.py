@@ -16,7 +16,7 @@ from linumpy.brain.pair_depths import clear_maximum, compare_planes, depth_score
 from linumpy.brain.register_pairwise import Depths, register_pair
 from linumpy.brain.slice_planes import SliceVolume, bin_planes, flatten_tissue
 from linumpy.core.device import to_host
-from linumpy.geometry.correlation import ACCEPT_Z_SCORE, correlation_surface, find_peak
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, correlation_peak
 from linumpy.stage_params.brain import TRANSLATION, RegisterParams
 
 PIXEL_UM = 20.0
@@ -182,10 +182,9 @@ def _measure(
     """Return plane, correlation, displacement and clearness of one try about a displacement."""
     centre = np.rint(off_px).astype(int)
     radius = int(min(_REACH_UM / pixel_um.max(), max(here.shape[1:]) * 0.5))
-    surface = correlation_surface(
+    peak = correlation_peak(
         here, like, (int(centre[0]), int(centre[1])), (radius, radius), min_overlap_share=0.25
     )
-    peak = find_peak(surface)
     if peak is None or peak.z_score < ACCEPT_Z_SCORE:
         return None
     shift = np.rint(peak.displacement_px).astype(int)

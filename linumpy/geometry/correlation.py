@@ -13,16 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, is_device_array, namespace, to_host
-from linumpy.geometry.least_squares import least_squares
 
-ACCEPT_Z_SCORE = 5.0
-"""Peaks this far above the rest of their surface are accepted."""
-
-_NOISE_Z_SCORE = 3.0
-_PEAK_HALF_WIDTH = 1
-_SURROUNDINGS_PX = 7
-_PEAK_REACH_PX = 4
-_MIN_NOISE_SAMPLES = 16
 _FFT_SAMPLES = 1 << 18
 
 
@@ -44,37 +35,6 @@ class CorrelationSurface:
     values: np.ndarray
     weight: np.ndarray
     centre_px: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Peak:
-    """The best displacement of a surface.
-
-    Attributes
-    ----------
-    displacement_px
-        Along axis 1 and axis 2, to a fraction of a pixel.
-    correlation
-        Normalised cross-correlation at the peak.
-    z_score
-        Height of the peak above its surroundings, in robust standard deviations of the
-        same excess elsewhere on the surface.
-    """
-
-    displacement_px: tuple[float, float]
-    correlation: float
-    z_score: float
-
-    @property
-    def confidence(self) -> float:
-        """Between 0, the height of noise, and 1; one half where peaks are accepted."""
-        return confidence(self.z_score)
-
-
-def confidence(z_score: float) -> float:
-    """Map a z-score to 0–1: 0 at the height of noise, one half at `ACCEPT_Z_SCORE`."""
-    excess = max(0.0, z_score - _NOISE_Z_SCORE)
-    return excess / (excess + ACCEPT_Z_SCORE - _NOISE_Z_SCORE)
 
 
 @dataclass(frozen=True)
@@ -137,8 +97,8 @@ def start_correlation(
         all.
     """
     size = (
-        _fast_length(_padded(first.shape[1], second.shape[1], centre_px[0], radius_px[0])),
-        _fast_length(_padded(first.shape[2], second.shape[2], centre_px[1], radius_px[1])),
+        fast_length(padded_length(first.shape[1], second.shape[1], centre_px[0], radius_px[0])),
+        fast_length(padded_length(first.shape[2], second.shape[2], centre_px[1], radius_px[1])),
     )
     low = (centre_px[0] - radius_px[0], centre_px[1] - radius_px[1])
     side = (2 * radius_px[0] + 1, 2 * radius_px[1] + 1)
@@ -147,8 +107,9 @@ def start_correlation(
 
         if chosen is None:
             chosen = choose_all(len(first))
-        samples = correlate(first, second, chosen, low, side, size, min_overlap_share)
-        return PendingSurface(samples, centre_px)
+        table = np.array([(*low, 0, 0, *first.shape[1:], 0, 0, *second.shape[1:])])
+        samples = correlate(first, second, chosen, table, side, size, min_overlap_share)
+        return PendingSurface(samples[0], centre_px)
     d1, d2 = (np.arange(begin, begin + n) for begin, n in zip(low, side, strict=True))
     window = np.ix_(d1 % size[0], d2 % size[1])
     product, energy_a, energy_b, count = (
@@ -226,116 +187,7 @@ def _back(spectrum: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return scipy.fft.irfft2(spectrum, s=size)
 
 
-def find_peak(
-    surface: CorrelationSurface,
-    *,
-    expected_px: tuple[float, float] | None = None,
-    within_px: float | None = None,
-) -> Peak | None:
-    """Find the best displacement of a surface to a fraction of a pixel.
-
-    Parameters
-    ----------
-    surface
-        From `correlation_surface`.
-    expected_px, within_px
-        Look only at displacements within `within_px` of `expected_px`; the whole surface still
-        serves as the noise to compare with.
-
-    Returns
-    -------
-    The peak, or None when no displacement in reach has a value, or the best lies at the border
-    of what was searched: the true one may lie beyond.
-    """
-    values = surface.values
-    searched = values * surface.weight
-    if expected_px is not None and within_px is not None:
-        d1, d2 = _displacements(surface)
-        far = np.hypot(d1[:, None] - expected_px[0], d2[None, :] - expected_px[1]) > within_px
-        searched = np.where(far, np.nan, searched)
-    if not np.isfinite(searched).any():
-        return None
-    i, j = divmod(int(np.nanargmax(searched)), searched.shape[1])
-    around = searched[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2]
-    if around.shape != (3, 3) or not np.isfinite(around).all():
-        return None
-    z_score, floor = _significance(values * surface.weight, i, j)
-    offset = _subpixel(values, i, j, floor)
-    half = ((values.shape[0] - 1) // 2, (values.shape[1] - 1) // 2)
-    return Peak(
-        displacement_px=(
-            surface.centre_px[0] + i - half[0] + offset[0],
-            surface.centre_px[1] + j - half[1] + offset[1],
-        ),
-        correlation=float(values[i, j]),
-        z_score=z_score,
-    )
-
-
-def _significance(values: np.ndarray, i: int, j: int) -> tuple[float, float]:
-    """Return a peak's height above its surface, and the level of that surface.
-
-    Coarse structure, such as the brain's border, makes a surface slope and bulge widely; a true
-    match shows as a peak a few pixels wide. So every sample is compared with the mean of its
-    surroundings, and the peak's excess with the spread of the excesses elsewhere.
-    """
-    known = np.isfinite(values)
-    filled = np.where(known, values, 0)
-    surroundings = _window_mean(filled, known, _SURROUNDINGS_PX)
-    excess = values - surroundings
-    rows, columns = np.indices(values.shape)
-    elsewhere = known & (np.maximum(np.abs(rows - i), np.abs(columns - j)) > _PEAK_REACH_PX)
-    if elsewhere.sum() < _MIN_NOISE_SAMPLES:
-        return 0.0, float(surroundings[i, j])
-    spread = 1.4826 * float(np.median(np.abs(excess[elsewhere])))
-    return float(excess[i, j]) / max(spread, 1e-6), float(surroundings[i, j])
-
-
-def _window_mean(values: np.ndarray, known: np.ndarray, size: int) -> np.ndarray:
-    """Return the mean of the known samples in a square around each; unknown `values` are 0."""
-    return _window_sum(values, size) / np.maximum(_window_sum(known.astype(float), size), 1)
-
-
-def _window_sum(values: np.ndarray, size: int) -> np.ndarray:
-    """Sum over squares of an odd side; there is nothing outside."""
-    for _ in range(2):
-        sums = np.pad(values, ((size // 2 + 1, size // 2), (0, 0))).cumsum(axis=0)
-        values = (sums[size:] - sums[:-size]).T
-    return values
-
-
-def _displacements(surface: CorrelationSurface) -> tuple[np.ndarray, np.ndarray]:
-    half = [(n - 1) // 2 for n in surface.values.shape]
-    return tuple(  # type: ignore[return-value]
-        np.arange(-h, h + 1) + c for h, c in zip(half, surface.centre_px, strict=True)
-    )
-
-
-def _subpixel(values: np.ndarray, i: int, j: int, floor: float) -> tuple[float, float]:
-    """Refine a peak by a Gaussian through 3×3 samples, whose logarithm is a quadratic form.
-
-    A correlation peak is close to a Gaussian: its logarithm is fitted without the bias towards
-    whole pixels that a parabola has.
-    """
-    k = _PEAK_HALF_WIDTH
-    patch = values[i - k : i + k + 1, j - k : j + k + 1] if i >= k and j >= k else values[:0]
-    if patch.shape != (2 * k + 1, 2 * k + 1) or not np.isfinite(patch).all():
-        return 0.0, 0.0
-    height = np.maximum(patch - floor, 0.02 * (patch[k, k] - floor) + 1e-12)
-    d1, d2 = np.mgrid[-k : k + 1, -k : k + 1].astype(float)
-    design = np.stack([d1**2, d2**2, d1 * d2, d1, d2, np.ones_like(d1)], axis=-1).reshape(-1, 6)
-    # Weigh by height: the logarithm magnifies the noise of low samples.
-    a, b, c, d, e, _ = least_squares(design, np.log(height).ravel(), height.ravel() ** 2)
-    determinant = 4 * a * b - c * c
-    if a >= 0 or b >= 0 or determinant <= 0:
-        return 0.0, 0.0
-    offset = ((c * e - 2 * b * d) / determinant, (c * d - 2 * a * e) / determinant)
-    if max(abs(offset[0]), abs(offset[1])) > 1:
-        return 0.0, 0.0
-    return float(offset[0]), float(offset[1])
-
-
-def _padded(n_first: int, n_second: int, centre: int, radius: int) -> int:
+def padded_length(n_first: int, n_second: int, centre: int, radius: int) -> int:
     """Return the least length at which no displacement of the window is mixed with a wrapped one.
 
     Images of the full length ``n_first + n_second − 1`` never wrap; for a narrow window of
@@ -346,7 +198,7 @@ def _padded(n_first: int, n_second: int, centre: int, radius: int) -> int:
     return min(enough, n_first + n_second - 1)
 
 
-def _fast_length(n: int) -> int:
+def fast_length(n: int) -> int:
     """Return the next length of factors 2, 3 and 5, at which FFTs are fast on both devices."""
     while True:
         rest = n

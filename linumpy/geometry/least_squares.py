@@ -12,6 +12,8 @@ import math
 
 import numpy as np
 
+from linumpy.core.device import Array
+
 _UNDETERMINED = 1e-12
 _CHUNK = 1024
 """Rows whose products fit into a core's own cache, for the few dozen columns of a field."""
@@ -99,6 +101,43 @@ def solve_positive(normal: np.ndarray, right: np.ndarray) -> np.ndarray:
         solved[i] /= table[i, i]
         solved[:i] -= table[:i, i, None] * solved[i]
     return solved.reshape(right.shape)
+
+
+def invert_positive(table: np.ndarray) -> np.ndarray:
+    """Invert a symmetric, positive definite matrix (k, k), k below a few hundred, by sweeps.
+
+    A sweep exchanges one unknown with one right side; after all of them the negative inverse is
+    left (Goodnight, Am. Stat. 33, 149, 1979).
+    """
+    swept = np.array(table, dtype=np.float64)
+    for i in range(len(swept)):
+        row, pivot = swept[i].copy(), swept[i, i]
+        share = row / pivot
+        swept -= np.multiply.outer(share, row)
+        swept[i] = swept[:, i] = share
+        swept[i, i] = -1 / pivot
+    return np.negative(swept, out=swept)
+
+
+def solve_each(normal: Array, right: Array) -> Array:
+    """Solve many small systems ``normal[n] @ x = right[n]`` by Gaussian elimination.
+
+    Parameters
+    ----------
+    normal
+        Symmetric and positive definite, shape (n, k, k), NumPy or CuPy; changed in place.
+    right
+        Shape (n, k); changed in place.
+    """
+    k = right.shape[1]
+    for i in range(k):
+        below = normal[:, i + 1 :, i] / normal[:, i, i, None]
+        normal[:, i + 1 :, i + 1 :] -= below[:, :, None] * normal[:, i, None, i + 1 :]
+        right[:, i + 1 :] -= below * right[:, i, None]
+    for i in range(k - 1, -1, -1):
+        right[:, i] /= normal[:, i, i]
+        right[:, :i] -= normal[:, :i, i] * right[:, i, None]
+    return right
 
 
 def least_squares(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from linumpy.core.device import Array
 
 _TAPS = 4
 
@@ -37,7 +40,7 @@ class ShiftField:
             out += weight[:, tap, None] * self.values.reshape(2, -1).T[index[:, tap]]
         return out
 
-    def on_grid(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    def on_grid(self, first: np.ndarray, second: np.ndarray, xp: Any = np) -> Array:
         """Return the displacement where rows and columns cross.
 
         Each value depends on its own position alone, to the bit.
@@ -46,12 +49,14 @@ class ShiftField:
         ----------
         first, second
             Positions of rows (n1,) and columns (n2,).
+        xp
+            NumPy or CuPy, which computes it.
 
         Returns
         -------
         float64 (2, n1, n2).
         """
-        out = self.values
+        out = xp.asarray(self.values)
         for axis, places in ((1, first), (2, second)):
             size = out.shape[axis]
             index, weight = cubic_weights(
@@ -59,12 +64,12 @@ class ShiftField:
             )
             sides = [1, 1, 1]
             sides[axis] = len(places)
+            nodes, shares = xp.asarray(index.T), xp.asarray(weight.T)
             parts = [
-                np.take(out, index[:, k], axis=axis) * weight[:, k].reshape(sides)
-                for k in range(_TAPS)
+                xp.take(out, nodes[k], axis=axis) * shares[k].reshape(sides) for k in range(_TAPS)
             ]
             out = (parts[0] + parts[1]) + (parts[2] + parts[3])
-        return np.asarray(out)
+        return out
 
 
 def cubic_weights(position: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -196,24 +196,36 @@ extern "C" __global__ void choose_slabs(const float* first, const float* second,
   chosen[n] = count;
 }
 
-// Lay out what is to be transformed: of both images, for each plane, the values, where they are
-// known, and their squares, padded with zeros; stack[6][n_planes][size1][size2]. Strides count
-// elements.
-extern "C" __global__ void correlation_inputs(const float* a, i64 a_plane, i64 a_row, int a1,
-                                              int a2, const float* b, i64 b_plane, i64 b_row,
-                                              int b1, int b2, const float* chosen, int n_planes,
-                                              int size1, int size2, float* stack) {
+// A pair of windows of two stacks: its first displacement, and where the windows lie.
+struct Windows {
+  int low1, low2;
+  int a_low1, a_low2, a1, a2;
+  int b_low1, b_low2, b1, b2;
+};
+
+// Lay out what is to be transformed: of both windows, for each plane, the values, where they are
+// known, and their squares, padded with zeros; stack[6][n_windows][n_planes][size1][size2]. Strides
+// count elements.
+extern "C" __global__ void correlation_inputs(const float* a, i64 a_plane, i64 a_row,
+                                              const float* b, i64 b_plane, i64 b_row,
+                                              const float* chosen, const Windows* windows,
+                                              int n_windows, int n_planes, int size1, int size2,
+                                              float* stack) {
   i64 pixels = (i64)size1 * size2;
-  i64 part = pixels * n_planes;
+  i64 part = pixels * n_windows * n_planes;
   i64 thread = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   i64 threads = (i64)gridDim.x * blockDim.x;
-  for (int p = blockIdx.y; p < n_planes; p += gridDim.y) {
+  for (int n = blockIdx.y; n < n_windows * n_planes; n += gridDim.y) {
+    Windows w = windows[n / n_planes];
+    int p = n % n_planes;
     bool used = chosen[p] > 0;
+    const float* first = a + p * a_plane + w.a_low1 * a_row + w.a_low2;
+    const float* second = b + p * b_plane + w.b_low1 * b_row + w.b_low2;
     for (i64 at = thread; at < pixels; at += threads) {
       int i = (int)(at / size2), j = (int)(at % size2);
-      float x = used && i < a1 && j < a2 ? a[p * a_plane + i * a_row + j] : 0.0f;
-      float y = used && i < b1 && j < b2 ? b[p * b_plane + i * b_row + j] : 0.0f;
-      float* to = stack + p * pixels + at;
+      float x = used && i < w.a1 && j < w.a2 ? first[i * a_row + j] : 0.0f;
+      float y = used && i < w.b1 && j < w.b2 ? second[i * b_row + j] : 0.0f;
+      float* to = stack + n * pixels + at;
       to[0] = x;
       to[part] = x != 0 ? 1.0f : 0.0f;
       to[2 * part] = x * x;
@@ -231,61 +243,74 @@ __device__ float2 times_conjugate(float2 sum, float2 a, float2 b) {
 }
 
 // Sum over planes of the cross spectra of what `correlation_inputs` laid out: values with values,
-// squares with known, known with squares, known with known; added to total[4][n].
-extern "C" __global__ void cross_spectra(const float2* spectra, int n_planes, i64 n,
+// squares with known, known with squares, known with known; added to total[n_windows][4][n].
+extern "C" __global__ void cross_spectra(const float2* spectra, int n_windows, int n_planes, i64 n,
                                          float2* total) {
-  i64 part = n * n_planes;
+  i64 part = n * n_windows * n_planes;
   i64 threads = (i64)gridDim.x * blockDim.x;
-  for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += threads) {
-    float2 product = total[at], energy_a = total[n + at];
-    float2 energy_b = total[2 * n + at], count = total[3 * n + at];
-    for (int p = 0; p < n_planes; p++) {
-      const float2* from = spectra + p * n + at;
-      float2 known_a = from[part], known_b = from[4 * part];
-      product = times_conjugate(product, from[0], from[3 * part]);
-      energy_a = times_conjugate(energy_a, from[2 * part], known_b);
-      energy_b = times_conjugate(energy_b, known_a, from[5 * part]);
-      count = times_conjugate(count, known_a, known_b);
+  for (int w = blockIdx.y; w < n_windows; w += gridDim.y) {
+    float2* to = total + 4 * n * w;
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += threads) {
+      float2 product = to[at], energy_a = to[n + at];
+      float2 energy_b = to[2 * n + at], count = to[3 * n + at];
+      for (int p = 0; p < n_planes; p++) {
+        const float2* from = spectra + ((i64)w * n_planes + p) * n + at;
+        float2 known_a = from[part], known_b = from[4 * part];
+        product = times_conjugate(product, from[0], from[3 * part]);
+        energy_a = times_conjugate(energy_a, from[2 * part], known_b);
+        energy_b = times_conjugate(energy_b, known_a, from[5 * part]);
+        count = times_conjugate(count, known_a, known_b);
+      }
+      to[at] = product;
+      to[n + at] = energy_a;
+      to[2 * n + at] = energy_b;
+      to[3 * n + at] = count;
     }
-    total[at] = product;
-    total[n + at] = energy_a;
-    total[2 * n + at] = energy_b;
-    total[3 * n + at] = count;
   }
 }
 
-// Cut the window of displacements low … low + side − 1 out of four periodic maps.
-extern "C" __global__ void cut_window(const float* maps, int size1, int size2, int low1, int low2,
-                                      int side1, int side2, float* window) {
+// Cut displacements, from each window's first one on, out of four periodic maps a window.
+extern "C" __global__ void cut_windows(const float* maps, const Windows* windows, int n_windows,
+                                       int size1, int size2, int side1, int side2, float* cut) {
   int samples = side1 * side2;
-  for (int k = blockIdx.y; k < 4; k += gridDim.y) {
+  i64 pixels = (i64)size1 * size2;
+  for (int n = blockIdx.y; n < n_windows; n += gridDim.y) {
     for (int at = blockIdx.x * blockDim.x + threadIdx.x; at < samples;
          at += gridDim.x * blockDim.x) {
-      int i = (low1 + at / side2) % size1, j = (low2 + at % side2) % size2;
+      int i = (windows[n].low1 + at / side2) % size1, j = (windows[n].low2 + at % side2) % size2;
       if (i < 0) i += size1;
       if (j < 0) j += size2;
-      window[(i64)k * samples + at] = maps[((i64)k * size1 + i) * size2 + j];
+      for (int k = 0; k < 4; k++) {
+        cut[(4 * (i64)n + k) * samples + at] = maps[(4 * n + k) * pixels + (i64)i * size2 + j];
+      }
     }
   }
 }
 
-// Normalise what `cut_window` cut out: out[0] the correlation, NaN where too little overlaps,
-// out[1] the weight. `least_a_plane` is the overlap asked for in each plane that is used.
-extern "C" __global__ void normalise_window(const float* window, int low1, int low2, int side1,
-                                            int side2, int a1, int a2, int b1, int b2,
-                                            const float* largest_count, const float* planes_used,
-                                            float least_a_plane, float* out) {
+// Normalise what `cut_windows` cut out: out[n][0] the correlation, NaN where too little overlaps,
+// out[n][1] the weight.
+extern "C" __global__ void normalise_windows(const float* cut, const Windows* windows,
+                                             int n_windows, int side1, int side2,
+                                             const float* largest_counts, const float* planes_used,
+                                             double min_overlap_share, float* out) {
   int samples = side1 * side2;
-  float largest = *largest_count, least = least_a_plane * *planes_used;
-  for (int at = blockIdx.x * blockDim.x + threadIdx.x; at < samples;
-       at += gridDim.x * blockDim.x) {
-    int d1 = low1 + at / side2, d2 = low2 + at % side2;
-    float count = window[3 * samples + at];
-    float scale = sqrtf(fmaxf(window[samples + at], 0)) * sqrtf(fmaxf(window[2 * samples + at], 0));
-    // A window wider than the padded images would read wrapped displacements.
-    bool good = d1 > -b1 && d1 < a1 && d2 > -b2 && d2 < a2;
-    good = good && count > least && scale > 1e-6f * (largest + 1);
-    out[at] = good ? window[at] / scale : __int_as_float(0x7fc00000);
-    out[samples + at] = sqrtf(fmaxf(count, 0) / fmaxf(largest, 1));
+  for (int n = blockIdx.y; n < n_windows; n += gridDim.y) {
+    Windows w = windows[n];
+    i64 size_a = (i64)w.a1 * w.a2, size_b = (i64)w.b1 * w.b2;
+    float largest = largest_counts[n];
+    float least = (float)(min_overlap_share * (size_a < size_b ? size_a : size_b)) * *planes_used;
+    const float* from = cut + 4 * (i64)n * samples;
+    float* to = out + 2 * (i64)n * samples;
+    for (int at = blockIdx.x * blockDim.x + threadIdx.x; at < samples;
+         at += gridDim.x * blockDim.x) {
+      int d1 = w.low1 + at / side2, d2 = w.low2 + at % side2;
+      float count = from[3 * samples + at];
+      float scale = sqrtf(fmaxf(from[samples + at], 0)) * sqrtf(fmaxf(from[2 * samples + at], 0));
+      // Displacements beyond the padded images would be wrapped ones.
+      bool good = d1 > -w.b1 && d1 < w.a1 && d2 > -w.b2 && d2 < w.a2;
+      good = good && count > least && scale > 1e-6f * (largest + 1);
+      to[at] = good ? from[at] / scale : __int_as_float(0x7fc00000);
+      to[samples + at] = sqrtf(fmaxf(count, 0) / fmaxf(largest, 1));
+    }
   }
 }

@@ -198,12 +198,12 @@ def correlate(
     first: Array,
     second: Array,
     chosen: Array,
-    low: tuple[int, int],
+    windows: np.ndarray,
     side: tuple[int, int],
     size: tuple[int, int],
     min_overlap_share: float,
 ) -> Array:
-    """Correlate two stacks over a window; see `geometry.correlation.correlation_surface`.
+    """Correlate windows of two stacks; see `geometry.correlation.correlation_surface`.
 
     Parameters
     ----------
@@ -211,8 +211,11 @@ def correlate(
         Shape (planes, n1, n2) each, float32; rows must be contiguous.
     chosen
         From `choose_slabs`: the planes to use.
-    low, side
-        First displacement of the window, and its samples, along axis 1 and axis 2.
+    windows
+        A row each, int (n, 10): first displacement, then first pixel and sides of the window in
+        the first stack, and in the second, each along axis 1 and axis 2.
+    side
+        Samples along axis 1 and axis 2.
     size
         Padded lengths for the transforms.
     min_overlap_share
@@ -220,54 +223,58 @@ def correlate(
 
     Returns
     -------
-    float32, shape (2, *side): values and weights of the surface.
+    float32, shape (n, 2, *side): values and weights of the surfaces.
     """
     import cupy
 
-    n_planes = len(first)
-    total = cupy.zeros((4, size[0], size[1] // 2 + 1), cupy.complex64)
-    at_once = max(1, _STACK_NBYTES // (24 * size[0] * size[1]))
-    for start in range(0, n_planes, at_once):
-        planes = slice(start, start + at_once)
-        _add_cross_spectra(first[planes], second[planes], chosen[planes], size, total)
-    maps = cupy.fft.irfft2(total, s=size)
-    window = cupy.empty((4, *side), cupy.float32)
-    samples = side[0] * side[1]
-    where = tuple(np.int32(k) for k in (*low, *side))
-    arguments = (_floats(maps), *(np.int32(n) for n in size), *where, window)
-    _kernel("cut_window")(_grid(samples, 4), (_THREADS,), arguments)
-    out = cupy.empty((2, *side), cupy.float32)
-    smaller = min(first[0].size, second[0].size)
-    arguments = (
-        window,
-        *where,
-        *(np.int32(n) for n in (*first.shape[1:], *second.shape[1:])),
-        window[3].max(),
-        chosen[n_planes:],
-        np.float32(min_overlap_share * smaller),
-        out,
-    )
-    _kernel("normalise_window")(_grid(samples), (_THREADS,), arguments)
+    table = cupy.asarray(windows, cupy.int32)
+    out = cupy.empty((len(windows), 2, *side), cupy.float32)
+    sides = tuple(np.int32(n) for n in side)
+    at_once = max(1, _STACK_NBYTES // (24 * size[0] * size[1] * len(first)))
+    for start in range(0, len(windows), at_once):
+        part = slice(start, start + at_once)
+        n = len(table[part])
+        maps = cupy.fft.irfft2(_cross_spectra(first, second, chosen, table[part], size), s=size)
+        cut = cupy.empty((n, 4, *side), cupy.float32)
+        arguments = (_floats(maps), table[part], np.int32(n), *map(np.int32, size), *sides, cut)
+        grid = _grid(side[0] * side[1], n)
+        _kernel("cut_windows")(grid, (_THREADS,), arguments)
+        arguments = (
+            cut,
+            table[part],
+            np.int32(n),
+            *sides,
+            cut[:, 3].max(axis=(1, 2)),
+            chosen[len(first) :],
+            np.float64(min_overlap_share),
+            out[part],
+        )
+        _kernel("normalise_windows")(grid, (_THREADS,), arguments)
     return out
 
 
-def _add_cross_spectra(
-    first: Array, second: Array, chosen: Array, size: tuple[int, int], total: Array
-) -> None:
-    """Transform some planes and add their cross spectra to `total`."""
+def _cross_spectra(
+    first: Array, second: Array, chosen: Array, table: Array, size: tuple[int, int]
+) -> Array:
+    """Transform windows, and return their cross spectra summed over planes, (n, 4, …)."""
     import cupy
 
-    n = len(first)
-    stack = cupy.empty((6, n, *size), cupy.float32)
-    image: list[Any] = []
-    for array in (first, second):
-        strides = (np.int64(step // 4) for step in array.strides[:2])
-        image += [array, *strides, *(np.int32(k) for k in array.shape[1:])]
-    sizes = (np.int32(k) for k in (n, *size))
-    grid = _grid(size[0] * size[1], n)
-    _kernel("correlation_inputs")(grid, (_THREADS,), (*image, chosen, *sizes, stack))
-    spectra = cupy.fft.rfft2(stack)
-    del stack
-    frequencies = size[0] * (size[1] // 2 + 1)
-    arguments = (spectra, np.int32(n), np.int64(frequencies), total)
-    _kernel("cross_spectra")(_grid(frequencies), (_THREADS,), arguments)
+    n_windows, frequencies = len(table), size[0] * (size[1] // 2 + 1)
+    total = cupy.zeros((n_windows, 4, size[0], size[1] // 2 + 1), cupy.complex64)
+    at_once = max(1, _STACK_NBYTES // (24 * size[0] * size[1] * n_windows))
+    for start in range(0, len(first), at_once):
+        planes = slice(start, start + at_once)
+        n = len(first[planes])
+        stack = cupy.empty((6, n_windows * n, *size), cupy.float32)
+        images: list[Any] = []
+        for array in (first[planes], second[planes]):
+            images += [array, *(np.int64(step // 4) for step in array.strides[:2])]
+        counts = (np.int32(n_windows), np.int32(n))
+        arguments = (*images, chosen[planes], table, *counts, *map(np.int32, size), stack)
+        grid = _grid(size[0] * size[1], n_windows * n)
+        _kernel("correlation_inputs")(grid, (_THREADS,), arguments)
+        spectra = cupy.fft.rfft2(stack)
+        del stack
+        arguments = (spectra, *counts, np.int64(frequencies), total)
+        _kernel("cross_spectra")(_grid(frequencies, n_windows), (_THREADS,), arguments)
+    return total

@@ -55,11 +55,11 @@ class Turn:
         return np.asarray(points @ np.array(self.matrix).T + np.array(self.shift))
 
 
-def bend_of(field: ShiftField, turn: Turn, output: Window) -> np.ndarray:
+def bend_of(field: ShiftField, turn: Turn, output: Window, xp: Any = np) -> Array:
     """Return what a field adds to the places of a rotation, source pixels, (2, rows, columns)."""
     rows, columns = (np.arange(part.start, part.stop, dtype=float) for part in output)
-    moved = field.on_grid(rows, columns)
-    return np.stack([a * moved[0] + b * moved[1] for a, b in turn.matrix])
+    moved = field.on_grid(rows, columns, xp)
+    return xp.stack([a * moved[0] + b * moved[1] for a, b in turn.matrix])
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def warp_planes(
     xp = namespace(planes)
     output = (slice(0, shape[0]), slice(0, shape[1]))
     source = (slice(0, planes.shape[1]), slice(0, planes.shape[2]))
-    bend = None if field is None else xp.asarray(bend_of(field, turn, output))
+    bend = None if field is None else bend_of(field, turn, output, xp)
     samples = find_samples(turn, output, source, xp, bend)
     out = sample_planes(planes, samples)
     out *= sample_mask(planes != 0, samples)

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linumpy.brain.kept_slices import keep_slices
-from linumpy.brain.output import MAX_PAIRS
-from linumpy.core.device import CPU, Device, default_workers
+from linumpy.brain.kept_slices import keep_slices, pair_workers
+from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger
 from linumpy.io.models import model_place, save_model
@@ -56,8 +55,7 @@ def assess_folder(
     rows = () if config_in is None else read_slice_config(config_in)
     paths = find_slices(folder, config_in)
     volumes, voxel_um, interval_um = load_slices(paths, shifts, by_name=True, device=device)
-    # Every pair in hand takes the memory of some planes of two slices.
-    workers = min(default_workers(device), MAX_PAIRS)
+    workers = pair_workers(device)
     known = Known() if pairs is None else load_similarities(pairs, volumes, voxel_um, params)
     volumes = keep_slices(volumes, device, workers)
     amplitude = {}

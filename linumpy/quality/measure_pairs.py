@@ -14,13 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from linumpy.brain.expected_depths import expected_depths
-from linumpy.brain.kept_slices import keep_slices
+from linumpy.brain.kept_slices import keep_slices, pair_workers
 from linumpy.brain.measured_pairs import Depths, save_pairs
-from linumpy.brain.output import MAX_PAIRS
 from linumpy.brain.register_slices import Pair, measure_shifts, pairs_to_measure
 from linumpy.brain.slice_folder import load_folder
 from linumpy.brain.slice_planes import SliceVolume
-from linumpy.core.device import CPU, Device, default_workers
+from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.io.table_rows import table_text
 from linumpy.io.tables import SHIFT_COLUMNS
@@ -72,7 +71,7 @@ def measure_pairs(
     if not own or own - there:
         lacking = ", ".join(f"slice z{i:02d}" for i in sorted(own - there)) or "any slice"
         raise InputError(f"{folder}: has no volume of {lacking}, of which pairs are measured")
-    workers = min(default_workers(device), MAX_PAIRS)
+    workers = pair_workers(device)
     name = f"z{min(own):02d}"
     params, compared = build(RegisterParams, values), build(ComparisonParams, values)
     slices = keep_slices(slices, device, workers)

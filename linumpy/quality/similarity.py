@@ -13,15 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linumpy.brain.slice_planes import bin_planes
-from linumpy.core.device import Array, is_device_array, namespace, ndimage_of
-from linumpy.geometry.correlation import (
-    ACCEPT_Z_SCORE,
-    Peak,
-    correlation_surface,
-    fetch_surfaces,
-    find_peak,
-    start_correlation,
-)
+from linumpy.core.device import Array, is_device_array, namespace, ndimage_of, to_host
+from linumpy.geometry.correlated_windows import Windows, correlate_windows
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak, correlation_peak
 from linumpy.geometry.flatten import flatten
 from linumpy.quality.foreign_bodies import (
     MIN_TISSUE_PX,
@@ -266,10 +260,9 @@ def match_peak(first: Array, second: Array, reach_px: int) -> Peak | None:
     """
     a, b = (bin_planes(x, COARSE_FACTOR) for x in (first, second))
     reach = -(-reach_px // COARSE_FACTOR)
-    surface = correlation_surface(
+    return correlation_peak(
         flatten(a), flatten(b), (0, 0), (reach, reach), min_overlap_share=_LEAST_OVERLAP_SHARE
     )
-    return find_peak(surface)
 
 
 def _shared(
@@ -289,21 +282,17 @@ def _match_patches(fixed: Array, moving: Array, carried: Sequence[Array]) -> lis
     padded = [xp.pad(array, border) for array in carried]
     rows, columns = (_patches(n) for n in fixed.shape[1:])
     windows = [(slice(None), r, c) for r in rows for c in columns]
-    pending = [
-        start_correlation(
-            fixed[window],
-            moving[_moved(window, (0, 0), 2 * reach)],
-            (-reach, -reach),
-            (reach, reach),
-            min_overlap_share=_LEAST_PATCH_SHARE,
-        )
-        for window in windows
-    ]
+    low = np.array([[w.start for w in window[1:]] for window in windows])
+    side = np.array([[w.stop - w.start for w in window[1:]] for window in windows])
+    pairs = Windows(low, side, low, side + 2 * reach, np.full_like(low, -reach))
+    surfaces = correlate_windows(
+        fixed, moving, pairs, (reach, reach), min_overlap_share=_LEAST_PATCH_SHARE
+    )
     moved = [xp.empty_like(array) for array in carried]
-    for window, surface in zip(windows, fetch_surfaces(pending), strict=True):
+    for window, values, weight in zip(windows, *map(to_host, surfaces), strict=True):
         # Of what can overlap most of it must: a patch may hold little tissue.
-        enough = np.isfinite(surface.values) & (surface.weight**2 >= _MIN_PATCH_SHARE)
-        values = np.where(enough, surface.values, -1.0)
+        enough = np.isfinite(values) & (weight.astype(np.float64) ** 2 >= _MIN_PATCH_SHARE)
+        values = np.where(enough, values, -1.0)
         best = np.unravel_index(int(values.argmax()), values.shape)
         if not enough.any():
             best = (np.intp(reach), np.intp(reach))

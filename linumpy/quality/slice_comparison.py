@@ -9,7 +9,7 @@ import numpy as np
 from linumpy.brain.slice_planes import SliceVolume, Window, bin_planes, plane_of_top
 from linumpy.brain.stacking import BLOCK_PX, cuts
 from linumpy.core.device import Array, namespace
-from linumpy.geometry.correlation import ACCEPT_Z_SCORE
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
 from linumpy.quality.foreign_bodies import ForeignBody
 from linumpy.quality.similarity import Similarity, compare_planes, match_peak
 from linumpy.stage_params.quality import ComparisonParams

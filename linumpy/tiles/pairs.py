@@ -10,12 +10,11 @@ import numpy as np
 from linumpy.core.device import Array, is_device_array, namespace, to_host
 from linumpy.geometry.correlation import (
     CorrelationSurface,
-    Peak,
     PendingSurface,
     fetch_surfaces,
-    find_peak,
     start_correlation,
 )
+from linumpy.geometry.correlation_peaks import Peak, find_peak
 from linumpy.geometry.flatten import flatten
 from linumpy.geometry.neighbours import close_pairs
 from linumpy.tiles.scan_distortion import FAST_AXIS, StepMismatch

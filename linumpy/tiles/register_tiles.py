@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.geometry.correlation import ACCEPT_Z_SCORE
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
 from linumpy.geometry.network import (
     Design,
     NetworkSolution,

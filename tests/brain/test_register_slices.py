@@ -22,7 +22,7 @@ from linumpy.brain.register_slices import (
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume, expected_plane
 from linumpy.core import log
 from linumpy.core.device import to_host
-from linumpy.geometry.correlation import ACCEPT_Z_SCORE
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
 from linumpy.stage_params.brain import RegisterParams
 
 from ..geometry.speckle import FINE, fixed_field, image

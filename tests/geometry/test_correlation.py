@@ -3,14 +3,14 @@ import pytest
 from scipy.ndimage import gaussian_filter, uniform_filter
 
 from linumpy.core.device import to_host
-from linumpy.geometry.correlation import (
+from linumpy.geometry.correlated_windows import Windows, correlate_windows
+from linumpy.geometry.correlation import correlation_surface, fetch_surfaces, start_correlation
+from linumpy.geometry.correlation_peaks import (
     ACCEPT_Z_SCORE,
     _window_mean,
     confidence,
-    correlation_surface,
-    fetch_surfaces,
     find_peak,
-    start_correlation,
+    find_peaks,
 )
 from linumpy.geometry.flatten import flatten
 
@@ -188,9 +188,74 @@ def test_surfaces_fetched_together_are_those_fetched_alone(xp, rng):
     assert fetch_surfaces([]) == []
 
 
+def test_windows_correlated_together_are_those_correlated_alone(xp, rng):
+    """Windows at borders, of several sizes, some of them partly or wholly unknown."""
+    first = rng.normal(size=(3, 70, 90)).astype(np.float32)
+    second = np.roll(first, (2, -1), axis=(1, 2)) + rng.normal(size=first.shape) / 4
+    first[:, 20:45, :30] = 0
+    low = np.array([(0, 0), (28, 3), (46, 66), (20, 0), (30, 40), (11, 59)])
+    side = np.array([(24, 24), (24, 24), (24, 24), (24, 28), (17, 20), (9, 31)])
+    stacks = [xp.asarray(s.astype(np.float32)) for s in (first, second)]
+    windows = Windows.around(low, side, first.shape[1:], 12, (1, -2))
+    together = correlate_windows(*stacks, windows, (9, 10), min_overlap_share=0.25)
+    assert together[0].shape == together[1].shape == (6, 19, 21)
+    peaks = find_peaks(*together, about_px=np.array([-3.0, 3.0]), within_px=4.0)
+    assert peaks.found.tolist() == [True, False, True, False, True, True]
+    for n, (corner, sides) in enumerate(zip(low, side, strict=True)):
+        begin = np.clip(corner + (1, -2) - 12, 0, (70, 90))
+        end = np.clip(corner + (1, -2) + sides + 12, 0, (70, 90))
+        centre = tuple((corner + (1, -2) - begin).tolist())
+        one = stacks[0][:, begin[0] : end[0], begin[1] : end[1]]
+        other = stacks[1][:, corner[0] : corner[0] + sides[0], corner[1] : corner[1] + sides[1]]
+        alone = correlation_surface(one, other, centre, (9, 10), min_overlap_share=0.25)
+        np.testing.assert_allclose(to_host(together[0][n]), alone.values, atol=1e-5)
+        np.testing.assert_allclose(to_host(together[1][n]), alone.weight, atol=1e-5)
+        about = (centre[0] - 3.0, centre[1] + 3.0)
+        peak = find_peak(alone, expected_px=about, within_px=4.0)
+        assert (peak is not None) == peaks.found[n]
+        if peak is not None:
+            # The second stack shows at (2, −1) what the first has at (0, 0).
+            np.testing.assert_allclose(peaks.displacement_px[n], (-3, 3), atol=0.1)
+            moved = np.add(centre, peaks.displacement_px[n])
+            np.testing.assert_allclose(moved, peak.displacement_px, atol=1e-3)
+            assert peaks.z_score[n] == pytest.approx(peak.z_score, rel=1e-3)
+
+
+def test_no_windows_have_no_peaks(xp):
+    planes, none = xp.ones((2, 30, 30), xp.float32), np.zeros((0, 2), int)
+    windows = Windows.around(none, none, (30, 30), 5)
+    values, weight = correlate_windows(planes, planes, windows, (4, 4))
+    assert values.shape == weight.shape == (0, 9, 9)
+    assert find_peaks(values, weight).displacement_px.shape == (0, 2)
+
+
+def test_peaks_are_where_a_gaussian_has_its_top_and_as_high_above_noise(xp, rng):
+    """Against the definition: every sample's excess over the mean of 7 × 7 samples by SciPy."""
+    tops = rng.uniform(-6, 6, (20, 2))
+    d1, d2 = np.mgrid[-15:16, -12:13]
+    away = (d1 - tops[:, 0, None, None]) ** 2 + (d2 - tops[:, 1, None, None]) ** 2
+    values = 0.6 * np.exp(-away / 4) + 0.01 * rng.normal(size=away.shape)
+    values[:, 0, :5] = np.nan
+    peaks = find_peaks(xp.asarray(values), xp.ones(values.shape))
+    assert peaks.found.all()
+    np.testing.assert_allclose(peaks.displacement_px, tops, atol=0.1)
+    for n, surface in enumerate(values):
+        known = np.isfinite(surface)
+        filled = np.where(known, surface, 0)
+        around = uniform_filter(filled, 7, mode="constant")
+        around /= uniform_filter(known.astype(float), 7, mode="constant")
+        i, j = np.unravel_index(np.nanargmax(surface), surface.shape)
+        rows, columns = np.indices(surface.shape)
+        elsewhere = known & (np.maximum(abs(rows - i), abs(columns - j)) > 4)
+        excess = surface - around
+        spread = 1.4826 * np.median(abs(excess[elsewhere]))
+        assert peaks.z_score[n] == pytest.approx(excess[i, j] / spread, rel=1e-9)
+        assert peaks.correlation[n] == pytest.approx(surface[i, j], rel=1e-12)
+
+
 def test_the_mean_around_a_sample_is_scipys(rng):
     known = rng.random((31, 20)) > 0.3
     values = np.where(known, rng.normal(size=known.shape), 0)
     share = uniform_filter(known.astype(float), 7, mode="constant")
     expected = uniform_filter(values, 7, mode="constant") / share
-    np.testing.assert_allclose(_window_mean(values, known, 7), expected, atol=1e-12)
+    np.testing.assert_allclose(_window_mean(values[None], known[None], 7)[0], expected, atol=1e-12)

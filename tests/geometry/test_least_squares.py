@@ -9,9 +9,11 @@ import pytest
 
 from linumpy.geometry.least_squares import (
     column_products,
+    invert_positive,
     least_squares,
     linear_combination,
     normal_equations,
+    solve_each,
     solve_positive,
 )
 
@@ -94,6 +96,18 @@ def test_positive_systems_are_solved(rng, k):
     np.testing.assert_allclose(normal @ solve_positive(normal, right), right, atol=1e-9)
     inverse = solve_positive(normal, np.eye(k))
     np.testing.assert_allclose(inverse, np.linalg.inv(normal), atol=1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 5, 60])
+def test_inverses_and_many_small_systems_are_numpys(rng, k):
+    roots = rng.normal(size=(7, k, k + 3))
+    tables, right = roots @ roots.transpose(0, 2, 1), rng.normal(size=(7, k))
+    expected = np.linalg.inv(tables)
+    np.testing.assert_allclose(invert_positive(tables[0]), expected[0], rtol=1e-6, atol=1e-9)
+    solved = solve_each(tables.copy(), right.copy())
+    np.testing.assert_allclose(
+        solved, np.linalg.solve(tables, right[..., None])[..., 0], rtol=1e-6, atol=1e-9
+    )
 
 
 def test_what_is_not_determined_is_nought(rng):

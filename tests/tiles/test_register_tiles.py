@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from linumpy.core.device import to_host
-from linumpy.geometry.correlation import Peak
+from linumpy.geometry.correlation_peaks import Peak
 from linumpy.geometry.flatten import flatten
 from linumpy.geometry.network import connected_components
 from linumpy.tiles.brightness import overlap_means, tile_brightness

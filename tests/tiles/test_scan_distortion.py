@@ -7,7 +7,7 @@ import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.core.device import to_host
-from linumpy.geometry.correlation import Peak
+from linumpy.geometry.correlation_peaks import Peak
 from linumpy.tiles.pairs import correlate_pair, find_pairs, finish_pairs, start_pair, tile_evidence
 from linumpy.tiles.register_tiles import solve_positions
 from linumpy.tiles.scan_distortion import (

@@ -11,7 +11,7 @@ from linumpy.brain.register_slices import SliceVolume
 from linumpy.brain.rigid import fit_rigid, middle_px
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.device import Array, namespace
-from linumpy.geometry.correlation import ACCEPT_Z_SCORE, correlation_surface, find_peak
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, correlation_peak
 from linumpy.geometry.flatten import flatten
 from linumpy.geometry.zmorph import planar, sample_plane, source_window, turn_about
 from linumpy.stage_params.gaps import RefineManualParams
@@ -94,8 +94,14 @@ def refine_transform(
     if fit is None or (fit.at_limit and params.max_rotation_deg > 0):
         return None
     radius = max(_NOISE_PX, int(np.ceil(params.max_translation_px)) + 2)
-    surface = correlation_surface(first, fit.turned, (0, 0), (radius, radius))
-    peak = find_peak(surface, expected_px=fit.displacement_px, within_px=_PEAK_PX)
+    peak = correlation_peak(
+        first,
+        fit.turned,
+        (0, 0),
+        (radius, radius),
+        expected_px=fit.displacement_px,
+        within_px=_PEAK_PX,
+    )
     if (
         peak is None
         or peak.z_score < ACCEPT_Z_SCORE

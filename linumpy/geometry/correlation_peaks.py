@@ -1,0 +1,296 @@
+"""Peaks of correlation surfaces, to a fraction of a pixel, and how far they stand out.
+
+Surfaces of one size are searched together, where they are: NumPy or CuPy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linumpy.core.device import Array, is_device_array, namespace, to_host
+from linumpy.geometry.correlation import CorrelationSurface, start_correlation
+from linumpy.geometry.least_squares import solve_each
+
+ACCEPT_Z_SCORE = 5.0
+"""Peaks this far above the rest of their surface are accepted."""
+
+_NOISE_Z_SCORE = 3.0
+_SURROUNDINGS_PX = 7
+_PEAK_REACH_PX = 4
+_MIN_NOISE_SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The best displacement of a surface.
+
+    Attributes
+    ----------
+    displacement_px
+        Along axis 1 and axis 2, to a fraction of a pixel.
+    correlation
+        Normalised cross-correlation at the peak.
+    z_score
+        Height of the peak above its surroundings, in robust standard deviations of the
+        same excess elsewhere on the surface.
+    """
+
+    displacement_px: tuple[float, float]
+    correlation: float
+    z_score: float
+
+    @property
+    def confidence(self) -> float:
+        """Between 0, the height of noise, and 1; one half where peaks are accepted."""
+        return confidence(self.z_score)
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The best displacements of n surfaces, as `Peak` has one.
+
+    Attributes
+    ----------
+    found
+        Which surfaces have one, bool (n,); what else is said of the others means nothing.
+    displacement_px
+        From the middle of each surface, float64 (n, 2).
+    correlation, z_score
+        float64 (n,).
+    """
+
+    found: np.ndarray
+    displacement_px: np.ndarray
+    correlation: np.ndarray
+    z_score: np.ndarray
+
+
+def confidence(z_score: float) -> float:
+    """Map a z-score to 0–1: 0 at the height of noise, one half at `ACCEPT_Z_SCORE`."""
+    excess = max(0.0, z_score - _NOISE_Z_SCORE)
+    return excess / (excess + ACCEPT_Z_SCORE - _NOISE_Z_SCORE)
+
+
+def find_peak(
+    surface: CorrelationSurface,
+    *,
+    expected_px: tuple[float, float] | None = None,
+    within_px: float | None = None,
+) -> Peak | None:
+    """Find the best displacement of a surface to a fraction of a pixel.
+
+    Parameters
+    ----------
+    surface
+        From `linumpy.geometry.correlation.correlation_surface`.
+    expected_px, within_px
+        Look only at displacements within `within_px` of `expected_px`; the whole surface still
+        serves as the noise to compare with.
+
+    Returns
+    -------
+    The peak, or None when no displacement in reach has a value, or the best lies at the border
+    of what was searched: the true one may lie beyond.
+    """
+    return _only_peak(surface.values, surface.weight, surface.centre_px, expected_px, within_px)
+
+
+def correlation_peak(
+    first: Array,
+    second: Array,
+    centre_px: tuple[int, int],
+    radius_px: tuple[int, int],
+    *,
+    min_overlap_share: float = 0.05,
+    expected_px: tuple[float, float] | None = None,
+    within_px: float | None = None,
+) -> Peak | None:
+    """Find the best displacement of two flattened stacks; their surface stays where they are.
+
+    Parameters
+    ----------
+    first, second, centre_px, radius_px, min_overlap_share
+        As of `linumpy.geometry.correlation.correlation_surface`.
+    expected_px, within_px
+        As of `find_peak`, with its answer.
+    """
+    found = start_correlation(
+        first, second, centre_px, radius_px, min_overlap_share=min_overlap_share
+    )
+    values, weight = found.samples
+    return _only_peak(values, weight, centre_px, expected_px, within_px)
+
+
+def _only_peak(
+    values: Array,
+    weight: Array,
+    centre_px: tuple[int, int],
+    expected_px: tuple[float, float] | None,
+    within_px: float | None,
+) -> Peak | None:
+    about = centre_px if expected_px is None else expected_px
+    peaks = find_peaks(
+        values[None],
+        weight[None],
+        about_px=np.subtract(about, centre_px),
+        within_px=None if expected_px is None else within_px,
+    )
+    if not peaks.found[0]:
+        return None
+    row, column = (centre_px + peaks.displacement_px[0]).tolist()
+    return Peak((row, column), float(peaks.correlation[0]), float(peaks.z_score[0]))
+
+
+def find_peaks(
+    values: Array,
+    weight: Array,
+    *,
+    about_px: np.ndarray | None = None,
+    within_px: float | None = None,
+) -> Peaks:
+    """Find the best displacement of each of n surfaces, as `find_peak` does that of one.
+
+    Parameters
+    ----------
+    values, weight
+        As those of `linumpy.geometry.correlation.CorrelationSurface`, shape (n, …).
+    about_px, within_px
+        Look only at displacements within `within_px` of `about_px`, from the middles of the
+        surfaces; by default everywhere.
+    """
+    xp = namespace(values)
+    n, *sides = values.shape
+    if not n or min(sides) < 3:
+        return Peaks(np.zeros(n, bool), np.zeros((n, 2)), np.zeros(n), np.zeros(n))
+    values = values.astype(xp.float64)
+    heights = values * weight
+    searched = xp.where(xp.isfinite(heights), heights, -xp.inf)
+    if within_px is not None:
+        about = np.zeros(2) if about_px is None else np.asarray(about_px, float)
+        d1, d2 = (np.arange(m) - (m - 1) // 2 - at for m, at in zip(sides, about, strict=True))
+        near = xp.asarray(np.hypot(d1[:, None], d2) <= within_px)
+        searched = xp.where(near, searched, -xp.inf)
+    best = searched.reshape(n, -1).argmax(axis=1)
+    i, j = best // sides[1], best % sides[1]
+    # Of a peak at the border the samples beside it stand for those around.
+    inner = [xp.clip(at, 1, m - 2) for at, m in zip((i, j), sides, strict=True)]
+    around = _around(searched, *inner)
+    found = (inner[0] == i) & (inner[1] == j) & xp.isfinite(around).all(axis=1)
+    z_score, floor = _significance(heights, i, j)
+    offset = _subpixel(_around(values, *inner), floor)
+    middle = [(m - 1) // 2 for m in sides]
+    answer = xp.stack(
+        [
+            found,
+            i - middle[0] + offset[0],
+            j - middle[1] + offset[1],
+            values[xp.arange(n), i, j],
+            z_score,
+        ]
+    )
+    found, row, column, correlation, z_score = to_host(answer)
+    return Peaks(found > 0, np.stack([row, column], axis=1), correlation, z_score)
+
+
+def _around(values: Array, i: Array, j: Array) -> Array:
+    """Return the 3×3 samples about a place on each surface, shape (n, 9)."""
+    xp = namespace(values)
+    step = xp.arange(-1, 2)
+    each = xp.arange(len(values))[:, None, None]
+    found = values[each, (i[:, None] + step)[:, :, None], (j[:, None] + step)[:, None, :]]
+    return found.reshape(len(values), 9)
+
+
+def _significance(values: Array, i: Array, j: Array) -> tuple[Array, Array]:
+    """Return peaks' heights above their surfaces, and the levels of those surfaces.
+
+    Coarse structure, such as the brain's border, makes a surface slope and bulge widely; a true
+    match shows as a peak a few pixels wide. So every sample is compared with the mean of its
+    surroundings, and the peak's excess with the spread of the excesses elsewhere.
+    """
+    xp = namespace(values)
+    known = xp.isfinite(values)
+    surroundings = _window_mean(xp.where(known, values, 0), known, _SURROUNDINGS_PX)
+    away = [abs(xp.arange(m) - at[:, None]) for m, at in zip(values.shape[1:], (i, j), strict=True)]
+    elsewhere = xp.maximum(away[0][:, :, None], away[1][:, None, :]) > _PEAK_REACH_PX
+    elsewhere &= known
+    excess = xp.where(known, values - surroundings, 0)
+    spread = 1.4826 * _median(abs(excess), elsewhere)
+    at = (xp.arange(len(values)), i, j)
+    enough = elsewhere.sum(axis=(1, 2)) >= _MIN_NOISE_SAMPLES
+    z_score = xp.where(enough, excess[at] / xp.maximum(spread, 1e-6), 0.0)
+    return z_score, surroundings[at]
+
+
+def _median(values: Array, counts: Array) -> Array:
+    """Return the median of the samples of each surface that count; 0 where there are none."""
+    if not is_device_array(values):
+        # Only what counts is looked at, and it is not sorted.
+        each = zip(to_host(values), to_host(counts), strict=True)
+        return np.array([np.median(v[c]) if c.any() else 0.0 for v, c in each])
+    xp = namespace(values)
+    n = len(values)
+    ordered = xp.sort(xp.where(counts, values, xp.inf).reshape(n, -1), axis=1)
+    count = counts.sum(axis=(1, 2))
+    each = xp.arange(n)
+    middle = ordered[each, xp.maximum(count - 1, 0) // 2], ordered[each, count // 2]
+    return xp.where(count > 0, 0.5 * (middle[0] + middle[1]), 0.0)
+
+
+def _window_mean(values: Array, known: Array, size: int) -> Array:
+    """Return the mean of the known samples in a square around each; unknown `values` are 0."""
+    xp = namespace(values)
+    count = _window_sum(known.astype(xp.float64), size)
+    return _window_sum(values, size) / xp.maximum(count, 1)
+
+
+def _window_sum(values: Array, size: int) -> Array:
+    """Sum over squares of an odd side, along the last two axes; there is nothing outside."""
+    xp = namespace(values)
+    for axis in (1, 2):
+        border = [(0, 0)] * 3
+        border[axis] = (size // 2 + 1, size // 2)
+        sums = xp.cumsum(xp.pad(values, border), axis=axis)
+        ends, begins = [slice(None)] * 3, [slice(None)] * 3
+        ends[axis], begins[axis] = slice(size, None), slice(None, -size)
+        values = sums[tuple(ends)] - sums[tuple(begins)]
+    return values
+
+
+def _subpixel(around: Array, floor: Array) -> tuple[Array, Array]:
+    """Refine peaks by a Gaussian through 3×3 samples, whose logarithm is a quadratic form.
+
+    A correlation peak is close to a Gaussian: its logarithm is fitted without the bias towards
+    whole pixels that a parabola has.
+
+    Parameters
+    ----------
+    around
+        Shape (n, 9), the peaks in the middle.
+    floor
+        What lies below the peaks, (n,).
+    """
+    xp = namespace(around)
+    known = xp.isfinite(around).all(axis=1)
+    height = xp.where(known[:, None], around - floor[:, None], 1.0)
+    height = xp.maximum(height, 0.02 * height[:, 4:5] + 1e-12)
+    good = known & (height > 0).all(axis=1)
+    height = xp.where(good[:, None], height, 1.0)
+    d1, d2 = np.mgrid[-1:2, -1:2].reshape(2, 9).astype(float)
+    design = np.stack([d1**2, d2**2, d1 * d2, d1, d2, np.ones(9)], axis=1)
+    # Weigh by height: the logarithm magnifies the noise of low samples.
+    weight, level = height**2, xp.log(height)
+    normal = xp.zeros((len(around), 6, 6))
+    right = xp.zeros((len(around), 6))
+    for n, row in enumerate(design):
+        normal += weight[:, n, None, None] * xp.asarray(np.outer(row, row))
+        right += (weight[:, n] * level[:, n])[:, None] * xp.asarray(row)
+    a, b, c, d, e, _ = solve_each(normal, right).T
+    determinant = 4 * a * b - c * c
+    good &= (a < 0) & (b < 0) & (determinant > 0)
+    determinant = xp.where(good, determinant, 1.0)
+    offset = ((c * e - 2 * b * d) / determinant, (c * d - 2 * a * e) / determinant)
+    good &= xp.maximum(abs(offset[0]), abs(offset[1])) <= 1
+    return xp.where(good, offset[0], 0.0), xp.where(good, offset[1], 0.0)
