@@ -10,6 +10,7 @@ from threading import Lock
 
 import numpy as np
 
+from linumpy.brain.pair_match import coarse_factor
 from linumpy.brain.slice_planes import KnownPlanes, SliceVolume, Window
 from linumpy.core.device import (
     Array,
@@ -21,17 +22,14 @@ from linumpy.core.device import (
 )
 
 BUDGET_BYTES = 1 << 30
-"""Host memory of kept slices, and as much a worker; on a GPU at most a quarter of what is free."""
+"""Host memory of kept slices, and as much a worker; on a GPU half of what is free."""
 
 MAX_PAIRS = 4
 """Pairs in hand at once, each with the memory of some planes of two slices."""
 
 SLICES = 3
-"""Slices that one worker needs: one and the two next ones make its pairs. Of several, two each."""
-
-_BYTES_A_VOXEL = 9.0
-"""Amplitude, mask, and flattened planes where these are not binned; binned by two, less."""
-
+"""Slices that one worker needs: one and the two next ones make its pairs. Two more have the pairs
+of one slice more in hand."""
 
 _TASKS_A_GPU = 4
 """That measure pairs at a time (conf/gpu.config)."""
@@ -102,22 +100,38 @@ class _Reader:
 
 def keep_slices(
     volumes: Sequence[SliceVolume], device: Device, workers: int = 1
-) -> list[SliceVolume]:
+) -> tuple[list[SliceVolume], int]:
     """Return slices that are decoded once for all pairs of neighbours measured in their order.
 
-    Slices are returned as they are where those that the workers have in hand do not fit into the
-    budget: they would be decoded again and again. What readers return must not be changed.
+    Slices are returned as they are where those that are in hand do not fit into the budget: they
+    would be decoded again and again. What readers return must not be changed.
+
+    Returns
+    -------
+    The slices, and how many workers may have pairs in hand: on a GPU as many as slices are kept
+    for, on the host `workers`.
     """
-    budget = (1 + workers) * BUDGET_BYTES
+    count = _room(volumes, device, workers)
+    if count < SLICES + (0 if device.is_gpu else workers // 2):
+        return list(volumes), workers
     if device.is_gpu:
-        budget = min(budget, free_gpu_bytes() // 4)
-    largest = max((math.prod(volume.shape) for volume in volumes), default=1)
-    count = int(budget / (_BYTES_A_VOXEL * largest))
-    if count < max(SLICES, 2 * workers):
-        return list(volumes)
+        workers = min(workers, 2 * (count - SLICES) + 1)
     keeper = _Keeper(count)
     readers = [_Reader(keeper, volume) for volume in volumes]
-    return [
+    kept = [
         replace(volume, read=reader, known=reader.known)
         for volume, reader in zip(volumes, readers, strict=True)
     ]
+    return kept, workers
+
+
+def _room(volumes: Sequence[SliceVolume], device: Device, workers: int) -> int:
+    """Return how many of the largest slices may be kept."""
+    budget = free_gpu_bytes() // 2 if device.is_gpu else (1 + workers) * BUDGET_BYTES
+
+    def nbytes(shape: tuple[int, int, int]) -> float:
+        factor = coarse_factor(shape)
+        # Amplitude and mask; flattened planes, and binned ones that are no view.
+        return math.prod(shape) * (5 + (4 if factor == 1 else 8 / factor**2))
+
+    return int(budget / max((nbytes(volume.shape) for volume in volumes), default=1.0))

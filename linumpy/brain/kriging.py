@@ -201,9 +201,9 @@ def _covariance(
     free = len(rows) - (rows.shape[1] - 1)
     best, found = -np.inf, Covariance(0.0, window_px, least_noise, window_px)
     for length in np.geomspace(window_px / 2, extent, _LENGTHS).tolist():
-        matern = _matern(away, length)
-        for ratio in _NOISE_RATIOS:
-            factor = np.linalg.cholesky(matern + ratio * overlap)
+        # All ratios in one call, in which other threads go on.
+        tables = _matern(away, length) + np.multiply.outer(_NOISE_RATIOS, overlap)
+        for ratio, factor in zip(_NOISE_RATIOS, np.linalg.cholesky(tables), strict=True):
             # Both axes have one covariance: side by side they are solved at once.
             white = solve_triangular(factor, both, lower=True, check_finite=False)
             white = np.concatenate(np.split(white, 2, axis=1))

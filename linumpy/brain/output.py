@@ -53,9 +53,8 @@ def register_folder(
     volumes, voxel_um, interval_um = load_folder(folder, shifts, config, device=device)
     if not any(volume.place is None for volume in volumes):
         raise InputError(f"{folder}: every slice is interpolated; expected measured ones")
-    workers = pair_workers(device)
     known = {} if pairs is None else load_pairs(pairs, volumes, voxel_um, params)
-    volumes = keep_slices(volumes, device, workers)
+    volumes, workers = keep_slices(volumes, device, pair_workers(device))
     model = register_slices(volumes, voxel_um, interval_um, params, known=known, workers=workers)
     save_model(*model_place(output), model)
     return model

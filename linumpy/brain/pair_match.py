@@ -118,7 +118,7 @@ class PairMatch:
         self.lateral_um = voxel_um[1:]
         self.expected = np.subtract(moving.corner_um, fixed.corner_um) / self.lateral_um
         self.euler = params.transform == EULER and params.max_rotation_deg > 0
-        self._factor = -(-max(*fixed.shape[1:], *moving.shape[1:]) // MAX_COARSE_SIDE_PX)
+        self._factor = max(coarse_factor(fixed.shape), coarse_factor(moving.shape))
         first, stop = params.first_plane, min(moving.shape[0], fixed.shape[0] - offset)
         self.moving = Planes(moving, first, min(stop, first + 3 * MAX_PLANES), self._factor)
         self.top = self._trusted_plane()
@@ -438,6 +438,11 @@ class PairMatch:
         best = int(scores.argmax())
         inside = 0 < best < len(scores) - 1
         return float((self.fixed.low + best if inside else fit.plane) - self.start), None
+
+
+def coarse_factor(shape: tuple[int, int, int]) -> int:
+    """Return how many pixels a side of a slice of that shape are one when it is searched whole."""
+    return -(-max(shape[1:]) // MAX_COARSE_SIDE_PX)
 
 
 def _rate(first: Array, second: Array, about_px: np.ndarray, within_px: float) -> Peak | None:

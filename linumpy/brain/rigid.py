@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -23,6 +24,7 @@ _MIN_BLOCK_PX = 16
 _MAX_BLOCKS_AN_AXIS = 8
 _MIN_RADIUS_PX = 4
 _EDGE_STEP_PX = 0.5
+_SPLINE_BORDER_PX = 2
 _TURN_AGAIN_PX = 0.25
 _NEGLIGIBLE_PX = 0.02
 _MAX_TURNS = 4
@@ -164,17 +166,28 @@ class _Surfaces:
     splines: np.ndarray
     values: np.ndarray
 
-    def score(self, rotation_deg: float, shifts: np.ndarray) -> np.ndarray:
-        """Return the mean correlation, over blocks, at a rotation and displacements (n, 2)."""
+    def score(self, rotation_deg: float | np.ndarray, shifts: np.ndarray) -> np.ndarray:
+        """Return mean correlations over blocks, (…, n), at rotations (…) and shifts (…, n, 2)."""
         from scipy.ndimage import map_coordinates
 
-        where = shifts[:, None, :] + self._moved(rotation_deg)[None] + self._middle
-        total = np.zeros(len(shifts))
-        for n in range(len(self.count)):
-            total += self.count[n] * map_coordinates(
-                self.splines[n], where[:, n].T, order=3, mode="nearest", prefilter=False
-            )
-        return total / self.count.sum()
+        side, border = self.splines.shape[1:], _SPLINE_BORDER_PX
+        moved = np.array([self._moved(angle) for angle in np.ravel(rotation_deg)])
+        moved = moved.reshape(*np.shape(rotation_deg), 1, *moved.shape[1:])
+        where = np.clip(shifts[..., None, :] + moved + self._middle, 0, np.array(side) - 1) + border
+        where[..., 0] += (side[0] + 2 * border) * np.arange(len(self.count))
+        found = map_coordinates(
+            self._one_above_another, np.moveaxis(where, -1, 0), order=3, prefilter=False
+        )
+        return np.asarray((found * self.count).sum(axis=-1) / self.count.sum())
+
+    @cached_property
+    def _one_above_another(self) -> np.ndarray:
+        """The splines as one image: SciPy then samples all of them in a call.
+
+        Each has a border, in which a cubic spline finds the samples nearest to it.
+        """
+        border = [(0, 0), *2 * [(_SPLINE_BORDER_PX, _SPLINE_BORDER_PX)]]
+        return np.concatenate(list(np.pad(self.splines, border, mode="edge")))
 
     def _moved(self, rotation_deg: float) -> np.ndarray:
         angle = np.deg2rad(rotation_deg)
@@ -210,12 +223,8 @@ class _Surfaces:
         design = np.stack([np.ones(27), a, b, c, a * a, b * b, c * c, a * b, a * c, b * c], axis=1)
         steps = np.array([2 * step_deg, 1.0, 1.0])
         for _ in range(_REFINEMENTS):
-            samples = np.concatenate(
-                [
-                    self.score(found[0] + k * steps[0], found[None, 1:] + part[:, 1:] * steps[1:])
-                    for k, part in zip((-1, 0, 1), np.split(unit, 3), strict=True)
-                ]
-            )
+            around = found + unit.reshape(3, 9, 3) * steps
+            samples = self.score(around[:, 0, 0], around[..., 1:]).ravel()
             q = least_squares(design, samples)
             hessian = np.array(
                 [[2 * q[4], q[7], q[8]], [q[7], 2 * q[5], q[9]], [q[8], q[9], 2 * q[6]]]

@@ -55,9 +55,8 @@ def assess_folder(
     rows = () if config_in is None else read_slice_config(config_in)
     paths = find_slices(folder, config_in)
     volumes, voxel_um, interval_um = load_slices(paths, shifts, by_name=True, device=device)
-    workers = pair_workers(device)
     known = Known() if pairs is None else load_similarities(pairs, volumes, voxel_um, params)
-    volumes = keep_slices(volumes, device, workers)
+    volumes, workers = keep_slices(volumes, device, pair_workers(device))
     amplitude = {}
     for path in paths:
         attributes = open_image(path).attributes

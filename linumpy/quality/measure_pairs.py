@@ -71,10 +71,9 @@ def measure_pairs(
     if not own or own - there:
         lacking = ", ".join(f"slice z{i:02d}" for i in sorted(own - there)) or "any slice"
         raise InputError(f"{folder}: has no volume of {lacking}, of which pairs are measured")
-    workers = pair_workers(device)
     name = f"z{min(own):02d}"
     params, compared = build(RegisterParams, values), build(ComparisonParams, values)
-    slices = keep_slices(slices, device, workers)
+    slices, workers = keep_slices(slices, device, pair_workers(device))
     known = Known()
     measured: dict[tuple[int, int], Depths] = {}
     compare = _comparison(slices, voxel_um, interval_um, compared, known) if rating else None

@@ -9,7 +9,7 @@ from linumpy.brain import kept_slices
 from linumpy.brain.kept_slices import keep_slices
 from linumpy.brain.register_slices import measure_shifts, pairs_to_measure
 from linumpy.brain.slice_planes import Planes, SliceVolume
-from linumpy.core.device import CPU
+from linumpy.core.device import CPU, Device
 from linumpy.stage_params.brain import RegisterParams
 
 from .test_register_slices import INTERVAL_UM, SHAPE, VOXEL_UM, cut
@@ -46,7 +46,7 @@ def test_pairs_of_kept_slices_are_those_of_each_pair_alone(rng, tissue, monkeypa
     alone = measure(read)
     assert min(reads.values()) > 1
     reads.clear()
-    together = measure(keep_slices(read, CPU))
+    together = measure(keep_slices(read, CPU)[0])
     assert set(reads.values()) == {1} and len(reads) == 4
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_array_equal(one.shift_um, other.shift_um)
@@ -56,7 +56,7 @@ def test_pairs_of_kept_slices_are_those_of_each_pair_alone(rng, tissue, monkeypa
 def test_as_many_slices_are_kept_as_fit(rng, tissue, monkeypatch):
     monkeypatch.setattr(kept_slices, "BUDGET_BYTES", 1.5 * 9 * N_VOXELS + 1)
     reads = Counter()
-    kept = keep_slices(slices(rng, tissue, 4, reads), CPU)
+    kept, _ = keep_slices(slices(rng, tissue, 4, reads), CPU)
     for number in (0, 1, 2, 0, 3, 0, 2, 1):
         kept[number].read(slice(0, 3), kept[number].whole())
     assert reads == {0: 1, 1: 2, 2: 1, 3: 1}
@@ -64,13 +64,21 @@ def test_as_many_slices_are_kept_as_fit(rng, tissue, monkeypatch):
         kept[1].read(slice(0, 3), kept[1].whole())[0][...] = 0
     monkeypatch.setattr(kept_slices, "BUDGET_BYTES", 1.5 * 9 * N_VOXELS - 1)
     read = slices(rng, tissue, 4, reads)
-    assert keep_slices(read, CPU) == read
-    # Four workers have eight slices in hand, and room for seven.
-    assert keep_slices(read, CPU, 4) == read
+    assert keep_slices(read, CPU) == (read, 1)
+    # Four workers have five slices in hand, and room for four.
+    monkeypatch.setattr(kept_slices, "BUDGET_BYTES", 9 * N_VOXELS - 1)
+    assert keep_slices(read, CPU, 4) == (read, 4)
+    # A GPU has its own memory, to which workers are fitted: one for three slices, three for four.
+    for room, workers in ((5, 4), (4, 3), (3, 1)):
+        monkeypatch.setattr(kept_slices, "free_gpu_bytes", lambda n=room: 2 * n * 9 * N_VOXELS)
+        kept, fitting = keep_slices(read, Device("cuda"), 4)
+        assert fitting == workers and kept != read
+    monkeypatch.setattr(kept_slices, "free_gpu_bytes", lambda: 6 * 9 * N_VOXELS - 2)
+    assert keep_slices(read, Device("cuda"), 4) == (read, 4)
 
 
 def test_planes_are_made_once_for_all_pairs(rng, tissue, monkeypatch):
-    kept = keep_slices(slices(rng, tissue, 1, Counter()), CPU)[0]
+    kept = keep_slices(slices(rng, tissue, 1, Counter()), CPU)[0][0]
     first = Planes(kept, 0, 20, 2).coarse(3, 8)
     monkeypatch.setattr("linumpy.brain.slice_planes.flatten_tissue", None)
     np.testing.assert_array_equal(Planes(kept, 2, 30, 2).coarse(4, 6), first[1:7])

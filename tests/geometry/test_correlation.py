@@ -197,7 +197,7 @@ def test_windows_correlated_together_are_those_correlated_alone(xp, rng):
     side = np.array([(24, 24), (24, 24), (24, 24), (24, 28), (17, 20), (9, 31)])
     stacks = [xp.asarray(s.astype(np.float32)) for s in (first, second)]
     windows = Windows.around(low, side, first.shape[1:], 12, (1, -2))
-    together = correlate_windows(*stacks, windows, (9, 10), min_overlap_share=0.25)
+    together = correlate_windows(*stacks, windows, (9, 10), min_overlap_share=0.2501)
     assert together[0].shape == together[1].shape == (6, 19, 21)
     peaks = find_peaks(*together, about_px=np.array([-3.0, 3.0]), within_px=4.0)
     assert peaks.found.tolist() == [True, False, True, False, True, True]
@@ -207,7 +207,7 @@ def test_windows_correlated_together_are_those_correlated_alone(xp, rng):
         centre = tuple((corner + (1, -2) - begin).tolist())
         one = stacks[0][:, begin[0] : end[0], begin[1] : end[1]]
         other = stacks[1][:, corner[0] : corner[0] + sides[0], corner[1] : corner[1] + sides[1]]
-        alone = correlation_surface(one, other, centre, (9, 10), min_overlap_share=0.25)
+        alone = correlation_surface(one, other, centre, (9, 10), min_overlap_share=0.2501)
         np.testing.assert_allclose(to_host(together[0][n]), alone.values, atol=1e-5)
         np.testing.assert_allclose(to_host(together[1][n]), alone.weight, atol=1e-5)
         about = (centre[0] - 3.0, centre[1] + 3.0)
