@@ -3,7 +3,8 @@
 
     python benchmarks/whole_brain.py FOLDER --slices 40 --gib 4 --use_gpu
 
-simulates `--distinct` slices on all cores; the others are links to them. It then plans the run on
+simulates `--distinct` slices on all cores, unless FOLDER has raw data; the others are links to
+them. It then plans the run on
 this machine, runs it with Nextflow, and prints when each process began and ended, in the plan and
 in the run, and how busy the cores were. A folder in memory (/dev/shm) takes the disk out of the
 measurement. `--before` runs another checkout on the same input as well.
@@ -120,7 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where it is made; not there")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where it is made")
     parser.add_argument("--slices", type=int, default=40)
     parser.add_argument("--distinct", type=int, default=3, help="slices to simulate [3]")
     parser.add_argument("--preset", default="large", help="of the phantom [large]")
@@ -142,7 +143,8 @@ def main() -> None:
     wanted = RawSlices(
         args.preset, args.tile_px, args.gib, args.distinct, args.slices, args.seed, args.template
     )
-    print(make_raw(folder / "raw", wanted), flush=True)
+    if not (folder / "raw").exists():
+        print(make_raw(folder / "raw", wanted), flush=True)
     planned = plan(folder, gpus)
 
     def ran(root: Path, output: str) -> tuple[float, dict[str, dict[str, float]]]:
