@@ -86,6 +86,14 @@ class Run:
         found = {i: self._model(path, stem) for i, path in self._slice_folders(f"{stem}.json")}
         return {i: model for i, model in found.items() if model is not None}
 
+    def slice_records(self, stem: str) -> dict[int, dict[str, Any]]:
+        """Return the JSON of the models of single slices by slice id, without their arrays."""
+        found = {
+            i: _read_if_there(path / f"{stem}.json")
+            for i, path in self._slice_folders(f"{stem}.json")
+        }
+        return {i: record for i, record in found.items() if record is not None}
+
     def _model(self, folder: Path, stem: str) -> dict[str, Any] | None:
         record = _read_if_there(folder / f"{stem}.json")
         archive = folder / f"{stem}.npz"

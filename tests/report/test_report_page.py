@@ -328,6 +328,22 @@ def test_missing_slice_shows_as_a_gap(full_run: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_drawing")
+def test_maps_of_attenuation_are_not_read(full_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as large as hundreds of pages, and the page shows none."""
+    from linumpy.quality import run
+
+    plain, read = run.read_arrays, []
+
+    def noted(path: Path) -> dict[str, np.ndarray]:
+        read.append(Path(path).name)
+        return plain(path)
+
+    monkeypatch.setattr(run, "read_arrays", noted)
+    source = build_report(full_run)
+    assert "1.88 per mm" in source and "attenuation" in source
+    assert "compensate_psf.npz" in read and "compensate_attenuation.npz" not in read
+
+
 def test_previews_of_slices_are_used_when_there(full_run: Path) -> None:
     Image.new("L", (1000, 500), 200).save(full_run / "previews" / "slice_z01.png")
     page = Page(build_report(full_run))
