@@ -159,7 +159,7 @@ workflow reconstruct_3d {
         subject,
         slices.filter { _slice_id, grid, _raw, _digest -> grid }
             .map { slice_id, grid, _raw, _digest -> [slice_id, grid] },
-        in_order(whole(reconstructed.slices, count)),
+        in_order(whole('slice volumes', reconstructed.slices, count)),
         shifts,
         assemble.out.config,
         assemble.out.registration,
@@ -184,7 +184,7 @@ workflow learn {
     schema
 
     main:
-    learn_models(all_slices(whole(slices, count)), stage_params('learn_models', params, schema))
+    learn_models(all_slices(whole('slices', slices, count)), stage_params('learn_models', params, schema))
 
     emit:
     // None where both corrections are off.

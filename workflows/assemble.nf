@@ -28,7 +28,7 @@ workflow assemble {
     schema
 
     main:
-    all_slices = whole(slices, ids.map { all -> all.size() })
+    all_slices = whole('slice volumes', slices, ids.map { all -> all.size() })
     volumes = in_order(all_slices)
     files = channel.empty()
     times = channel.empty()
@@ -41,7 +41,7 @@ workflow assemble {
         given: stage_params('measure_pairs', params, schema, [shifts_rows: rows_up_to(table, last)])
     }
     measure_pairs(measured.slices, measured.given)
-    pairs = whole(measure_pairs.out.pairs, ids.map { all -> groups_with_next(all, per_task).size() })
+    pairs = whole('groups of pairs', measure_pairs.out.pairs, ids.map { all -> groups_with_next(all, per_task).size() })
         .map { groups -> groups.flatten().sort { path -> path.name } }
     times = times.mix(measure_pairs.out.time)
 
@@ -95,7 +95,7 @@ workflow assemble {
         )
         filled = interpolate_missing_slice.out.slice
         // A gap always leaves a manifest, but not always a slice.
-        manifests = whole(interpolate_missing_slice.out.manifest, gaps.map { rows -> rows.size() })
+        manifests = whole('manifests of gaps', interpolate_missing_slice.out.manifest, gaps.map { rows -> rows.size() })
         all_slices = both(all_slices, once(filled.toList(), manifests)).map { rows, more -> rows + more }
         volumes = in_order(all_slices)
         files = files.mix(
@@ -114,7 +114,7 @@ workflow assemble {
             rows.findAll { slice_id, path -> path.name.contains('_interpolated') || is_used(table, slice_id) }
         }
         align_mosaics_3d_from_shifts(stacked.flatMap { rows -> rows }, in_order(stacked), registration)
-        volumes = in_order(whole(align_mosaics_3d_from_shifts.out.slice, stacked.map { rows -> rows.size() }))
+        volumes = in_order(whole('aligned slices', align_mosaics_3d_from_shifts.out.slice, stacked.map { rows -> rows.size() }))
         times = times.mix(align_mosaics_3d_from_shifts.out.time)
     }
     stack_slices_motor(

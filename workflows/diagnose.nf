@@ -34,7 +34,7 @@ workflow diagnose {
         analyze_registration_transforms(
             registration, stage_params('analyze_registration_transforms', params, schema)
         )
-        tiles = whole(tile_models, count)
+        tiles = whole('registrations of tiles', tile_models, count)
         analyze_acquisition_rotation(places(tiles), items(tiles))
         compare_stitching(places(tiles), items(tiles))
         stitch_motor_only(grids, stage_params('stitch_motor_only', params, schema))

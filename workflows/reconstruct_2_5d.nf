@@ -21,7 +21,7 @@ workflow reconstruct_2_5d {
     models = channel.value([])
     learned = channel.empty()
     if (params.fix_illum_enabled) {
-        estimate_illumination(all_slices(whole(slices, count)), stage_params('estimate_illumination', params, schema))
+        estimate_illumination(all_slices(whole('slices', slices, count)), stage_params('estimate_illumination', params, schema))
         models = estimate_illumination.out.models.collect()
         learned = estimate_illumination.out.models
         times = estimate_illumination.out.time
@@ -29,7 +29,7 @@ workflow reconstruct_2_5d {
     reconstruct_slice_2d(slices, models, stage_params('reconstruct_slice_2d', params, schema))
     stack_slices_2d(
         subject,
-        in_order(whole(reconstruct_slice_2d.out.slice, count)),
+        in_order(whole('slice images', reconstruct_slice_2d.out.slice, count)),
         shifts,
         config,
         stage_params('stack_slices_2d', params, schema),

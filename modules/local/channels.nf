@@ -1,5 +1,6 @@
 // What goes through channels between processes.
 
+include { idle_without_failure } from './executors'
 include { shown } from './text'
 
 // A file of a finished task with its place in the output folder. Task folders are two names
@@ -26,9 +27,19 @@ def once(value, sign) {
     both(value, sign).map { given, _sign -> given }
 }
 
-// All that comes through a channel as one list, once there is as much as a second channel says.
-def whole(items, count) {
-    both(items.toList(), count).filter { rows, expected -> rows.size() == expected }.map { rows, _expected -> rows }
+// All that comes through a channel as one list, where it is as much as a second channel says. Where it
+// is not though no task fails, what takes the list would wait for ever: the run fails. `what` names the items.
+def whole(what, items, count) {
+    def list = both(items.toList(), count)
+    // Not in the filter: Nextflow only logs what is thrown by one that filters a single value.
+    list.subscribe { rows, expected -> fail_if_short(what, rows.size(), expected) }
+    list.filter { rows, expected -> rows.size() == expected }.map { rows, _expected -> rows }
+}
+
+def fail_if_short(what, found, expected) {
+    if (found != expected && idle_without_failure()) {
+        error("${what}: ${found} came, expected ${expected}, though no task failed; go on with -resume")
+    }
 }
 
 def by_id(rows) {

@@ -40,7 +40,7 @@ class Launcher:
         paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "100", **more}
 
-    def __call__(self, *arguments: str | Path, **environment: str) -> Launch:
+    def __call__(self, *arguments: str | Path, timeout: float = 1800, **environment: str) -> Launch:
         """Launch Nextflow with arguments and extra environment variables."""
         script = REPOSITORY / "scripts" / "linum_nextflow.py"
         start = time.monotonic()
@@ -52,7 +52,7 @@ class Launcher:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            timeout=1800,
+            timeout=timeout,
             check=False,
         )
         return Launch(done.returncode, done.stdout, time.monotonic() - start)
