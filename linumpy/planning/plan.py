@@ -56,6 +56,11 @@ class ProcessPlan:
     basis: str
 
 
+LAUNCH_S = 16.0
+"""Of Nextflow before the first task and after the last: as in a run of 40 slices, 2026-11-26
+(docs/benchmarks/2026-11-26-whole-brain.md), and as in one of four tiny ones (19 on two cores)."""
+
+
 @dataclass(frozen=True)
 class Suggestion:
     """Something to choose, as it is written on the command line or in a config, and why."""
@@ -91,6 +96,11 @@ class Plan:
     notes: tuple[str, ...]
     suggestions: tuple[Suggestion, ...]
     times: StageTimes
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the command to its last line."""
+        return LAUNCH_S + self.scheduled.seconds
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ def _time_lines(plan: Plan) -> list[str]:
     elif have.gpus:
         on += f", {have.gpus} GPU{'s' if have.gpus > 1 else ''}"
     lines = [
-        f"Time  about {duration(plan.scheduled.seconds)} on {on}",
+        f"Time  about {duration(plan.seconds)} on {on}",
         f"  the longest chain of tasks takes {duration(plan.chain_s)}",
     ]
     if have.gpus:
@@ -154,7 +154,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "disks": [{**asdict(disk), "suffices": disk.suffices} for disk in plan.disks],
         "resources": asdict(plan.resources),
         "processes": [asdict(process) for process in plan.processes],
-        "seconds": plan.scheduled.seconds,
+        "seconds": plan.seconds,
         "chain_s": plan.chain_s,
         "gpu_share": plan.scheduled.gpu_share(plan.resources.gpus),
         "disk_problems": list(plan.disk_problems),

@@ -42,13 +42,14 @@ PROCESSES = {
     for path in (REPOSITORY / "modules").glob("*.nf")
     for name in re.findall(r"^process (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
 }
-OF_CHAINED = set(
-    re.findall(
-        r"^include \{ (\w+) \} from '\.\./modules/\w+'",
-        (REPOSITORY / "workflows" / "reconstruct_chained.nf").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-)
+
+
+def included(workflow: str) -> set[str]:
+    """Return the processes that a workflow has of its own."""
+    text = (REPOSITORY / "workflows" / f"{workflow}.nf").read_text(encoding="utf-8")
+    return set(re.findall(r"^include \{ (\w+) \} from '\.\./modules/\w+'", text, re.MULTILINE))
+
+
 # Options of each flow, and the processes whose failure is tried in it. Without a bound it is every
 # one that runs there.
 FLOWS: dict[str, tuple[str, set[str]]] = {
@@ -59,14 +60,17 @@ FLOWS: dict[str, tuple[str, set[str]]] = {
     ),
     "chained": (
         "--fused false --align_to_ras_enabled",
-        OF_CHAINED
+        included("reconstruct_chained")
         | {"align_mosaics_3d_from_shifts", "download_allen", "learn_models", "stack_slices_motor"},
     ),
     "model_free": (
         "--fused false --compensate_psf_method model_free",
         {"compensate_psf_model_free"},
     ),
-    "2.5d": ("--mode 2.5d", PROCESSES),
+    "2.5d": (
+        "--mode 2.5d",
+        included("reconstruct_2_5d") | {"estimate_xy_shift_from_metadata"},
+    ),
 }
 
 
