@@ -4,10 +4,10 @@
     python benchmarks/whole_brain.py FOLDER --slices 40 --gib 4 --use_gpu
 
 simulates `--distinct` slices on all cores, unless FOLDER has raw data; the others are links to
-them. It then plans the run on
-this machine, runs it with Nextflow, and prints when each process began and ended, in the plan and
-in the run, and how busy the cores were. A folder in memory (/dev/shm) takes the disk out of the
-measurement. `--before` runs another checkout on the same input as well.
+them. It then plans the run on this machine, runs it with Nextflow, and prints when each process
+began and ended, in the plan and in the run, and how busy the cores were. A folder in memory
+(/dev/shm) takes the disk out of the measurement. `--before` runs another checkout on the same input
+as well.
 """
 
 from __future__ import annotations

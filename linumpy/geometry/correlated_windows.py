@@ -74,7 +74,7 @@ def correlate_windows(
     *,
     min_overlap_share: float = 0.05,
 ) -> tuple[Array, Array]:
-    """Correlate pairs of windows, each as `linumpy.geometry.correlation.correlation_surface` does.
+    """Correlate pairs of windows, each as `linumpy.geometry.correlation.start_correlation` does.
 
     Parameters
     ----------

@@ -51,15 +51,16 @@ class PendingSurface:
     centre_px: tuple[int, int]
 
 
-def correlation_surface(
+def start_correlation(
     first: Array,
     second: Array,
     centre_px: tuple[int, int],
     radius_px: tuple[int, int],
     *,
     min_overlap_share: float = 0.05,
-) -> CorrelationSurface:
-    """Correlate two flattened stacks over a window of displacements.
+    chosen: Array | None = None,
+) -> PendingSurface:
+    """Correlate two flattened stacks over a window of displacements; a device is not waited for.
 
     Parameters
     ----------
@@ -70,28 +71,6 @@ def correlation_surface(
         (0, 0) in the frame of `first`.
     min_overlap_share
         Displacements at which less than this share of the smaller image overlaps are NaN.
-    """
-    pending = start_correlation(
-        first, second, centre_px, radius_px, min_overlap_share=min_overlap_share
-    )
-    return fetch_surfaces([pending])[0]
-
-
-def start_correlation(
-    first: Array,
-    second: Array,
-    centre_px: tuple[int, int],
-    radius_px: tuple[int, int],
-    *,
-    min_overlap_share: float = 0.05,
-    chosen: Array | None = None,
-) -> PendingSurface:
-    """Start what `correlation_surface` does; a device is not waited for.
-
-    Parameters
-    ----------
-    first, second, centre_px, radius_px, min_overlap_share
-        As there.
     chosen
         On a device, the planes to use, from `linumpy.geometry.tile_kernels.choose_slabs`; None for
         all.

@@ -84,7 +84,7 @@ def find_peak(
     Parameters
     ----------
     surface
-        From `linumpy.geometry.correlation.correlation_surface`.
+        From `linumpy.geometry.correlation.fetch_surfaces`.
     expected_px, within_px
         Look only at displacements within `within_px` of `expected_px`; the whole surface still
         serves as the noise to compare with.
@@ -112,7 +112,7 @@ def correlation_peak(
     Parameters
     ----------
     first, second, centre_px, radius_px, min_overlap_share
-        As of `linumpy.geometry.correlation.correlation_surface`.
+        As of `linumpy.geometry.correlation.start_correlation`.
     expected_px, within_px
         As of `find_peak`, with its answer.
     """

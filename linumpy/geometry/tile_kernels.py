@@ -203,7 +203,7 @@ def correlate(
     size: tuple[int, int],
     min_overlap_share: float,
 ) -> Array:
-    """Correlate windows of two stacks; see `geometry.correlation.correlation_surface`.
+    """Correlate windows of two stacks; see `geometry.correlation.start_correlation`.
 
     Parameters
     ----------

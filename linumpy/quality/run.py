@@ -81,23 +81,16 @@ class Run:
         """Return a model of all slices: fields of its JSON and arrays of its NPZ together."""
         return self._model(self.models, stem)
 
-    def slice_models(self, stem: str) -> dict[int, dict[str, Any]]:
-        """Return the models of single slices by slice id, as `model` does."""
-        found = {i: self._model(path, stem) for i, path in self._slice_folders(f"{stem}.json")}
+    def slice_models(self, stem: str, *, arrays: bool = True) -> dict[int, dict[str, Any]]:
+        """Return the models of single slices by slice id, as `model` does, or their JSON alone."""
+        folders = self._slice_folders(f"{stem}.json")
+        found = {i: self._model(path, stem, arrays=arrays) for i, path in folders}
         return {i: model for i, model in found.items() if model is not None}
 
-    def slice_records(self, stem: str) -> dict[int, dict[str, Any]]:
-        """Return the JSON of the models of single slices by slice id, without their arrays."""
-        found = {
-            i: _read_if_there(path / f"{stem}.json")
-            for i, path in self._slice_folders(f"{stem}.json")
-        }
-        return {i: record for i, record in found.items() if record is not None}
-
-    def _model(self, folder: Path, stem: str) -> dict[str, Any] | None:
+    def _model(self, folder: Path, stem: str, *, arrays: bool = True) -> dict[str, Any] | None:
         record = _read_if_there(folder / f"{stem}.json")
         archive = folder / f"{stem}.npz"
-        if record is None or not archive.exists():
+        if record is None or not arrays or not archive.exists():
             return record
         return {**record, **read_arrays(archive)}
 

@@ -295,7 +295,7 @@ def _stage_axes(run: Run, slice_id: int) -> list[dict[str, Any]]:
 def _microscope_section(run: Run) -> dict[str, Any]:
     focal, flat = run.model("detect_focal_curvature"), run.model("fix_illumination_3d")
     response = run.model("compensate_psf")
-    attenuation = run.slice_records("compensate_attenuation")
+    attenuation = run.slice_models("compensate_attenuation", arrays=False)
     bias = run.model("correct_bias_field")
     plots, facts, absent = [], [], []
     if focal is not None and "surface_um" in focal:

@@ -202,7 +202,7 @@ class _Known:
             if s.get("rotation_deg") is not None
         }
         self.jumps = {int(i) for i in registration.get("jumps", ())}
-        self.attenuation = run.slice_records("compensate_attenuation")
+        self.attenuation = run.slice_models("compensate_attenuation", arrays=False)
         self.compared = (run.model("assess_slice_quality") or {}).get("pairs", ())
 
 

@@ -4,7 +4,7 @@ from scipy.ndimage import gaussian_filter, uniform_filter
 
 from linumpy.core.device import to_host
 from linumpy.geometry.correlated_windows import Windows, correlate_windows
-from linumpy.geometry.correlation import correlation_surface, fetch_surfaces, start_correlation
+from linumpy.geometry.correlation import fetch_surfaces, start_correlation
 from linumpy.geometry.correlation_peaks import (
     ACCEPT_Z_SCORE,
     _window_mean,
@@ -15,6 +15,7 @@ from linumpy.geometry.correlation_peaks import (
 from linumpy.geometry.flatten import flatten
 
 from .speckle import FINE, fixed_field, image
+from .surfaces import correlation_surface
 
 
 def measure(xp, first, second, centre, radius=(10, 10)):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from linumpy.core.device import is_device_array, to_host
-from linumpy.geometry.correlation import correlation_surface
 from linumpy.geometry.flatten import flatten
 from linumpy.stage_params.slices import BLENDING_METHODS
 from linumpy.tiles.pairs import TilePair, correlate_pair, tile_evidence
@@ -14,6 +13,7 @@ from linumpy.tiles.stitch_3d_refined import (
     stitch_3d_refined,
 )
 
+from ..geometry.surfaces import correlation_surface
 from . import needs_gpu
 
 pytestmark = needs_gpu
