@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from linumpy.follow.tile_checks import (
     in_threads,
     slice_profile,
     tile_figures,
+    tile_threads,
 )
 from linumpy.follow.tile_map import write_tile_map
 from linumpy.follow.verdict import LOOK, STOP, Reason
@@ -51,6 +52,10 @@ from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.intensity.compensate_psf_profile import AxialProfile
 from linumpy.io.raw import RawTile
 from linumpy.mosaic.grid_options import GridOptions
+
+if TYPE_CHECKING:
+    from linumpy.slices.learn_models import AcquisitionModels
+    from linumpy.slices.reconstruct_slice import SlicePictures
 
 logger = logging.getLogger("linumpy")
 
@@ -120,35 +125,32 @@ class Judge:
         slices = {found.slice_id: found.tiles}
         tiles = open_raw_tiles(self.root, found.slice_id, self.options, slices=slices)
         names = {key: tile_name((t.ix, t.iy)) for key, t in tiles.tiles.items()}
-        shown = in_threads(partial(tile_figures, tiles), tiles.tiles, tiles.info.tile_nbytes)
-        alive = {key: f for key, f in shown.items() if not f.dead}
-        reasons += dead_reasons({k: f for k, f in shown.items() if f.dead}, alive, names)
-        reasons += galvo_reasons(tiles.galvo, len(tiles.tiles), tiles.raw.info.n_extra)
-        if alive:
+        with tile_threads(tiles.info.tile_nbytes) as pool:
+            shown = {key: pool.submit(tile_figures, tiles, key) for key in tiles.tiles}
+            if not self.device.is_gpu:
+                # The slice takes the host's cores and memory.
+                wait(shown.values())
+            made = None
+            try:
+                # Tiles of noise alone teach no model: the first that is not begins the slice,
+                # which a GPU makes while the host looks at the other tiles.
+                if any(not each.result().dead for each in shown.values()):
+                    made = self._reconstruct(found)
+            finally:
+                alive = {key: f.result() for key, f in shown.items() if not f.result().dead}
+                dead = {key: f.result() for key, f in shown.items() if f.result().dead}
+                reasons += dead_reasons(dead, alive, names)
+                reasons += galvo_reasons(tiles.galvo, len(tiles.tiles), tiles.raw.info.n_extra)
+        if made is not None:
             voxel_um = tiles.info.voxel_um
-            self._of_volume(found, voxel_um, names, alive, earlier, figures, reasons)
+            self._of_volume(found, made, voxel_um, names, alive, earlier, figures, reasons)
 
-    def _of_volume(
-        self,
-        found: FinishedSlice,
-        voxel_um: Sequence[float],
-        names: Mapping[tuple[int, int], str],
-        alive: Mapping[tuple[int, int], TileFigures],
-        earlier: Sequence[Mapping[str, Any]],
-        figures: dict[str, Any],
-        reasons: list[Reason],
-    ) -> None:
-        from linumpy.geometry.crop_3d_mosaic_below_interface import InterfaceCut
-        from linumpy.intensity.normalize_intensities_per_slice import find_agarose
-        from linumpy.io.models import load_model
-        from linumpy.slices.block_stages import Crop3dMosaicBelowInterface
+    def _reconstruct(self, found: FinishedSlice) -> tuple[AcquisitionModels, SlicePictures]:
+        """Make a slice by the models so far, which the first one teaches."""
         from linumpy.slices.learn_models import AcquisitionModels
         from linumpy.slices.raw_source import RawInput
         from linumpy.slices.reconstruct_slice import reconstruct_slice
-        from linumpy.slices.register_stage import RegisterTiles
-        from linumpy.slices.tile_stages import DetectFocalCurvature
         from linumpy.stage_params.slices import SliceParams
-        from linumpy.tiles.positions import TileRegistration
 
         params = SliceParams.from_values({})
         raw = RawInput(self.root, found.slice_id, {found.slice_id: found.tiles}, self.options)
@@ -163,6 +165,31 @@ class Judge:
             raw, self.volume_of(found.slice_id), models, params,
             output_models=of_slice, overwrite=True, device=self.device,
         )  # fmt: skip
+        return models, pictures
+
+    def _of_volume(
+        self,
+        found: FinishedSlice,
+        made: tuple[AcquisitionModels, SlicePictures],
+        voxel_um: Sequence[float],
+        names: Mapping[tuple[int, int], str],
+        alive: Mapping[tuple[int, int], TileFigures],
+        earlier: Sequence[Mapping[str, Any]],
+        figures: dict[str, Any],
+        reasons: list[Reason],
+    ) -> None:
+        from linumpy.geometry.crop_3d_mosaic_below_interface import InterfaceCut
+        from linumpy.intensity.normalize_intensities_per_slice import find_agarose
+        from linumpy.io.models import load_model
+        from linumpy.slices.block_stages import Crop3dMosaicBelowInterface
+        from linumpy.slices.register_stage import RegisterTiles
+        from linumpy.slices.tile_stages import DetectFocalCurvature
+        from linumpy.stage_params.slices import SliceParams
+        from linumpy.tiles.positions import TileRegistration
+
+        models, pictures = made
+        params = SliceParams.from_values({})
+        of_slice = self._models_of(found.slice_id)
         positions = load_model(of_slice, RegisterTiles.name, TileRegistration)
         cut = load_model(of_slice, Crop3dMosaicBelowInterface.name, InterfaceCut)
 

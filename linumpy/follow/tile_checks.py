@@ -55,9 +55,14 @@ class TileFigures:
     cell_px: int = 1
 
 
+def tile_threads(tile_nbytes: int) -> ThreadPoolExecutor:
+    """Return threads for work on tiles on the host, a few at a time, with one in memory each."""
+    return ThreadPoolExecutor(min(_AT_ONCE, tile_workers(tile_nbytes)), "linumpy-tile")
+
+
 def in_threads(make: Callable[[Key], R], keys: Collection[Key], tile_nbytes: int) -> dict[Key, R]:
-    """Make something of each tile on the host, a few at a time, with one in memory each."""
-    with ThreadPoolExecutor(min(_AT_ONCE, tile_workers(tile_nbytes)), "linumpy-tile") as pool:
+    """Make something of each tile on the host by `tile_threads`."""
+    with tile_threads(tile_nbytes) as pool:
         return dict(zip(keys, pool.map(make, keys), strict=True))
 
 

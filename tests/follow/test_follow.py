@@ -132,3 +132,20 @@ def test_reasons_found_before_an_error_stay_in_the_verdict(tmp_path):
     found = [(r.kind, r.tiles) for r in told[0].reasons]
     assert found == [("dead_tile", ("x01_y01",)), ("not_judged", ())]
     assert told[0].verdict == "stop"
+
+
+@pytest.mark.slow
+def test_slice_of_dead_tiles_alone_teaches_nothing(tmp_path):
+    """Seen to fail where any slice was made, beside the look at its tiles."""
+    params = preset("tiny", n_slices=1, tiles_x=2, tiles_y=2)
+    faults = [parse_fault(f"dead_tile:0:{x}:{y}", params) for x in (0, 1) for y in (0, 1)]
+    write_live(tmp_path, params, 3, speed=1e6, faults=faults, sleep=lambda _: None)
+    judge = Judge(tmp_path / "raw", tmp_path / "results", GridOptions())
+    told = []
+    follow(
+        tmp_path / "raw", tmp_path / "results", judge, FollowOptions(poll_s=0.1, settle_s=0.1),
+        tell=told.append,
+    )  # fmt: skip
+    assert [(r.kind, len(r.tiles)) for r in told[0].reasons] == [("dead_tile", 4)]
+    assert not (tmp_path / "results" / "models").exists()
+    assert not judge.volume_of(0).exists()
