@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.core.device import Array, is_device_array, namespace, to_host
+from linumpy.core.device import Array, namespace, to_host
 
 MIN_PLANES = 2
 """Planes that two slices must share."""
@@ -19,6 +19,8 @@ _MIN_TREND = 5
 """Planes that tell a decline to less than what it would correct."""
 _LOCKING = 0.05
 """Planes that a fit of three points is off (Westerweel, Meas. Sci. Technol. 8, 1379, 1997)."""
+_PIXELS_AT_ONCE = 1 << 16
+"""Of a plane, so that those of all planes fit into a cache, and float32 counts them."""
 
 
 def clear_maximum(
@@ -92,8 +94,12 @@ def nearest_first(reach: int, highest: int, lowest: int) -> list[int]:
 def compare_planes(first: Array, second: Array) -> np.ndarray:
     """Return sums over the pixels of each plane of `first` and of `second` that may meet.
 
-    Pixels count where both have one; a pixel of 0 is none. The sums of all planes are fetched from
-    a device together.
+    Pixels count where both have one; a pixel of 0 is none.
+
+    Parameters
+    ----------
+    first, second
+        float32 (z, axis 1, axis 2), of equal planes.
 
     Returns
     -------
@@ -101,23 +107,14 @@ def compare_planes(first: Array, second: Array) -> np.ndarray:
     pixels.
     """
     xp = namespace(first)
-    n = len(second)
-    there, squares = (second != 0).astype(xp.float32), second * second
-    last = _n_depths(len(first), n) - 1
-    met = [slice(max(0, k - last), min(n, k + 1)) for k in range(len(first))]
-    products = []
-    for each, which in zip(first, met, strict=True):
-        here = (each != 0).astype(xp.float32)
-        both = ((second, each), (there, each * each), (squares, here), (there, here))
-        products += [_plane_products(planes[which], plane) for planes, plane in both]
-    found = to_host(xp.concatenate(products)).astype(np.float64)
-    sums = np.zeros((4, len(first), n))
-    start = 0
-    for k, which in enumerate(met):
-        stop = start + 4 * (which.stop - which.start)
-        sums[:, k, which] = found[start:stop].reshape(4, -1)
-        start = stop
-    return sums
+    sums = xp.zeros((4, len(first), len(second)))
+    rows = max(1, _PIXELS_AT_ONCE // max(1, first.shape[2]))
+    for start in range(0, first.shape[1], rows):
+        ours, theirs = (a[:, start : start + rows].reshape(len(a), -1) for a in (first, second))
+        here, there = ((a != 0).astype(xp.float32) for a in (ours, theirs))
+        both = ((ours, theirs), (ours * ours, there), (here, theirs * theirs), (here, there))
+        sums += xp.stack([a @ b.T for a, b in both])
+    return to_host(sums)
 
 
 def depth_scores(sums: np.ndarray) -> np.ndarray:
@@ -167,11 +164,3 @@ def _met(sums: np.ndarray, at: int) -> np.ndarray:
     planes = np.arange(min(sums.shape[2], sums.shape[1] - at))
     return np.asarray(sums[:, at + planes, planes])
 
-
-def _plane_products(planes: Array, plane: Array) -> Array:
-    """Return the sum of the products of each plane's pixels with those of one plane."""
-    if is_device_array(planes):
-        return (planes * plane).sum(axis=(1, 2))
-    one = to_host(plane)
-    room = np.empty_like(one)
-    return np.array([np.multiply(other, one, out=room).sum() for other in planes])

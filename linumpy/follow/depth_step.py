@@ -15,7 +15,7 @@ import numpy as np
 from linumpy.brain.pair_depths import clear_maximum, compare_planes, depth_scores
 from linumpy.brain.register_pairwise import Depths, register_pair
 from linumpy.brain.slice_planes import SliceVolume, bin_planes, flatten_tissue
-from linumpy.core.device import to_host
+from linumpy.core.device import Array
 from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, correlation_peak
 from linumpy.stage_params.brain import TRANSLATION, RegisterParams
 
@@ -80,12 +80,12 @@ class SlicePair:
     cuts: int = 1
 
 
-def coarse_planes(volume: SliceVolume, factor: int) -> np.ndarray:
+def coarse_planes(volume: SliceVolume, factor: int) -> Array:
     """Return a slice's flattened planes, float32 (z, axis 1, axis 2), pixels binned by a factor."""
     data, valid = volume.read(slice(0, volume.shape[0]), volume.whole())
     planes = bin_planes(data.astype(np.float32), factor)
     known = None if valid is None else bin_planes(valid.astype(np.float32), factor) > 0.5
-    return to_host(flatten_tissue(planes, known)).astype(np.float32)
+    return flatten_tissue(planes, known).astype(np.float32)
 
 
 def depth_step(pair: SlicePair) -> DepthStep:
@@ -172,10 +172,10 @@ def confirmed(step: DepthStep, pair: SlicePair) -> DepthStep:
 
 
 def _measure(
-    planes: np.ndarray,
-    here: np.ndarray,
-    like: np.ndarray,
-    moved: np.ndarray,
+    planes: Array,
+    here: Array,
+    like: Array,
+    moved: Array,
     off_px: np.ndarray,
     pixel_um: np.ndarray,
 ) -> tuple[float, float, np.ndarray, bool] | None:
