@@ -5,12 +5,17 @@ Surfaces of one size are searched together, where they are: NumPy or CuPy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from linumpy.core.device import Array, is_device_array, namespace, to_host
-from linumpy.geometry.correlation import CorrelationSurface, start_correlation
+from linumpy.geometry.correlation import (
+    CorrelationSurface,
+    PendingSurface,
+    start_correlation,
+)
 from linumpy.geometry.least_squares import solve_each
 
 ACCEPT_Z_SCORE = 5.0
@@ -97,6 +102,21 @@ def find_peak(
     return _only_peak(surface.values, surface.weight, surface.centre_px, expected_px, within_px)
 
 
+def pending_peaks(pending: Sequence[PendingSurface]) -> list[Peak | None]:
+    """Find the best displacement of each of many surfaces, those of one size together."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for number, each in enumerate(pending):
+        alike.setdefault(each.samples.shape, []).append(number)
+    found: list[Peak | None] = [None] * len(pending)
+    for numbers in alike.values():
+        samples = [pending[number].samples for number in numbers]
+        values, weight = namespace(samples[0]).stack(samples, axis=1)
+        peaks = find_peaks(values, weight)
+        for place, number in enumerate(numbers):
+            found[number] = _peak_at(peaks, place, pending[number].centre_px)
+    return found
+
+
 def correlation_peak(
     first: Array,
     second: Array,
@@ -137,10 +157,14 @@ def _only_peak(
         about_px=np.subtract(about, centre_px),
         within_px=None if expected_px is None else within_px,
     )
-    if not peaks.found[0]:
+    return _peak_at(peaks, 0, centre_px)
+
+
+def _peak_at(peaks: Peaks, n: int, centre_px: tuple[int, int]) -> Peak | None:
+    if not peaks.found[n]:
         return None
-    row, column = (centre_px + peaks.displacement_px[0]).tolist()
-    return Peak((row, column), float(peaks.correlation[0]), float(peaks.z_score[0]))
+    row, column = (centre_px + peaks.displacement_px[n]).tolist()
+    return Peak((row, column), float(peaks.correlation[n]), float(peaks.z_score[n]))
 
 
 def find_peaks(

@@ -14,7 +14,7 @@ from linumpy.geometry.correlation import (
     fetch_surfaces,
     start_correlation,
 )
-from linumpy.geometry.correlation_peaks import Peak, find_peak
+from linumpy.geometry.correlation_peaks import Peak, find_peak, pending_peaks
 from linumpy.geometry.flatten import flatten
 from linumpy.geometry.neighbours import close_pairs
 from linumpy.tiles.scan_distortion import FAST_AXIS, StepMismatch
@@ -241,11 +241,9 @@ def start_pair(
 
 def finish_pairs(pending: Sequence[PendingPair]) -> list[PairResult]:
     """Return the results of pairs that were started, with one copy from a device."""
-    surfaces = fetch_surfaces([p.surface for p in pending])
-    return [
-        PairResult(p.pair, surface, p.origin_px, find_peak(surface))
-        for p, surface in zip(pending, surfaces, strict=True)
-    ]
+    started = [p.surface for p in pending]
+    found = zip(pending, fetch_surfaces(started), pending_peaks(started), strict=True)
+    return [PairResult(p.pair, surface, p.origin_px, peak) for p, surface, peak in found]
 
 
 def _common_slabs(first: np.ndarray, second: np.ndarray) -> np.ndarray:

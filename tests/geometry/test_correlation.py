@@ -11,6 +11,7 @@ from linumpy.geometry.correlation_peaks import (
     confidence,
     find_peak,
     find_peaks,
+    pending_peaks,
 )
 from linumpy.geometry.flatten import flatten
 
@@ -187,6 +188,18 @@ def test_surfaces_fetched_together_are_those_fetched_alone(xp, rng):
         np.testing.assert_array_equal(surface.weight, alone.weight)
         assert surface.centre_px == alone.centre_px == case[2]
     assert fetch_surfaces([]) == []
+
+
+def test_peaks_of_surfaces_of_several_sizes_are_those_found_alone(xp, rng):
+    """Seen to fail where peaks came in the order of sizes. The last has none."""
+    stacks = [xp.asarray(rng.normal(size=(2, 40, 44)).astype(np.float32)) for _ in range(3)]
+    about = [((0, 0), (6, 6)), ((1, 2), (5, 8)), ((2, 1), (6, 6)), ((0, 0), (1, 0))]
+    pending = [
+        start_correlation(stacks[k % 3], stacks[k % 3], *each) for k, each in enumerate(about)
+    ]
+    alone = [find_peak(surface) for surface in fetch_surfaces(pending)]
+    assert pending_peaks(pending) == alone
+    assert [peak is None for peak in alone] == [False, False, False, True]
 
 
 def test_windows_correlated_together_are_those_correlated_alone(xp, rng):
