@@ -163,4 +163,3 @@ def _met(sums: np.ndarray, at: int) -> np.ndarray:
     """Return the sums of the planes that meet, where the second ones begin at plane `at`."""
     planes = np.arange(min(sums.shape[2], sums.shape[1] - at))
     return np.asarray(sums[:, at + planes, planes])
-

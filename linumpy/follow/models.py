@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.core.device import CPU, Device
+from linumpy.core.errors import InputError
 from linumpy.core.log import logger
 from linumpy.follow.reasons import FOCUS_LIMIT
 from linumpy.follow.state import KEPT_LINES
@@ -120,23 +121,31 @@ def slices_to_learn_from(folder: Path, lines: Sequence[Mapping[str, Any]]) -> li
     lines
         Of ``verdicts.jsonl``.
     """
-    if not (folder / LEARNED_FROM).is_file():
-        return []
     known = _known(folder)
+    if not known["slices"]:
+        return []
     passed = [int(line["slice"]) for line in lines if line["verdict"] == PASS]
     good = [*known["right"], *(k for k in passed if k > known["since"])]
     count = max((n for n in _COUNTS if n <= len(good)), default=0)
     if not count or len(known["slices"]) >= count:
         return []
-    needs_s = float(known["seconds"]) / len(known["slices"]) * count
+    needs_s = known["seconds"] / len(known["slices"]) * count
     usual_s = float(np.median([line["figures"]["duration_s"] for line in lines]))
     return good[:count] if needs_s <= _SHARE * usual_s else []
 
 
 def _known(folder: Path) -> dict[str, Any]:
-    """Return what models were learned from; nothing is known of those without the file."""
+    """Return what models were learned from; nothing without the file, or of a damaged one."""
     path = folder / LEARNED_FROM
-    return {"slices": [], "since": -1, "right": [], **(read_json(path) if path.is_file() else {})}
+    known: dict[str, Any] = {"slices": [], "seconds": 0.0, "since": -1, "right": []}
+    if not path.is_file():
+        return known
+    try:
+        found = {**known, **read_json(path)}
+        return {key: type(value)(found[key]) for key, value in known.items()}
+    except (InputError, TypeError, ValueError) as error:
+        logger.warning("%s: not what linumpy wrote (%s); the models stay as they are", path, error)
+        return known
 
 
 def learn_again(
@@ -151,9 +160,9 @@ def learn_again(
 
     Models that were not learned here are never replaced.
     """
-    if not (folder / LEARNED_FROM).is_file():
-        return
     known = _known(folder)
+    if not known["slices"]:
+        return
     since, right = known["since"], known["right"]
     ids = slices_to_learn_from(folder, lines)
     against = slices_against_models(known, lines)

@@ -10,6 +10,7 @@ from linumpy.follow.models import (
     LEARNED_FROM,
     known_focus,
     learn,
+    learn_again,
     slices_against_models,
     slices_to_learn_from,
 )
@@ -117,6 +118,17 @@ def test_models_that_were_not_learned_here_stay(tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     Judge(tmp_path, tmp_path, GridOptions()).learn_again(told([-1.6] * 4))
     assert learned == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"slices": 3}', '{"slices": [0], "since": null}'])
+def test_models_of_a_damaged_record_stay_and_verdicts_go_on(models, text, caplog):
+    """Seen to fail with the error of the first, which ended the follower."""
+    (models / LEARNED_FROM).write_text(text)
+    assert slices_to_learn_from(models, lines(["pass"] * 4)) == []
+    assert known_focus(models, 0, lines(["pass"] * 4)) is None
+    learn_again(models, models / "raw", lines(["pass"] * 4), GridOptions())
+    assert str(models / LEARNED_FROM) in caplog.text
+    assert (models / LEARNED_FROM).read_text() == text
 
 
 def test_focus_that_was_not_measured_is_not_known(models):

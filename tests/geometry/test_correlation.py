@@ -198,8 +198,12 @@ def test_peaks_of_surfaces_of_several_sizes_are_those_found_alone(xp, rng):
         start_correlation(stacks[k % 3], stacks[k % 3], *each) for k, each in enumerate(about)
     ]
     alone = [find_peak(surface) for surface in fetch_surfaces(pending)]
-    assert pending_peaks(pending) == alone
+    together = pending_peaks(pending)
     assert [peak is None for peak in alone] == [False, False, False, True]
+    assert together[3] is None
+    for one, other in zip(together[:3], alone[:3], strict=True):
+        assert one.displacement_px == pytest.approx(other.displacement_px, abs=1e-6)
+        assert (one.correlation, one.z_score) == pytest.approx((other.correlation, other.z_score))
 
 
 def test_windows_correlated_together_are_those_correlated_alone(xp, rng):
