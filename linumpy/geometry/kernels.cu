@@ -413,11 +413,12 @@ extern "C" __global__ void plane_totals(const float* warp_power, const int* warp
 }
 
 // The mean power of the water above the steepest rise of the logarithm of the planes' root mean
-// power, `margin` planes away from it; 0 when fewer than two planes are left. One block of 256
-// threads; `profile` is room for n numbers.
+// power, `margin` planes away from it; 0 when fewer than two planes are left. Then `profile`, room
+// for n numbers, becomes the planes' mean power above it. One block of 256 threads.
 extern "C" __global__ void noise_floor(const double* power, const double* count,
                                        const float* weights, int taps, int margin, float* profile,
                                        float* noise, i64 n) {
+  __shared__ double water;
   __shared__ float best[256];
   __shared__ i64 where[256];
   for (i64 z = threadIdx.x; z < n; z += 256) {
@@ -438,30 +439,47 @@ extern "C" __global__ void noise_floor(const double* power, const double* count,
   best[threadIdx.x] = most;
   where[threadIdx.x] = place;
   __syncthreads();
-  if (threadIdx.x) return;
-  for (int k = 1; k < 256; k++)
-    if (best[k] > most || (best[k] == most && where[k] < place)) {
-      most = best[k];
-      place = where[k];
+  if (threadIdx.x == 0) {
+    for (int k = 1; k < 256; k++)
+      if (best[k] > most || (best[k] == most && where[k] < place)) {
+        most = best[k];
+        place = where[k];
+      }
+    double p = 0, c = 0;
+    for (i64 z = 0; z < place - margin; z++) {
+      p += power[z];
+      c += count[z];
     }
-  double p = 0, c = 0;
-  for (i64 z = 0; z < place - margin; z++) {
-    p += power[z];
-    c += count[z];
+    water = place - margin < 2 ? 0 : p / (c > 1 ? c : 1);
+    *noise = (float)water;
   }
-  *noise = place - margin < 2 ? 0 : (float)(p / (c > 1 ? c : 1));
+  __syncthreads();
+  for (i64 z = threadIdx.x; z < n; z += 256) {
+    double above = power[z] / (count[z] > 1 ? count[z] : 1) - water;
+    profile[z] = above > 0 ? (float)above : 0;
+  }
 }
 
-// The root of the mean power less the noise; NaN where that is not `ratio` times the noise's
-// uncertainty.
+// The root of the mean power less the noise, with the planes' mean `light` where voxels are masked.
+// NaN where it is not `ratio` times the noise's uncertainty, or less than half of the light is seen.
 extern "C" __global__ void brightness(const float* power, const int* count, const float* noise,
-                                      float ratio, float* out, i64 plane) {
+                                      const u8* valid, const float* light, float ratio, float* out,
+                                      i64 n, i64 plane) {
   i64 line = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (line >= plane) return;
   float number = count[line] > 1 ? count[line] : 1;
   float signal = __fsub_rn(__fdiv_rn(power[line], number), *noise);
   float uncertainty = __fdiv_rn(*noise, __fsqrt_rn(number));
   bool good = count[line] > 0 && signal > ratio * uncertainty && signal > 0;
+  if (valid) {
+    float every = 0, seen = 0;
+    for (i64 z = 0; z < n; z++) {
+      every = __fadd_rn(every, light[z]);
+      if (valid[z * plane + line]) seen = __fadd_rn(seen, light[z]);
+    }
+    good = good && 2 * seen > every;
+    signal = __fmul_rn(__fmul_rn(signal, __fdiv_rn(number, (float)n)), __fdiv_rn(every, seen));
+  }
   out[line] = good ? __fsqrt_rn(signal) : NOTHING;
 }
 

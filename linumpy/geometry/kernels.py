@@ -196,12 +196,13 @@ def brightness(
     plane_power, plane_count = cupy.empty((2, n), cupy.float64)
     profile, noise = cupy.empty(n, cupy.float32), cupy.empty(1, cupy.float32)
     sums = power, count, warp_power, warp_count
-    launch("power_sums", grid, (_THREADS,), array, as_bytes(valid), *sums, n, plane)
+    mask = as_bytes(valid)
+    launch("power_sums", grid, (_THREADS,), array, mask, *sums, n, plane)
     totals = plane_power, plane_count
     launch("plane_totals", (n,), (_THREADS,), warp_power, warp_count, warps, *totals)
     derivative = cupy.asarray(weights, cupy.float32), np.int32(len(weights)), np.int32(margin)
     launch("noise_floor", (1,), (_THREADS,), *totals, *derivative, profile, noise, n)
-    arguments = power, count, noise, np.float32(ratio), out, plane
+    arguments = power, count, noise, mask, profile, np.float32(ratio), out, n, plane
     launch("brightness", grid, (_THREADS,), *arguments)
     return out
 

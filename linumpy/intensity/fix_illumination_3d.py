@@ -54,7 +54,8 @@ def brightness_map(array: Array, valid: Array | None = None) -> Array:
     """Return the root of a tile's noise-free mean power along depth.
 
     Noise power is taken from the water above the interface, and from nothing when the tissue
-    begins at the top.
+    begins at the top. What a column's masked voxels would have shown is the planes' mean: else
+    columns that the focal surface moved farther would seem brighter, as water is masked of them.
 
     Parameters
     ----------
@@ -66,16 +67,15 @@ def brightness_map(array: Array, valid: Array | None = None) -> Array:
     Returns
     -------
     float32 map over axis 1 and 2; NaN where the signal's power is below `MIN_SIGNAL_TO_NOISE`
-    times the uncertainty of the noise's.
+    times the uncertainty of the noise's, and where less than half of the light is not masked.
     """
     weights = difference_weights(_PROFILE_SIGMA)
     if is_device_array(array):
         from linumpy.geometry.kernels import brightness
 
         return brightness(array, valid, weights, _WATER_MARGIN_PX, MIN_SIGNAL_TO_NOISE)
-    power, count, plane_power, plane_count = _power_sums(
-        to_host(array), None if valid is None else to_host(valid)
-    )
+    mask = None if valid is None else to_host(valid)
+    power, count, plane_power, plane_count = _power_sums(to_host(array), mask)
     profile = np.sqrt(plane_power / np.maximum(plane_count, 1))
     steps = np.diff(np.log(np.maximum(profile, 1e-12)))
     rise = np.correlate(np.pad(steps, len(weights) // 2), weights, "valid")
@@ -87,7 +87,21 @@ def brightness_map(array: Array, valid: Array | None = None) -> Array:
     # Speckle power of n planes scatters by 1/sqrt(n).
     uncertainty = np.float32(noise) / np.sqrt(np.maximum(count, 1))
     good = (count > 0) & (signal > MIN_SIGNAL_TO_NOISE * uncertainty) & (signal > 0)
+    if mask is not None:
+        light = np.maximum(plane_power / np.maximum(plane_count, 1) - noise, 0).astype(np.float32)
+        every, seen = _light(light, mask)
+        good &= 2 * seen > every
+        signal = signal * (count / np.float32(len(light))) * (every / np.where(good, seen, 1))
     return np.where(good, np.sqrt(np.where(good, signal, 1)), np.nan).astype(np.float32)
+
+
+def _light(light: np.ndarray, valid: np.ndarray) -> tuple[np.float32, np.ndarray]:
+    """Return the sum of the planes' light, and its part in each column's valid voxels."""
+    every, seen = np.float32(0), np.zeros(valid.shape[1:], np.float32)
+    for amount, known in zip(light, valid, strict=True):
+        every += amount
+        seen += amount if known.all() else amount * (known > 0)
+    return every, seen
 
 
 def _power_sums(
