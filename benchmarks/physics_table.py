@@ -136,6 +136,13 @@ METRICS = (
     Metric("cut face, surface", "voxel", _figure("interface_surface_voxel"), 1, 1),
     Metric("focal surface", "voxel", _figure("focal_surface_voxel"), 1, 1),
     Metric("flat field", "%", _figure("flat_field_percent"), 2, 2),
+    Metric(
+        "flat field, over 2 % or its stated bound",
+        "",
+        _over_stated("flat_field_percent", "stated_percent", 2),
+        1,
+        1,
+    ),
     Metric("µ of grey matter", "%", _figure("attenuation_grey_percent"), 10, 10),
     Metric("µ of grey matter, signed", "%", _detail("attenuation_grey_percent", "signed")),
     Metric("µ of white matter", "%", _figure("attenuation_white_percent"), 10, 10),

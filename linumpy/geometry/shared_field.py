@@ -78,6 +78,8 @@ class SharedField:
         Maps and overlapping pairs used.
     overlap_residual, tile_residual
         Robust spread of the overlap differences and of the maps about the fit.
+    error
+        Standard error of `values`, RMS over a tile; None of a single tile.
     """
 
     values: np.ndarray
@@ -85,6 +87,7 @@ class SharedField:
     n_pairs: int
     overlap_residual: float
     tile_residual: float
+    error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -250,12 +253,22 @@ def fit_shared_field(
     if len(differences):
         n_pairs = int(pair_of_row[-1]) + 1
         size = max(float(linear_combination(terms, theta).std()), robust_sigma(differences))
-        theta, overlap_sigma = _combine(
+        theta, overlap_sigma, information = _combine(
             rows, differences, pair_of_row, theta, information, model.prior(size)
         )
+    centred = (terms - terms.mean(axis=(0, 1))).reshape(-1, len(theta))
+    spread = column_products(centred, centred) / len(centred)
+    variance = float((solve_positive(information, np.eye(len(theta))) * spread).sum())
     full = np.meshgrid(*(np.arange(n, dtype=float) for n in tile_shape), indexing="ij")
     field = linear_combination(model.evaluate(full[0], full[1]), theta)
-    return SharedField(field - field.mean(), len(kept), n_pairs, overlap_sigma, tile_sigma)
+    return SharedField(
+        values=field - field.mean(),
+        n_tiles=len(kept),
+        n_pairs=n_pairs,
+        overlap_residual=overlap_sigma,
+        tile_residual=tile_sigma,
+        error=math.sqrt(variance),
+    )
 
 
 def robust_sigma(values: np.ndarray) -> float:
@@ -381,8 +394,14 @@ def _combine(
     tile_mean: np.ndarray,
     tile_information: np.ndarray,
     prior: np.ndarray,
-) -> tuple[np.ndarray, float]:
-    """Solve for the field from overlaps and tiles together, robustly."""
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """Solve for the field from overlaps and tiles together, robustly.
+
+    Returns
+    -------
+    The coefficients, the spread of the differences, and the information matrix of the coefficients.
+    Weights are for the usual pair; of the information, pairs that err more take a share away.
+    """
     theta = tile_mean
     of_tiles = linear_combination(tile_information, tile_mean)
     sigma = robust_sigma(differences - linear_combination(rows, theta))
@@ -395,10 +414,14 @@ def _combine(
         sums = np.bincount(pair_of_row, weight * residual)
         expected = sigma**2 * np.maximum(np.bincount(pair_of_row, weight**2), 1e-9)
         design_effect = max(1.0, float(np.median(sums**2 / expected) / 0.455))
-        normal, right = normal_equations(rows, differences, weight / (sigma**2 * design_effect))
-        normal += tile_information + prior
+        of_overlaps, right = normal_equations(
+            rows, differences, weight / (sigma**2 * design_effect)
+        )
+        normal = of_overlaps + tile_information + prior
         step = solve_positive(normal, right + of_tiles) - theta
         theta = theta + step
         if float((step * linear_combination(normal, step)).sum()) < _SMALL_STEP**2 * len(step):
             break
-    return theta, sigma
+    all_pairs = float((sums**2).sum() / expected.sum())
+    share = min(1.0, design_effect / max(all_pairs, 1.0))
+    return theta, sigma, share * of_overlaps + tile_information + prior

@@ -9,6 +9,7 @@ F is a polynomial times a gain of each line of either axis (`line_gain`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from linumpy.intensity.line_gain import LineGain, LineMaps, fit_line_gain, place
 MIN_SIGNAL_TO_NOISE = 2.0
 _WATER_MARGIN_PX = 4
 _PROFILE_SIGMA = 2.0
+NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class FlatField:
     line_gain_percent
         RMS over lines of the gain that `flat_field` holds of each line of axis 1 (A-lines) and of
         axis 2 (B-scans); 0 where none stands out.
+    error_percent
+        Standard error of `flat_field`, RMS over a tile, by how well overlaps and tiles agree; None
+        of a single tile. What changes with depth, as a focus that is not parallel to the focal
+        surface makes it, is not in it.
     """
 
     flat_field: np.ndarray
@@ -48,6 +54,12 @@ class FlatField:
     n_pairs: int
     overlap_residual: float
     line_gain_percent: tuple[float, float] = (0.0, 0.0)
+    error_percent: float | None = None
+
+    @property
+    def bound_percent(self) -> float | None:
+        """What the RMS error stays below in 19 of 20 acquisitions; None if not known."""
+        return None if self.error_percent is None else NORMAL_95 * self.error_percent
 
 
 def brightness_map(array: Array, valid: Array | None = None) -> Array:
@@ -178,7 +190,7 @@ def fit_flat_field(
         ]
         field = fit_shared_field(even, tile_shape, cell=cell, lines=long)
         values = field.values + short
-    flat = np.exp(values)
+    flat, errors = np.exp(values), [gain.error for gain in gains]
     return FlatField(
         flat_field=(flat / flat.mean()).astype(np.float32),
         voxel_um=voxel_um,
@@ -186,6 +198,7 @@ def fit_flat_field(
         n_pairs=field.n_pairs,
         overlap_residual=field.overlap_residual,
         line_gain_percent=(100 * gains[0].rms, 100 * gains[1].rms) if gains else (0.0, 0.0),
+        error_percent=None if field.error is None else 100 * math.hypot(field.error, *errors),
     )
 
 

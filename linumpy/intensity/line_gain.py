@@ -93,12 +93,15 @@ class LineGain:
         Standard deviation of the orthonormal cosine coefficients of those waves; 0 for none.
     rms
         Of the whole logarithm, estimated from tiles alone.
+    error
+        Standard error of `short`, RMS over lines.
     """
 
     short: np.ndarray
     long_waves: int
     long_sigma: float
     rms: float
+    error: float = 0.0
 
 
 def fit_line_gain(maps: Sequence[np.ndarray], places: np.ndarray) -> LineGain:
@@ -127,10 +130,16 @@ def fit_line_gain(maps: Sequence[np.ndarray], places: np.ndarray) -> LineGain:
     left = 1 - linear_combination(
         np.cos(np.outer(np.arange(1, n), np.arange(len(taps)) - len(taps) // 2) * np.pi / n), taps
     )
-    shrunk, long_sigma = _shrink(mean / left, error / left)
+    shrunk, unknown, long_sigma = _shrink(mean / left, error / left)
     rms = float(np.sqrt(np.square(shrunk).sum() / n))
     shrunk[:long_waves] = 0
-    return LineGain(linear_combination(cosines.T, shrunk), long_waves, long_sigma, rms)
+    return LineGain(
+        short=linear_combination(cosines.T, shrunk),
+        long_waves=long_waves,
+        long_sigma=long_sigma,
+        rms=rms,
+        error=float(np.sqrt(unknown[long_waves:].sum() / n)),
+    )
 
 
 def places_of(corners_px: np.ndarray, tile_shape: tuple[int, int]) -> np.ndarray:
@@ -199,12 +208,13 @@ def _mean_and_error(coefficients: np.ndarray, places: np.ndarray) -> tuple[np.nd
     return mean, np.sqrt(pooled)
 
 
-def _shrink(mean: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, float]:
+def _shrink(mean: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Shrink coefficients by how strong those of their octave are against their errors.
 
     Returns
     -------
-    The coefficients, and the standard deviation that was found for those of the longest waves.
+    The coefficients, their variances, and the standard deviation that was found for those of the
+    longest waves.
     """
     n = len(mean) + 1
     edges = [n // 8, n // 4, n // 2, n]
@@ -218,4 +228,5 @@ def _shrink(mean: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, float]:
         strength = excess if excess > _SIGNIFICANT * by_chance else 0.0
         # Gains that resampling did not smooth are as strong at longer waves.
         variance[0 if octave == 0 else low - 1 : high - 1] = strength
-    return mean * variance / (variance + error**2), float(np.sqrt(variance[0]))
+    share = variance / (variance + error**2)
+    return mean * share, error**2 * share, float(np.sqrt(variance[0]))

@@ -62,6 +62,9 @@ LIMITS = {
     "tile_position_bound": Limits(3.0, 10.0),
     # In percent: 3 um over a millimetre, and what is a problem of the stage's scale.
     "tile_stretch_bound": Limits(0.3, 2.0),
+    # In percent: what the flat field is to be known to (docs/accuracy.md), and what brightness
+    # along depth is.
+    "flat_field_bound": Limits(2.0, 5.0),
     "unregistered_tiles_share": Limits(0.5, 0.8),
     # Of what an image shows.
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),

@@ -42,6 +42,13 @@ def fix_illumination_3d(model: Any, found: StageMetrics) -> None:
         "seam",
     )
     found.add(
+        "field_bound",
+        model.bound_percent,
+        "%",
+        "what the RMS error of the flat field stays below, at 95 % confidence",
+        "flat_field_bound",
+    )
+    found.add(
         "line_gain", max(model.line_gain_percent), "%", "RMS gain of single lines, of either axis"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from linumpy.intensity.fix_illumination_3d import NORMAL_95
 from linumpy.quality.accuracy_metric import AccuracyMetric, make_metric, not_measured
 from linumpy.quality.resample import average_plane
 from linumpy.quality.run import Run
@@ -42,8 +43,13 @@ def focal_surface(surface_um: np.ndarray, true_um: np.ndarray, axial_um: float) 
     )
 
 
-def flat_field(field: np.ndarray, true_field: np.ndarray) -> AccuracyMetric:
-    """Return the RMS of (field / true field - 1) in percent, both scaled to mean 1."""
+def flat_field(
+    field: np.ndarray, true_field: np.ndarray, stated_percent: float | None = None
+) -> AccuracyMetric:
+    """Return the RMS of (field / true field - 1) in percent, both scaled to mean 1.
+
+    `stated_percent` is what the run says that it stays below; None if not known.
+    """
     true = true_field / true_field.mean()
     ratio = (np.asarray(field, dtype=float) / np.mean(field)) / true - 1
     return make_metric(
@@ -53,6 +59,7 @@ def flat_field(field: np.ndarray, true_field: np.ndarray) -> AccuracyMetric:
         target=FLAT_FIELD_TARGET_PERCENT,
         largest=np.abs(ratio).max() * 100,
         uncorrected=float(np.sqrt(np.mean((1 / true - 1) ** 2)) * 100),
+        stated_percent=stated_percent,
     )
 
 
@@ -76,7 +83,9 @@ def field_metrics(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     else:
         field = np.asarray(model["flat_field"], dtype=float)
         true = on_model_grid(truth.flat_field, truth, field.shape, model["voxel_um"])
-        metrics["flat_field_percent"] = flat_field(field, true)
+        error = model.get("error_percent")
+        stated = None if error is None else NORMAL_95 * float(error)
+        metrics["flat_field_percent"] = flat_field(field, true, stated)
     return metrics
 
 

@@ -167,6 +167,11 @@ METRICS = {
         "The illumination changed over the acquisition.",
         "Look at the plot of seams.",
     ),
+    "field_bound": (
+        "Flat field may be off by percent",
+        "Overlaps of few tiles, or of a stage that hardly jitters, tell its curvature no better.",
+        "Learn from more tiles (learn_max_tiles), or take models of a larger acquisition.",
+    ),
     "position_bound": (
         "Tile positions may be off by micrometres",
         "Matches of neighbours are noisy and tell them no closer.",

@@ -91,6 +91,21 @@ def test_short_waves_are_those_above_the_long(rng):
     assert found.long_sigma == pytest.approx(0.1, rel=0.5)
 
 
+@pytest.mark.parametrize(("gain", "noise"), [(0.1, 0.3), (0.03, 0.3)])
+def test_stated_error_of_lines_is_the_true_one(gain, noise):
+    """Seen to fail (0.69) with the long waves counted."""
+    ratios = []
+    for draw in range(8):
+        rng = np.random.default_rng(draw)
+        true = gain * rng.normal(size=N)
+        values = true[:, None] + noise * rng.normal(size=(9, N, 32))
+        found = fit_line_gain(list(values), np.arange(9))
+        short = dct(true, norm="ortho")[found.long_waves + 1 :]
+        left = short - dct(found.short, norm="ortho")[found.long_waves + 1 :]
+        ratios.append(np.sqrt(np.square(left).sum() / N) / found.error)
+    assert 0.8 < np.sqrt(np.mean(np.square(ratios))) < 1.3
+
+
 def test_places_are_those_of_the_mosaic():
     corners = np.array([[0, 0], [0, 50], [50, 0], [4, -3], [2, 55], [47, 6]], float)
     np.testing.assert_array_equal(places_of(corners, (N, N)), [0, 1, 2, 0, 1, 2])

@@ -56,7 +56,7 @@ def slice_pair(accepted: bool, residual: Any, confidence: float = 0.8) -> dict[s
 
 MODELS: dict[str, Any] = {
     "detect_focal_curvature": FocalCurvature(np.array([[-20.0, 30.0]]), VOXEL, 60, 90, 25.0),
-    "fix_illumination_3d": FlatField(np.array([[0.7, 1.3]]), VOXEL, 30, 90, 0.05),
+    "fix_illumination_3d": FlatField(np.array([[0.7, 1.3]]), VOXEL, 30, 90, 0.05, (0.0, 0.0), 0.5),
     "compensate_psf": AxialResponse(
         "model", np.array([0.5, 1.0]), np.zeros(2), VOXEL, 3.0, 260.0, 400.0, "tissue", 1.0, 50,
         60, 4.0,

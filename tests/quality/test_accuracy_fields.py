@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,19 @@ def test_flat_field_ignores_gain_and_counts_percent() -> None:
     field = np.where(np.arange(6) % 2 == 0, 1.03, 0.97)[None, :] * np.ones((4, 1))
     assert flat_field(17 * field, true).value == pytest.approx(3.0)
     assert flat_field(field, field * 5).value == pytest.approx(0, abs=1e-9)
+
+
+def test_what_a_run_states_of_its_flat_field_stands_beside_the_error(
+    folders: tuple[Path, Path],
+) -> None:
+    """Seen to fail without it. 1.96 standard errors; a model of an earlier version states none."""
+    run, truth = folders[0], load_truth(folders[1])
+    path = run / "models" / "fix_illumination_3d.json"
+    model = json.loads(path.read_text())
+    for error, stated in ((0.5, 0.98), (None, None)):
+        path.write_text(json.dumps(model | {"error_percent": error}))
+        figure = field_metrics(Run(run), truth)["flat_field_percent"]
+        assert figure.details["stated_percent"] == (stated and pytest.approx(stated))
 
 
 @given(SIZES, LENGTHS, st.floats(-30, 30), SIZES, LENGTHS, st.floats(-30, 30))
