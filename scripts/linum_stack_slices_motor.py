@@ -47,9 +47,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.brain.output import stack_folder
     from linumpy.core.device import resolve
+    from linumpy.core.host_memory import share_heap
     from linumpy.io.previews import brain_preview
     from linumpy.store.atomic import refuse_any
 
+    share_heap()
     refuse_any(args.overwrite, args.preview)
     stack_folder(
         args.slices,

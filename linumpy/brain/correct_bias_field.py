@@ -21,6 +21,7 @@ from linumpy.brain.depth_parts import can_be_shared, depth_parts, usual_parts
 from linumpy.brain.stacking import SLAB_PX, cuts
 from linumpy.core.device import CPU, Array, Device, namespace
 from linumpy.core.errors import InputError
+from linumpy.core.host_memory import trim_heap
 from linumpy.core.log import progress
 from linumpy.core.stream import stream
 from linumpy.core.timeline import span
@@ -93,6 +94,8 @@ def correct_bias_field(
     with ExitStack() as stack:
         processes = stack.enter_context(depth_parts(device, count))
         model, reach = learn(image, labels, weights, params, one, processes)
+        # Cells, and what fits made of them, are many.
+        trim_heap()
         attributes = {
             **{k: v for k, v in image.attributes.items() if k != "version"},
             "bias_field": {"mode": model.mode, "strength": model.strength},

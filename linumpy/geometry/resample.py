@@ -47,6 +47,21 @@ def axis_weights(n_in: int, n_out: int, step: float, start: int = 0) -> np.ndarr
     float64 array of shape (n_out, n_in), read-only, rows for outputs ``start … start + n_out − 1``,
     each row summing to 1.
     """
+    first, band = axis_band(n_in, n_out, step, start)
+    weights = np.zeros((n_out, n_in))
+    weights[:, first : first + band.shape[1]] = band
+    # So that what is derived from it may be kept.
+    weights.setflags(write=False)
+    return weights
+
+
+def axis_band(n_in: int, n_out: int, step: float, start: int = 0) -> tuple[int, np.ndarray]:
+    """Return the columns of `axis_weights` from the first to the last that is not 0 everywhere.
+
+    Returns
+    -------
+    The number of the first, and a float64 array of shape (n_out, columns).
+    """
     centre = (np.arange(start, start + n_out) + 0.5) * step - 0.5
     low = np.floor(centre).astype(int)
     fraction = centre - low
@@ -55,15 +70,15 @@ def axis_weights(n_in: int, n_out: int, step: float, start: int = 0) -> np.ndarr
     offsets = np.arange(-radius, radius + 1)
     kernel = np.exp(-0.5 * (offsets / sigma) ** 2) if sigma > 0 else np.ones(1)
     kernel /= kernel.sum()
-    weights = np.zeros((n_out, n_in))
     rows = np.repeat(np.arange(n_out), offsets.size)
-    for corner, share in ((low, 1 - fraction), (low + 1, fraction)):
-        # The interpolation reads the smoothed axis, itself mirrored at its ends.
-        columns = _mirror(_mirror(corner, n_in)[:, None] + offsets[None, :], n_in)
-        np.add.at(weights, (rows, columns.ravel()), (share[:, None] * kernel[None, :]).ravel())
-    # So that what is derived from it may be kept.
-    weights.setflags(write=False)
-    return weights
+    # The interpolation reads the smoothed axis, itself mirrored at its ends.
+    corners = np.stack([low, low + 1])
+    columns = _mirror(_mirror(corners, n_in)[..., None] + offsets, n_in)
+    first = int(columns.min())
+    weights = np.zeros((n_out, int(columns.max()) + 1 - first))
+    for places, share in zip(columns - first, (1 - fraction, fraction), strict=True):
+        np.add.at(weights, (rows, places.ravel()), (share[:, None] * kernel[None, :]).ravel())
+    return first, weights
 
 
 def _mirror(index: np.ndarray, n: int) -> np.ndarray:

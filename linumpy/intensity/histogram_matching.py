@@ -1,8 +1,8 @@
 """Match histograms of planes: the tissue of each gets the brightness distribution of all.
 
 Distributions are kept as quantiles, made from the bit-pattern histograms of
-`linumpy.intensity.quantiles`; a plane's mapping is a table with one factor a bin, so that it
-costs a look-up a voxel. Values above 1 are matched like all others.
+`linumpy.intensity.quantiles`; a plane's mapping is a table with one factor a bin of the tissue's
+range, so that it costs a look-up a voxel. Values above 1 are matched like all others.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def plane_quantiles(counts: Array, min_voxels: int = MIN_VOXELS) -> np.ndarray:
     return found
 
 
-def matching_factors(source: np.ndarray, reference: np.ndarray, threshold: float) -> np.ndarray:
+def matching_factors(
+    source: np.ndarray, reference: np.ndarray, threshold: float
+) -> tuple[int, np.ndarray]:
     """Return what the values of each plane are to be multiplied by, one factor a bin.
 
     Values up to `threshold` keep their value and the mapping goes on from there without a step;
@@ -75,21 +77,23 @@ def matching_factors(source: np.ndarray, reference: np.ndarray, threshold: float
 
     Returns
     -------
-    float32, shape (planes, `N_BINS`).
+    The first bin of a table, and the table, float32, shape (planes, bins): bins before it have the
+    factor of its first, bins after it that of its last.
     """
-    factors = np.ones((len(source), N_BINS), np.float32)
-    goal = np.maximum(reference, threshold)
-    above = np.flatnonzero(threshold < _CENTRES)
-    values = _CENTRES[above]
-    for row, quantiles in zip(factors, source, strict=True):
-        if not np.isfinite(quantiles).all():
-            continue
-        known = np.maximum(quantiles, threshold)
-        mapped = np.interp(values, np.append(threshold, known), np.append(threshold, goal))
-        ratio = mapped / values
-        ratio[values > known[-1]] = goal[-1] / known[-1]
-        row[above] = ratio
-    return factors
+    goal, known = np.maximum(reference, threshold), np.maximum(source, threshold)
+    matched = np.isfinite(source).all(axis=1)
+    above = int(np.searchsorted(_CENTRES, threshold, "right"))
+    highest = known[matched, -1].max(initial=threshold)
+    stop = min(N_BINS, int(np.searchsorted(_CENTRES, highest, "right")) + 1)
+    first = max(0, above - 1)
+    factors = np.ones((len(source), stop - first), np.float32)
+    values = _CENTRES[above:stop]
+    for plane in np.flatnonzero(matched):
+        ends = np.append(threshold, known[plane])
+        ratio = np.interp(values, ends, np.append(threshold, goal)) / values
+        ratio[values > ends[-1]] = goal[-1] / ends[-1]
+        factors[plane, above - first :] = ratio
+    return first, factors
 
 
 def mean_of_planes(counts: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -123,19 +127,21 @@ def smooth_gains(
     return np.where(good, total / np.maximum(share, 1e-12) / np.where(good, means, 1), 1)
 
 
-def apply_factors(volume: Array, factors: Array) -> Array:
+def apply_factors(volume: Array, first: int, factors: Array) -> Array:
     """Return the factor of every voxel.
 
     Parameters
     ----------
     volume
         Planes (z, axis 1, axis 2), float32, NumPy or CuPy.
-    factors
-        One row of `matching_factors` a plane, on the same device.
+    first, factors
+        From `matching_factors`, a row a plane; the table on the same device.
     """
     xp = namespace(volume)
     patterns = xp.ascontiguousarray(volume).view(np.uint32) >> np.uint32(_SHIFT)
     # Patterns from N_BINS on have the sign bit: below zero, which is no tissue.
     patterns[patterns >= N_BINS] = 0
+    xp.clip(patterns, first, first + factors.shape[1] - 1, out=patterns)
+    patterns -= np.uint32(first)
     planes = xp.arange(len(volume))[:, None, None]
     return factors[planes, patterns]

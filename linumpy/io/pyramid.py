@@ -31,7 +31,7 @@ from linumpy.core.device import (
     to_host,
 )
 from linumpy.core.errors import InputError, LinumpyError
-from linumpy.geometry.resample import HALF, apply_axis_weights, axis_weights
+from linumpy.geometry.resample import HALF, apply_axis_weights, axis_band
 from linumpy.io.omezarr import ImageWriter, Shape, Triple
 from linumpy.io.slice_layout import SHARD_PX
 
@@ -98,15 +98,19 @@ class _Axis:
         self.shares: list[list[_Share]] = [[] for _ in range(0, n, cell)]
         self.n_cells: list[int] = []
         for index, first in enumerate(range(0, n_out, shard)):
-            matrix = axis_weights(n, min(shard, n_out - first), step, first).astype(np.float32)
+            low, band = axis_band(n, min(shard, n_out - first), step, first)
+            begin, high = low // cell, -(-(low + band.shape[1]) // cell)
+            # Whole cells: a matrix of all of the axis would be as long as the brain.
+            matrix = np.zeros((len(band), min(n, high * cell) - begin * cell), np.float32)
+            matrix[:, low - begin * cell :][:, : band.shape[1]] = band
             self.n_cells.append(0)
-            for place, shares in enumerate(self.shares):
-                part = matrix[:, place * cell : (place + 1) * cell]
+            for place in range(begin, high):
+                part = matrix[:, (place - begin) * cell : (place + 1 - begin) * cell]
                 used = np.flatnonzero(part.any(axis=1))
                 if used.size:
                     rows = slice(int(used[0]), int(used[-1]) + 1)
-                    # A copy: a view would keep the matrix, which is as long as the brain, alive.
-                    shares.append(_Share(index, rows, part[rows].copy()))
+                    # A copy: a view would keep the matrix alive.
+                    self.shares[place].append(_Share(index, rows, part[rows].copy()))
                     self.n_cells[index] += 1
 
     def rows_of_layers(self, cells_a_layer: int) -> dict[tuple[int, int], slice]:

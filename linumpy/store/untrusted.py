@@ -76,8 +76,10 @@ def read_bounded(path: Path, most: int) -> bytes:
             raise InputError(f"{path}: not a plain file")
         if status.st_size > most:
             raise InputError(f"{path}: {status.st_size} bytes, expected at most {most}")
-        # It may grow, or lie on a file system without sizes.
-        data = file.read(most + 1)
+        data = file.read(status.st_size + 1)
+        if len(data) > status.st_size:
+            # It grew, or lies on a file system without sizes.
+            data += file.read(most + 1 - len(data))
     if len(data) > most:
         raise InputError(f"{path}: more than the {most} bytes that are expected at most")
     return data

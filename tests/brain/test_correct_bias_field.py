@@ -1,4 +1,6 @@
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -216,6 +218,26 @@ def test_blocks_make_no_difference(brain):
     whole = correction.apply(volume, tuple(slice(0, n) for n in SHAPE))
     part = (slice(16, 32), slice(131, 264), slice(7, 90))
     assert np.allclose(correction.apply(volume[part], part), whole[part], rtol=1e-5)
+
+
+def test_a_correction_is_freed_when_it_is_let_go(brain):
+    """Its tables, too, at once: a second one is made for the brain that is written.
+
+    Seen to fail with `lru_cache` of a method.
+    """
+    path, volume, *_ = brain
+    image = open_image(path)
+    labels, weights = sections(image, None, None)
+    correction = Correction(*learn(image, labels, weights, BiasParams(engine="linumpy")))
+    part = (slice(16, 32), slice(0, 40), slice(0, 40))
+    gc.disable()
+    try:
+        correction.apply(volume[part], part)
+        alive = weakref.ref(correction)
+        del correction
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_devices_agree(brain, tmp_path, device):

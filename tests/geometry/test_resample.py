@@ -7,6 +7,7 @@ from skimage.transform import resize as skimage_resize
 from linumpy.core.device import to_host
 from linumpy.geometry.resample import (
     apply_axis_weights,
+    axis_band,
     axis_weights,
     resample_masked,
     resample_mosaic_grid,
@@ -36,6 +37,9 @@ def test_axis_weights_keep_constants_and_rows_do_not_depend_on_the_range(n, step
     start = data.draw(st.integers(0, n_out - 1))
     part = axis_weights(n, n_out - start, step, start)
     np.testing.assert_array_equal(part, whole[start:])
+    first, band = axis_band(n, n_out - start, step, start)
+    outside = np.delete(part, np.s_[first : first + band.shape[1]], axis=1)
+    assert band[:, [0, -1]].any() and not outside.any()
 
 
 @given(step=st.floats(1.0, 4.0))

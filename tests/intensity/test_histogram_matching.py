@@ -11,7 +11,7 @@ from linumpy.intensity.histogram_matching import (
     plane_quantiles,
     smooth_gains,
 )
-from linumpy.intensity.quantiles import float_histogram
+from linumpy.intensity.quantiles import N_BINS, float_histogram
 
 
 def quantiles_of(values):
@@ -22,8 +22,8 @@ def match_histogram(volume, mask, reference, threshold):
     """Match the tissue of each plane as the stage does, from one volume."""
     flat = volume.reshape(len(volume), -1)
     counts = float_histogram(flat, (mask & (volume > threshold)).reshape(flat.shape))
-    factors = like(matching_factors(plane_quantiles(counts), reference, threshold), volume)
-    matched = volume * apply_factors(volume, factors)
+    first, factors = matching_factors(plane_quantiles(counts), reference, threshold)
+    matched = volume * apply_factors(volume, first, like(factors, volume))
     matched[~mask] = volume[~mask]
     return matched
 
@@ -69,6 +69,32 @@ def test_what_is_no_tissue_stays(planes, xp):
     kept = ~mask | (planes <= threshold * 0.99)
     assert np.array_equal(found[kept], planes[kept])
     assert (found[~kept & (planes > 0.5)] > planes[~kept & (planes > 0.5)]).all()
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1e-40, 0.2, 5.0])
+def test_a_table_of_the_tissue_s_range_gives_the_bits_of_all_bins(planes, rng, threshold, xp):
+    """Seen to fail with a table that ends a bin earlier, and with one that begins a bin later."""
+    planes[0, 0, :5] = -1.0, 0.0, 1e-42, 1e30, np.finfo(np.float32).max
+    counts = float_histogram(planes.reshape(3, -1), planes.reshape(3, -1) > threshold)
+    source = plane_quantiles(counts)
+    source[1] = np.nan
+    reference = quantiles_of(rng.gamma(3, 0.3, 40000))
+    edges = (np.arange(N_BINS + 1, dtype=np.uint32) << 16).clip(max=0x7F7FFFFF).view(np.float32)
+    values = (edges[:-1].astype(float) + edges[1:]) / 2
+    patterns = planes.view(np.uint32) >> 16
+    patterns[patterns >= N_BINS] = 0
+    expected = np.ones(planes.shape, np.float32)
+    for n in np.flatnonzero(np.isfinite(source[:, 0])):
+        ends, goal = (np.append(threshold, q.clip(threshold)) for q in (source[n], reference))
+        ratio = np.interp(values, ends, goal) / values
+        ratio[values > ends[-1]] = goal[-1] / ends[-1]
+        ratio[values <= threshold] = 1
+        expected[n] = ratio.astype(np.float32)[patterns[n]]
+    first, factors = matching_factors(source, reference, threshold)
+    found = to_host(apply_factors(xp.asarray(planes), first, xp.asarray(factors)))
+    np.testing.assert_array_equal(found, expected)
+    if threshold == 0.2:
+        assert 500 < factors.shape[1] < 1500
 
 
 def test_the_order_of_brightness_stays(planes):

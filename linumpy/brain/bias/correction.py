@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -52,9 +52,10 @@ class Correction:
         self._reach = reach
         self._device = device
         self._like = to_device(np.zeros(1, np.float32), device)
-        # Blocks follow in columns of a slab: their planes' tables are needed repeatedly.
+        # Blocks follow in columns of a slab: their planes' tables are needed repeatedly. A cache of
+        # one of its methods would keep a correction alive.
         n_tables = SLAB_PX // planes_at_once(device)
-        self._factors = lru_cache(n_tables)(self._make_factors)
+        self._factors = lru_cache(n_tables)(partial(_matching_table, model, device))
         self._fields = Fields(
             model.cell_shape,
             model.section_cells,
@@ -89,13 +90,7 @@ class Correction:
         """Return the factors that give a block's planes the distribution of all."""
         if not self._model.plane_quantiles.size:
             return np.float32(1)
-        return apply_factors(data, self._factors(window[0].start, window[0].stop))
-
-    def _make_factors(self, start: int, stop: int) -> Array:
-        model = self._model
-        source = model.plane_quantiles[start:stop]
-        factors = matching_factors(source, model.reference_quantiles, model.threshold)
-        return to_device(factors, self._device)
+        return apply_factors(data, *self._factors(window[0].start, window[0].stop))
 
     def _places(self, window: Box) -> list[np.ndarray]:
         """Return where the voxels of a block lie, in cells."""
@@ -131,3 +126,9 @@ class Correction:
             return xp.full([len(m) for m in matrices], part.flat[0], np.float32)
         share = apply_axis_weights(to_device(part.astype(np.float32), self._device), matrices)
         return xp.minimum(share, 1)
+
+
+def _matching_table(model: BiasModel, device: Device, start: int, stop: int) -> tuple[int, Array]:
+    source = model.plane_quantiles[start:stop]
+    first, factors = matching_factors(source, model.reference_quantiles, model.threshold)
+    return first, to_device(factors, device)

@@ -34,7 +34,7 @@ from linumpy.intensity.tissue import tissue_cells
 from linumpy.io.models import read_json
 from linumpy.io.omezarr import Image, Shape
 from linumpy.io.pyramid import Box
-from linumpy.io.slice_layout import SHARD_PX
+from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX
 from linumpy.io.usable import refuse_unusable
 from linumpy.stage_params.bias import BiasParams
 
@@ -189,17 +189,17 @@ def _read(array: Any, window: Box, device: Device) -> Array:
     return read_windows(array, [window])[0]
 
 
-def _layer_px(factor: int) -> int:
+def _layer_px(factor: int, side: int = SHARD_PX) -> int:
     """Return the planes of a layer of blocks, whole cells."""
-    return SHARD_PX // factor * factor
+    return side // factor * factor
 
 
-def _windows(shape: Shape, factor: int, planes: slice) -> list[Box]:
-    """Cut planes of a brain into blocks of whole cells, layer after layer."""
+def _windows(shape: Shape, factor: int, planes: slice, depth: int) -> list[Box]:
+    """Cut planes of a brain into blocks of whole cells, layers of `depth` one after the other."""
     side = _layer_px(factor)
     return [
         (z, i, j)
-        for z in cuts(planes, side)
+        for z in cuts(planes, depth)
         for i in cuts(slice(0, shape[1]), side)
         for j in cuts(slice(0, shape[2]), side)
     ]
@@ -270,7 +270,7 @@ class _Shrinking:
             mean[place] = _cell_sums(block.data, factor) / xp.maximum(count, 1)
             known[place] = count / _cell_sums(ones, factor)
 
-        windows = _windows(image.array.shape, factor, planes)
+        windows = _windows(image.array.shape, factor, planes, _layer_px(factor))
         done = stream(windows, lambda window: read_block(image, window, device), add)
         for _ in progress(done, len(windows), "shrink") if planes.start == 0 else done:
             pass
@@ -316,6 +316,12 @@ class _Histograms:
     params: BiasParams
     device: Device
 
+    @property
+    def layer_px(self) -> int:
+        """Planes whose histograms are held: 256 kB each, a few times over."""
+        side = SHARD_PX if self.device.is_gpu else CHUNK_PX
+        return _layer_px(self.params.shrink_factor, side)
+
     def __call__(self, planes: slice) -> _PlaneStatistics:
         image, mask, device = self.image, self.mask, self.device
         shape, factor = image.array.shape, self.params.shrink_factor
@@ -338,12 +344,14 @@ class _Histograms:
             flat = (len(block.data), -1)
             return float_histogram(block.data.reshape(flat), tissue.reshape(flat))
 
-        windows = _windows(shape, factor, planes)
+        windows = _windows(shape, factor, planes, self.layer_px)
         done = stream(windows, lambda window: read_block(image, window, device), count)
         counts: Any = 0
         shown = progress(done, len(windows), "histograms") if planes.start == 0 else done
         for window, histogram in shown:
-            counts = counts if histogram is None else counts + to_host(histogram)
+            if histogram is not None:
+                # The first of a layer, and all others added to it.
+                counts += to_host(histogram)
             if all(w.stop == n for w, n in zip(window[1:], shape[1:], strict=True)):
                 # The layer is complete. Histograms of all planes would be many: its quantiles stay.
                 if not isinstance(counts, int):
@@ -360,8 +368,7 @@ def _match_planes(
 ) -> BiasModel:
     """Learn how the brightness of planes is matched: distributions first, then their means."""
     n_planes = histograms.image.array.shape[0]
-    parts = processes.divide(n_planes, _layer_px(params.shrink_factor))
-    found = processes.run(histograms, parts)
+    found = processes.run(histograms, processes.divide(n_planes, histograms.layer_px))
     quantiles = np.concatenate([part.quantiles for part in found])
     means = np.concatenate([part.means for part in found])
     numbers = np.concatenate([part.numbers for part in found])
