@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.core.device import Array, namespace, to_host
+from linumpy.core.device import Array, is_device_array, namespace, to_host
 
 MIN_PLANES = 2
 """Planes that two slices must share."""
@@ -108,13 +108,22 @@ def compare_planes(first: Array, second: Array) -> np.ndarray:
     """
     xp = namespace(first)
     sums = xp.zeros((4, len(first), len(second)))
-    rows = max(1, _PIXELS_AT_ONCE // max(1, first.shape[2]))
+    rows = first.shape[1]
+    if not is_device_array(first):
+        rows = max(1, _PIXELS_AT_ONCE // max(1, first.shape[2]))
     for start in range(0, first.shape[1], rows):
         ours, theirs = (a[:, start : start + rows].reshape(len(a), -1) for a in (first, second))
         here, there = ((a != 0).astype(xp.float32) for a in (ours, theirs))
         both = ((ours, theirs), (ours * ours, there), (here, theirs * theirs), (here, there))
-        sums += xp.stack([a @ b.T for a, b in both])
+        sums += xp.stack([_products(a, b) for a, b in both])
     return to_host(sums)
+
+
+def _products(first: Array, second: Array) -> Array:
+    """Return ``first @ second.T``; on a device in float32 and not in TF32, whatever is allowed."""
+    if is_device_array(first):
+        return namespace(first).stack([(second * row).sum(axis=1) for row in first])
+    return first @ second.T
 
 
 def depth_scores(sums: np.ndarray) -> np.ndarray:
