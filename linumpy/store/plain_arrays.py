@@ -29,8 +29,8 @@ from linumpy.store.plain_metadata import (
     array_document,
     group_document,
     parse_array,
-    parse_group,
     read_document,
+    read_group,
     write_document,
 )
 from linumpy.store.selections import Part, as_box, parts_of, resolve
@@ -69,6 +69,8 @@ class PlainArray:
         self.outer = self.layout.outer_shape
         self.shards = None if self.layout.shard is None else self.outer
         self._folder = os.path.join(root, path)  # noqa: PTH118 - joined to texts
+        self._prefix = f"{self._folder}/{metadata.prefix}"
+        self._separator = metadata.separator
         self._writable = writable
         self._zarr: Any = None
         self._listed = True
@@ -100,7 +102,7 @@ class PlainArray:
 
     def file(self, place: Sequence[int]) -> str:
         """Return the file of a stored object (a shard or a chunk), by its place among them."""
-        return "/".join([self._folder, "c", *map(str, place)])
+        return f"{self._prefix}{self._separator.join(map(str, place))}"
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -310,17 +312,24 @@ def _on_all_cores(jobs: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 class PlainGroup:
-    """A plain group in a local folder: its attributes, and what lies below by key."""
+    """A plain group in a local folder: its attributes, and what lies below by key.
 
-    def __init__(self, root: Path, attributes: dict[str, Any]) -> None:
+    Parameters
+    ----------
+    version
+        Of Zarr's format: 2 or 3.
+    """
+
+    def __init__(self, root: Path, version: int, attributes: dict[str, Any]) -> None:
         self.root = root
         self.attrs = attributes
+        self._array_document = ".zarray" if version == 2 else "zarr.json"
 
     @classmethod
     def open(cls, root: Path) -> PlainGroup | None:
         """Open a group for reading; None where it is none that is plain."""
-        attributes = parse_group(read_document(root))
-        return None if attributes is None else cls(root, attributes)
+        found = read_group(root)
+        return None if found is None else cls(root, *found)
 
     def __getitem__(self, name: str) -> Any:
         """Return an array, or what Zarr finds where it is none that is plain.
@@ -334,7 +343,7 @@ class PlainGroup:
         documents = ("zarr.json", ".zarray", ".zgroup")
         if not any(os.path.lexists(folder / document) for document in documents):
             raise KeyError(name)
-        metadata = parse_array(read_document(folder))
+        metadata = parse_array(read_document(folder, self._array_document))
         if metadata is not None:
             return PlainArray(self.root, name, metadata)
         with host_context():

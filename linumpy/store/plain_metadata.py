@@ -1,14 +1,16 @@
-"""Metadata of plain Zarr v3 arrays and groups, read and written without importing Zarr.
+"""Metadata of plain Zarr arrays and groups, read and written without importing Zarr.
 
 Plain is what linumpy writes itself: numbers in C order, little-endian, raw or with zstd or Blosc,
-with or without crc32c and shards. `parse_array` returns None for anything else, and for anything
-wrong, which then goes through Zarr and its checks.
+with or without crc32c and shards; and the same in Zarr v2, as most third-party grids are.
+`parse_array` returns None for anything else, and for anything wrong, which then goes through Zarr
+and its checks.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,12 @@ _ARRAY_KEYS = frozenset(
         "fill_value", "codecs", "attributes", "dimension_names", "storage_transformers",
     }
 )  # fmt: skip
+_ARRAY_V2_KEYS = frozenset(
+    {
+        "zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters",
+        "dimension_separator",
+    }
+)  # fmt: skip
 _GROUP_KEYS = frozenset({"zarr_format", "node_type", "attributes"})
 _SETTINGS: dict[str, dict[str, Sequence[Any]]] = {
     "zstd": {"level": range(-(1 << 17), 23), "checksum": (False, True)},
@@ -45,6 +53,16 @@ _SETTINGS: dict[str, dict[str, Sequence[Any]]] = {
     },
 }
 """Compressors, and the values of their settings."""
+
+_SETTINGS_V2: dict[str, dict[str, Sequence[Any]]] = {
+    "zstd": _SETTINGS["zstd"],
+    "blosc": {
+        "cname": _SETTINGS["blosc"]["cname"],
+        "clevel": range(10),
+        "shuffle": range(-1, 3),
+        "blocksize": range(1 << 31),
+    },
+}
 
 _FILL: dict[str, Any] = {"f": 0.0, "c": [0.0, 0.0]}
 """Zero, as kinds of numbers other than whole ones write it."""
@@ -72,10 +90,12 @@ class Compressor:
 
 @dataclass(frozen=True)
 class PlainMetadata:
-    """Shape of an array, and how its chunks are stored."""
+    """Shape of an array, how its chunks are stored, and how their keys begin and are separated."""
 
     shape: tuple[int, ...]
     layout: ChunkLayout
+    prefix: str = "c/"
+    separator: str = "/"
 
     @property
     def plan(self) -> ChunkPlan:
@@ -88,12 +108,25 @@ class PlainMetadata:
         )  # fmt: skip
 
 
-def read_document(folder: Path) -> Any:
-    """Return what the ``zarr.json`` of a folder says; None when it cannot be read."""
+def read_document(folder: Path, name: str = "zarr.json") -> Any:
+    """Return what a document of a folder says; None when it cannot be read."""
     try:
-        return json.loads(read_bounded(folder / "zarr.json", JSON_NBYTES))
+        return json.loads(read_bounded(folder / name, JSON_NBYTES))
     except (OSError, ValueError, RecursionError, LinumpyError):
         return None
+
+
+def read_group(folder: Path) -> tuple[int, dict[str, Any]] | None:
+    """Return the version of Zarr and the attributes of a plain group, None for anything else."""
+    if os.path.lexists(folder / "zarr.json"):
+        attributes = parse_group(read_document(folder))
+        return None if attributes is None else (3, attributes)
+    # Consolidated metadata may say something else.
+    if os.path.lexists(folder / ".zmetadata"):
+        return None
+    attributes = read_document(folder, ".zattrs") if os.path.lexists(folder / ".zattrs") else {}
+    is_plain = read_document(folder, ".zgroup") == {"zarr_format": 2}
+    return (2, attributes) if is_plain and isinstance(attributes, dict) else None
 
 
 def parse_group(document: Any) -> dict[str, Any] | None:
@@ -110,9 +143,9 @@ def parse_group(document: Any) -> dict[str, Any] | None:
 
 
 def parse_array(document: Any) -> PlainMetadata | None:
-    """Return the metadata of a plain array, None for anything else."""
+    """Return the metadata of a plain array, by its ``zarr.json`` or ``.zarray``; or None."""
     try:
-        return _parsed(document)
+        return _parsed_v2(document) if document["zarr_format"] == 2 else _parsed(document)
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
@@ -137,18 +170,63 @@ def _parsed(document: Any) -> PlainMetadata | None:
     names = document.get("dimension_names")
     names = [None] * len(shape) if names is None else names
     if (
-        not 0 < len(shape) <= MAX_AXES
-        or len(outer) != len(shape)
+        not _is_bounded(shape, outer, dtype)
         or not isinstance(names, list)
         or len(names) != len(shape)
         or not all(name is None or isinstance(name, str) for name in names)
-        or math.prod(shape) > MOST_VOXELS
-        or math.prod(outer) * dtype.itemsize > LARGEST_CHUNK
     ):
         return None
     chunk, shard, codecs = _sharding(outer, document["codecs"])
     compressor, has_crc32c = _chain(codecs, dtype)
-    layout = ChunkLayout(
+    fill = _fill(document["fill_value"], dtype)
+    return PlainMetadata(shape, _layout(chunk, dtype, compressor, has_crc32c, fill, shard))
+
+
+def _parsed_v2(document: Any) -> PlainMetadata | None:
+    dtype = np.dtype(document["dtype"])
+    separator = document.get("dimension_separator", ".")
+    shape, chunk = _sides(document["shape"], 0), _sides(document["chunks"], 1)
+    if (
+        set(document) - _ARRAY_V2_KEYS
+        or dtype.name not in _DTYPES
+        or document["dtype"] != dtype.newbyteorder("<").str
+        or document["order"] != "C"
+        or document["filters"] is not None
+        or separator not in (".", "/")
+        or not _is_bounded(shape, chunk, dtype)
+    ):
+        return None
+    compressor = None
+    if document["compressor"] is not None:
+        settings = dict(document["compressor"])
+        name = settings.pop("id")
+        if name == "zstd":
+            settings.setdefault("checksum", False)
+        compressor = _compressor(name, settings, _SETTINGS_V2)
+    value = document["fill_value"]
+    fill = _fill(_FILL.get(dtype.kind, 0) if value is None else value, dtype)
+    layout = _layout(chunk, dtype, compressor, False, fill, None)
+    return PlainMetadata(shape, layout, "", separator)
+
+
+def _is_bounded(shape: tuple[int, ...], outer: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    return (
+        0 < len(shape) <= MAX_AXES
+        and len(outer) == len(shape)
+        and math.prod(shape) <= MOST_VOXELS
+        and math.prod(outer) * dtype.itemsize <= LARGEST_CHUNK
+    )
+
+
+def _layout(
+    chunk: tuple[int, ...],
+    dtype: np.dtype[Any],
+    compressor: Compressor | None,
+    has_crc32c: bool,
+    fill: np.ndarray,
+    shard: ShardIndex | None,
+) -> ChunkLayout:
+    return ChunkLayout(
         chunk_shape=chunk,
         dtype=dtype,
         byteswapped=False,
@@ -156,10 +234,9 @@ def _parsed(document: Any) -> PlainMetadata | None:
         compression=None if compressor is None else compressor.name,
         compressor=compressor,
         has_crc32c=has_crc32c,
-        fill=_fill(document["fill_value"], dtype).tobytes(),
+        fill=fill.tobytes(),
         shard=shard,
     )
-    return PlainMetadata(shape, layout)
 
 
 def _sides(values: Any, least: int) -> tuple[int, ...]:
@@ -222,10 +299,16 @@ def _chain(codecs: Sequence[Any], dtype: np.dtype[Any]) -> tuple[Compressor | No
     if not rest:
         return None, has_crc32c
     (codec,) = rest
-    settings, known = codec["configuration"], _SETTINGS[codec["name"]]
+    return _compressor(codec["name"], codec["configuration"], _SETTINGS), has_crc32c
+
+
+def _compressor(
+    name: str, settings: Mapping[str, Any], of: Mapping[str, Mapping[str, Sequence[Any]]]
+) -> Compressor:
+    known = of[name]
     if set(settings) != set(known) or not all(_is_one_of(settings[k], known[k]) for k in known):
         raise ValueError("no plain compressor")
-    return Compressor(codec["name"], settings), has_crc32c
+    return Compressor(name, settings)
 
 
 def _is_one_of(value: Any, known: Sequence[Any]) -> bool:

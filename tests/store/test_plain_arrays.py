@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 
+import numcodecs
 import numpy as np
 import pytest
 import tensorstore
@@ -24,6 +25,12 @@ LAYOUTS = {
     "raw": dict(compressors=None, shards=SHARDS),
     "chunks": dict(compressors=[ZstdCodec(level=1), Crc32cCodec()]),
     "raw chunks": dict(compressors=None),
+    "v2": dict(compressors=numcodecs.Zstd(level=3)),
+    "v2 blosc": dict(
+        compressors=numcodecs.Blosc("lz4", 5, 1),
+        chunk_key_encoding={"name": "v2", "separator": "/"},
+    ),
+    "v2 raw": dict(compressors=None),
 }
 SELECTIONS = [
     np.s_[...],
@@ -47,7 +54,7 @@ def data(rng):
 
 def by_zarr(folder, data, layout):
     """Write an array with Zarr, of which one stored object is missing, and open it plainly."""
-    group = zarr.create_group(folder)
+    group = zarr.create_group(folder, zarr_format=2 if layout.startswith("v2") else 3)
     array = group.create_array(
         "0", shape=data.shape, dtype=data.dtype, chunks=CHUNKS, fill_value=7, **LAYOUTS[layout]
     )
@@ -172,7 +179,23 @@ def test_a_group_with_more_than_attributes_is_left_to_zarr(tmp_path):
     assert PlainGroup.open(tmp_path / "g/0") is None
     assert PlainGroup.open(tmp_path) is None
     with pytest.raises(KeyError):
-        PlainGroup(tmp_path / "g", {})["1"]
+        PlainGroup(tmp_path / "g", 3, {})["1"]
+
+
+def test_groups_of_v2_are_plain_without_consolidated_metadata(tmp_path):
+    group = zarr.create_group(tmp_path / "g", zarr_format=2, attributes={"a": [1]})
+    group.create_array("0", shape=(2,), dtype="u1")[...] = 3
+    assert PlainGroup.open(tmp_path / "g").attrs == {"a": [1]}
+    assert isinstance(PlainGroup.open(tmp_path / "g")["0"], PlainArray)
+    (tmp_path / "g/.zattrs").write_text("[]")
+    assert PlainGroup.open(tmp_path / "g") is None
+    (tmp_path / "g/.zattrs").unlink()
+    assert PlainGroup.open(tmp_path / "g").attrs == {}
+    zarr.consolidate_metadata(tmp_path / "g")
+    assert PlainGroup.open(tmp_path / "g") is None
+    (tmp_path / "g/.zmetadata").unlink()
+    (tmp_path / "g/zarr.json").write_text("{}")
+    assert PlainGroup.open(tmp_path / "g") is None
 
 
 def _places(document, at=()):
@@ -187,12 +210,23 @@ def _places(document, at=()):
 _VALUES = (None, True, -1, 0, 3, 2.5, 1 << 70, "", "x", "little", [], [8, 8], {}, {"name": "bytes"})
 
 
-def test_altered_metadata_are_refused_or_what_zarr_takes_them_for(tmp_path):
+@pytest.mark.parametrize("version", [2, 3])
+def test_altered_metadata_are_refused_or_what_zarr_takes_them_for(tmp_path, version):
     """Each value of a document in turn is another, or gone.
 
-    Seen to fail where lengths of 2.5 or chunks that do not divide shards pass for plain.
+    Seen to fail where lengths of 2.5 or chunks that do not divide shards pass for plain, and where
+    any separator passes in v2.
     """
     whole = array_document(SHAPE, CHUNKS, SHARDS, "f4", "zyx")
+    name = "zarr.json"
+    if version == 2:
+        name = ".zarray"
+        compressor = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
+        whole = {
+            "zarr_format": 2, "shape": list(SHAPE), "chunks": list(CHUNKS), "dtype": "<f4",
+            "compressor": compressor, "fill_value": 0.0, "order": "C", "filters": None,
+            "dimension_separator": "/",
+        }  # fmt: skip
     taken = 0
     for place, value in itertools.product(_places(whole), (*_VALUES, ...)):
         document = copy.deepcopy(whole)
@@ -207,13 +241,17 @@ def test_altered_metadata_are_refused_or_what_zarr_takes_them_for(tmp_path):
         if plain is None:
             continue
         taken += 1
-        (tmp_path / "zarr.json").write_text(json.dumps(document))
+        (tmp_path / name).write_text(json.dumps(document))
         array = zarr.open_array(tmp_path, mode="r")
         ours = PlainArray(tmp_path, "", plain)
         assert (ours.shape, ours.chunks, ours.shards) == (array.shape, array.chunks, array.shards)
         assert ours.dtype == array.dtype, place
-        assert np.frombuffer(plain.layout.fill, "f4")[0] == array.fill_value, place
-    assert 20 < taken < 100
+        fill = array.dtype.type(0) if array.fill_value is None else array.fill_value
+        assert np.frombuffer(plain.layout.fill, "f4")[0] == fill, place
+        if version == 2:
+            key = array.metadata.encode_chunk_key((0, 1, 2))
+            assert ours.file((0, 1, 2)) == f"{tmp_path}//{key}"
+    assert (10 if version == 2 else 20) < taken < 100
 
 
 def test_lengths_beyond_all_bounds_are_left_to_the_checks_of_zarr():
