@@ -188,7 +188,6 @@ class _Copy:
             spec,
             with_valid=image.valid is not None,
             name=path.name.removesuffix(".zarr").removesuffix(".ome"),
-            by_ome_zarr=True,
         )
         cell = (SHARD_PX,) * 3 if device.is_gpu else (CHUNK_PX, CHUNK_PX, SHARD_PX)
         self.pyramid = Pyramid(self._writer, resolutions_um, cell, device=device)

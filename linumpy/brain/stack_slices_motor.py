@@ -179,7 +179,7 @@ def stack_slices_motor(
         parts = 1
     count = usual_parts(device, spec.shape) if parts is None else parts
     with (
-        create_image(output, spec, overwrite=overwrite, with_valid=True, by_ome_zarr=True) as image,
+        create_image(output, spec, overwrite=overwrite, with_valid=True) as image,
         depth_parts(device, count) as processes,
     ):
         brain = _Brain(image, slices, canvas, places, params, resolutions_um, device.first())

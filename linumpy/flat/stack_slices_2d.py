@@ -109,9 +109,7 @@ def stack_slices_2d(
             canvas.turns.get(picture.slice_id),
         )
 
-    with create_image(
-        output, spec, overwrite=overwrite, with_valid=True, by_ome_zarr=True
-    ) as image:
+    with create_image(output, spec, overwrite=overwrite, with_valid=True) as image:
         pyramid = Pyramid(image, resolutions_um, (1, SHARD_PX, SHARD_PX), device=device)
 
         def add(step: _Step, block: tuple[Array, Array] | None) -> list[Part]:

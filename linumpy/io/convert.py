@@ -182,7 +182,7 @@ def write_volume(
             ) from error
 
     unknown = 0
-    with create_image(output, spec, overwrite=overwrite, by_ome_zarr=True) as image:
+    with create_image(output, spec, overwrite=overwrite) as image:
         resolutions = default_levels(spec.voxel_um) if resolutions_um is None else resolutions_um
         pyramid = Pyramid(image, resolutions, SHARDS_PX)
 

@@ -75,17 +75,9 @@ class ImageWriter:
 
     `arrays` and `valid_arrays` hold all levels, `levels` their voxel sizes and translations in um;
     a mask has as many levels as its image.
-
-    Parameters
-    ----------
-    by_ome_zarr
-        Write the metadata through ome-zarr-py, which validates it and takes seconds to import: for
-        brains and conversions, not for what is written once a slice.
     """
 
-    def __init__(
-        self, path: Path, spec: ImageSpec, *, with_valid: bool, name: str, by_ome_zarr: bool = False
-    ) -> None:
+    def __init__(self, path: Path, spec: ImageSpec, *, with_valid: bool, name: str) -> None:
         self.path = path
         self.spec = spec
         self.name = name
@@ -93,7 +85,6 @@ class ImageWriter:
         write_document(path, group_document({}))
         self.levels: list[tuple[Triple, Triple]] = []
         self._with_valid = with_valid
-        self._by_ome_zarr = by_ome_zarr
         self._labels: dict[str, dict[str, Any]] = {"valid": {}} if with_valid else {}
         self.arrays: list[Any] = []
         self.valid_arrays: list[Any] = []
@@ -140,40 +131,21 @@ class ImageWriter:
         """Write the metadata that makes the folder an image."""
         axes = [{"name": axis, "type": "space", "unit": "micrometer"} for axis in AXES]
         own = {"linumpy": {"version": __version__, **self.attributes}}
-        if not self._by_ome_zarr:
-            _write_metadata(self.path, self.name, axes, _datasets(self.levels), self._labels, own)
-            return
-        import zarr
+        datasets = _datasets(self.levels)
 
-        from linumpy.io.ngff import write_metadata
+        def multiscales(name: str) -> dict[str, Any]:
+            multiscale = {"name": name, "axes": axes, "datasets": datasets}
+            return {"version": "0.5", "multiscales": [multiscale]}
 
-        group = zarr.open_group(self.path, mode="r+")
-        write_metadata(group, self.name, axes, _datasets(self.levels), self._labels)
-        group.attrs.update(own)
-
-
-def _write_metadata(
-    path: Path,
-    name: str,
-    axes: list[dict[str, Any]],
-    datasets: list[dict[str, Any]],
-    labels: dict[str, dict[str, Any]],
-    own: dict[str, Any],
-) -> None:
-    """Write what `linumpy.io.ngff.write_metadata` writes, without its import and Zarr's."""
-
-    def multiscales(name: str) -> dict[str, Any]:
-        multiscale = {"name": name, "axes": axes, "datasets": datasets}
-        return {"version": "0.5", "multiscales": [multiscale]}
-
-    for label, details in labels.items():
-        kind = {"version": "0.5", "source": {"image": "../../"}, **details}
-        ome = {**multiscales(label), "image-label": kind}
-        write_document(path / "labels" / label, group_document({"ome": ome}))
-    if labels:
-        ome = {"version": "0.5", "labels": list(labels)}
-        write_document(path / "labels", group_document({"ome": ome}))
-    write_document(path, group_document({"ome": multiscales(name), **own}))
+        labels = self.path / "labels"
+        for label, details in self._labels.items():
+            kind = {"version": "0.5", "source": {"image": "../../"}, **details}
+            ome = {**multiscales(label), "image-label": kind}
+            write_document(labels / label, group_document({"ome": ome}))
+        if self._labels:
+            ome = {"version": "0.5", "labels": list(self._labels)}
+            write_document(labels, group_document({"ome": ome}))
+        write_document(self.path, group_document({"ome": multiscales(self.name), **own}))
 
 
 def create_array(
@@ -203,7 +175,6 @@ def create_image(
     *,
     overwrite: bool,
     with_valid: bool = False,
-    by_ome_zarr: bool = False,
 ) -> Iterator[ImageWriter]:
     """Write an OME-Zarr image that appears at `path` when the block ends without an error.
 
@@ -219,8 +190,6 @@ def create_image(
         Whether an existing image may be replaced.
     with_valid
         Also create ``labels/valid``.
-    by_ome_zarr
-        Write the metadata through ome-zarr-py, as in `ImageWriter`.
 
     Raises
     ------
@@ -230,9 +199,7 @@ def create_image(
     path = Path(path)
     with atomic_path(path, overwrite=overwrite, directory=True) as partial:
         name = path.name.removesuffix(".zarr").removesuffix(".ome")
-        writer = ImageWriter(
-            partial, spec, with_valid=with_valid, name=name, by_ome_zarr=by_ome_zarr
-        )
+        writer = ImageWriter(partial, spec, with_valid=with_valid, name=name)
         yield writer
         writer.finish()
         write_manifest(partial)

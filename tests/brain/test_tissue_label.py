@@ -38,7 +38,7 @@ def scene():
 
 def write(path, data, valid, *, backwards=False):
     spec = volume_spec(SHAPE, (10.0, 10.0, 10.0), (100.0, -50.0, 0.0), {"kind": "brain"})
-    with create_image(path, spec, overwrite=False, with_valid=True, by_ome_zarr=True) as image:
+    with create_image(path, spec, overwrite=False, with_valid=True) as image:
         pyramid = Pyramid(image, [25.0, 50.0, 100.0], (SHARD,) * 3)
         corners = list(itertools.product(*(range(0, n, SHARD) for n in SHAPE)))
         for corner in reversed(corners) if backwards else corners:

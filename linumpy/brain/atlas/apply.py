@@ -130,9 +130,7 @@ def apply_to_volume(
     count = usual_parts(device, grid.shape) if parts is None else parts
     one = device.first()
     with (
-        create_image(
-            output, spec, overwrite=overwrite, with_valid=True, by_ome_zarr=True
-        ) as writer,
+        create_image(output, spec, overwrite=overwrite, with_valid=True) as writer,
         depth_parts(device, count) as processes,
     ):
         planes = _planes_at_once(one)
