@@ -48,6 +48,8 @@ class InterfaceCut:
         Bubbles and debris above the face: ``area_um2`` in whole cells, and ``centre_um``, a stage
         position along axis 1 and axis 2, and ``cells``, numbers along both axes of those that
         are in its shadow. Largest first.
+    parts
+        Cells of `reflections` that make a cell of `surface_um`, a side.
     """
 
     slice_id: int
@@ -62,14 +64,15 @@ class InterfaceCut:
     corner_um: tuple[float, float]
     surface_um: np.ndarray
     reflections: list[dict[str, Any]] = field(default_factory=list)
+    parts: int = 1
 
     @property
     def shadowed(self) -> np.ndarray:
-        """Cells in the shadow of `reflections`, which are masked; bool as `surface_um`.
+        """Cells in the shadow of `reflections`, which are masked; bool, `parts` a cell's side.
 
         None where more than a quarter of the slice would be: what all of it shows is no body.
         """
-        found = np.zeros(self.surface_um.shape, bool)
+        found = np.zeros([self.parts * n for n in self.surface_um.shape], bool)
         places = [cell for body in self.reflections for cell in body.get("cells", ())]
         if 0 < len(places) <= _MOST_SHADOWED * found.size:
             found[tuple(np.transpose(places))] = True
@@ -93,6 +96,7 @@ def solve_interface_cut(
     s_z: float,
     depth_um: float,
     flat: bool,
+    levels: np.ndarray | None = None,
 ) -> InterfaceCut:
     """Choose the planes to keep from the depth profiles of all cells.
 
@@ -112,6 +116,9 @@ def solve_interface_cut(
         Depth wanted below the interface, everywhere.
     flat
         Whether to cut at one plane.
+    levels
+        Parts of cells as of `interface_surface.profiles_and_parts`, in which reflections are
+        sought; none are without.
 
     Raises
     ------
@@ -137,6 +144,8 @@ def solve_interface_cut(
             f"slice z{slice_id:02d}: interface at plane {deepest} of {n_planes}, nothing below it"
         )
     n_kept = deepest + below - first
+    many = counts >= max(1.0, 0.5 * cell_px**2)
+    known = np.where(many, sums / np.maximum(counts, 1), np.nan)
     return InterfaceCut(
         slice_id=slice_id,
         interface_um=interface * axial_um,
@@ -149,13 +158,29 @@ def solve_interface_cut(
         cell_um=cell_um,
         corner_um=corner_um,
         surface_um=(face.depth_px * axial_um).astype(np.float32),
-        reflections=reflecting_bodies(
-            reflecting_cells(sums, counts, face.depth_px, cell_px),
-            level_below(sums, counts, face.depth_px),
-            cell_um,
-            corner_um,
-        ),
+        reflections=[]
+        if levels is None
+        else _reflections(known, levels, face.depth_px, cell_um, corner_um),
+        parts=1 if levels is None else levels.shape[1] // sums.shape[1],
     )
+
+
+def _reflections(
+    profiles: np.ndarray,
+    levels: np.ndarray,
+    depth_px: np.ndarray,
+    cell_um: tuple[float, float],
+    corner_um: tuple[float, float],
+) -> list[dict[str, Any]]:
+    """Return what reflects above the face, in cells or in parts, and the shadows of the latter."""
+    parts = levels.shape[1] // len(depth_px)
+    centres = [np.arange(n) + 0.5 for n in levels.shape[1:]]
+    depth = sample_surface(depth_px, (parts, parts), *centres)
+    side_um = cell_um[0] / parts, cell_um[1] / parts
+    clear = reflecting_cells(levels, depth)
+    weak = np.kron(reflecting_cells(profiles, depth_px), np.ones((parts, parts), bool))
+    level = level_below(levels, depth)
+    return reflecting_bodies(clear, clear | weak, level, side_um, corner_um, parts)
 
 
 def _fall(surface: np.ndarray, there: np.ndarray) -> tuple[float, float]:
@@ -185,13 +210,14 @@ def cut_planes(cut: InterfaceCut, voxel_um: Sequence[float], window: tuple[slice
     the cut is flat, and nothing shadows this part.
     """
     cell_px = [side / pixel for side, pixel in zip(cut.cell_um, voxel_um[1:], strict=True)]
+    shadows = cut.shadowed
     cells = np.ix_(
         *(
-            np.minimum(np.arange(part.start, part.stop) // round(size), n - 1)
-            for part, size, n in zip(window, cell_px, cut.surface_um.shape, strict=True)
+            np.minimum(np.arange(part.start, part.stop) // round(size / cut.parts), n - 1)
+            for part, size, n in zip(window, cell_px, shadows.shape, strict=True)
         )
     )
-    shadowed = cut.shadowed[cells]
+    shadowed = shadows[cells]
     if cut.flat:
         return np.where(shadowed, np.int32(cut.n_planes), np.int32(0)) if shadowed.any() else None
     centres = [np.arange(part.start, part.stop) + 0.5 for part in window]

@@ -23,6 +23,9 @@ CELL_UM = 160.0
 
 MAX_CELL_PX = 256
 
+PARTS = 4
+"""A side of a cell: of about 40 um, as small as debris, in which reflections are sought."""
+
 _MIN_STEP = 0.25
 _STEP_SHARE = 0.3
 _REACH = 2
@@ -96,6 +99,25 @@ def log_profiles(volume: Array, valid: Array | None, cell_px: int) -> Array:
         cells = values.reshape(len(volume), n1, cell_px, n2, cell_px)
         target[...] = cells.sum(axis=4).sum(axis=2)
     return out
+
+
+def profiles_and_parts(volume: Array, valid: Array | None, cell_px: int) -> tuple[Array, Array]:
+    """Return `log_profiles`, and the mean logarithms of each cell's parts.
+
+    Returns
+    -------
+    As of `log_profiles`; and float16 (z, parts along axis 1, parts along axis 2), NaN where less
+    than half is known. A cell has `PARTS` a side, or as many as it has pixels.
+    """
+    xp = namespace(volume)
+    parts = min(PARTS, cell_px)
+    fine = log_profiles(volume, valid, cell_px // parts)
+    fine = xp.pad(fine, [(0, 0), (0, 0), *((0, -n % parts) for n in fine.shape[2:])])
+    n1, n2 = (n // parts for n in fine.shape[2:])
+    whole = fine.reshape(2, len(volume), n1, parts, n2, parts).sum(axis=5).sum(axis=3)
+    known = fine[1] >= max(1.0, 0.5 * (cell_px // parts) ** 2)
+    means = xp.where(known, fine[0] / xp.maximum(fine[1], 1), xp.float32(xp.nan))
+    return whole, means.astype(xp.float16)
 
 
 def fit_face(

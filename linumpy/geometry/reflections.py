@@ -25,9 +25,7 @@ _MIN_CELLS = 16
 _ROBUST_SIGMA = 1.4826
 
 
-def reflecting_cells(
-    sums: np.ndarray, counts: np.ndarray, depth_px: np.ndarray, cell_px: int
-) -> np.ndarray:
+def reflecting_cells(level: np.ndarray, depth_px: np.ndarray) -> np.ndarray:
     """Return which cells show something above the cut face that most cells do not.
 
     Water scatters next to nothing. Cells are compared at equal distances from their faces, so that
@@ -35,12 +33,11 @@ def reflecting_cells(
 
     Parameters
     ----------
-    sums, counts
-        `interface_surface.log_profiles` of the whole slice, (z, cells along axis 1, along axis 2).
+    level
+        Mean ln amplitude (z, cells along axis 1, along axis 2), NaN where unknown, as of
+        `interface_surface.profiles_and_parts`.
     depth_px
         Depth of the face at the cells' centres, voxels.
-    cell_px
-        Side of a cell.
 
     Returns
     -------
@@ -48,8 +45,6 @@ def reflecting_cells(
     """
     from scipy.ndimage import minimum_filter
 
-    known = counts >= max(1.0, 0.5 * cell_px**2)
-    level = np.where(known, sums / np.maximum(counts, 1), np.nan)
     # Of a slope or a bump the highest part counts.
     face = np.floor(minimum_filter(depth_px, 3, mode="nearest")).astype(int)
     found = np.zeros(depth_px.shape, bool)
@@ -58,7 +53,7 @@ def reflecting_cells(
     below = np.max(np.where(np.isfinite(shown), shown, -np.inf), axis=0)
     for above in range(_LEAST_ABOVE_PX, int(face.max(initial=0)) + 1):
         plane = face - above
-        at = np.take_along_axis(level, np.maximum(plane, 0)[None], axis=0)[0]
+        at = np.take_along_axis(level, np.maximum(plane, 0)[None], axis=0)[0].astype(np.float32)
         there = np.isfinite(at) & (plane >= 0)
         if there.sum() < _MIN_CELLS:
             break
@@ -69,45 +64,56 @@ def reflecting_cells(
     return found
 
 
-def level_below(sums: np.ndarray, counts: np.ndarray, depth_px: np.ndarray) -> np.ndarray:
+def level_below(level: np.ndarray, depth_px: np.ndarray) -> np.ndarray:
     """Return each cell's mean ln amplitude below its face, NaN without data.
 
     Parameters are those of `reflecting_cells`.
     """
-    below = np.arange(len(sums))[:, None, None] >= depth_px
-    number = (counts * below).sum(axis=0)
-    return np.where(number > 0, (sums * below).sum(axis=0) / np.maximum(number, 1), np.nan)
+    total, number = np.zeros((2, *depth_px.shape))
+    for z, plane in enumerate(level):
+        known = (z >= depth_px) & np.isfinite(plane)
+        total += np.where(known, plane, 0)
+        number += known
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
 
 def reflecting_bodies(
+    clear: np.ndarray,
     cells: np.ndarray,
     level: np.ndarray,
     cell_um: tuple[float, float],
     corner_um: tuple[float, float],
+    parts: int = 1,
 ) -> list[dict[str, Any]]:
     """Return the connected regions of `reflecting_cells`, largest first.
 
     Parameters
     ----------
+    clear, cells
+        Cells that reflect, by themselves and together with others.
     level
         From `level_below`.
     cell_um, corner_um
         Side of a cell, and stage position of the low corner of cell (0, 0), along both axes.
+    parts
+        Cells that make one of about 160 um, a side: no farther apart, they are of one body.
 
     Returns
     -------
     ``area_um2``, in whole cells, ``centre_um``, a stage position, and ``cells`` of each: numbers
-    along both axes of those that are darker below the face than most cells around.
+    along both axes of the clear ones that are darker below the face than most cells around.
     """
     from scipy import ndimage
 
     def shadowed(body: np.ndarray) -> np.ndarray:
-        around = ndimage.binary_dilation(body, np.ones((3, 3)), _AROUND_CELLS)
+        around = ndimage.binary_dilation(body, np.ones((3, 3)), _AROUND_CELLS * parts)
         others = level[around & ~cells & np.isfinite(level)]
         usual = np.median(others) if len(others) else -np.inf
-        return body & (level < usual - _DARKER_LOG)
+        return body & clear & (level < usual - _DARKER_LOG)
 
-    labels, count = ndimage.label(cells, np.ones((3, 3)))
+    joined = ndimage.binary_dilation(cells, np.ones((3, 3)), parts // 2) if parts > 1 else cells
+    labels, count = ndimage.label(joined, np.ones((3, 3)))
+    labels *= cells
     numbers = range(1, count + 1)
     sizes = ndimage.sum_labels(cells, labels, numbers)
     centres = ndimage.center_of_mass(labels > 0, labels, numbers)

@@ -19,7 +19,7 @@ from linumpy.geometry.crop_3d_mosaic_below_interface import (
     searched_planes,
     solve_interface_cut,
 )
-from linumpy.geometry.interface_surface import cell_size_px, log_profiles
+from linumpy.geometry.interface_surface import PARTS, cell_size_px, profiles_and_parts
 from linumpy.geometry.neighbours import boxes_by_block
 from linumpy.intensity.normalize_intensities_per_slice import (
     AgaroseMask,
@@ -193,21 +193,24 @@ class Crop3dMosaicBelowInterface(Stage):
         self._cell = cell_size_px(layout.voxel_um[1:])
         self._searched = searched_planes(layout.shape[0], self._params.max_depth_fraction)
         cells = [-(-n // self._cell) for n in layout.shape[1:]]
+        parts = [n * min(PARTS, self._cell) for n in cells]
         self._profiles = np.zeros((2, self._searched, *cells), np.float32)
+        self._levels = np.full((self._searched, *parts), np.nan, np.float16)
 
-    def measure(self, tile: Tile) -> Array:
-        """Return the profiles of a block's cells."""
+    def measure(self, tile: Tile) -> tuple[Array, Array]:
+        """Return the profiles of a block's cells and of their parts."""
         valid = None if tile.valid is None else tile.valid[: self._searched]
-        return log_profiles(tile.data[: self._searched], valid, self._cell)
+        return profiles_and_parts(tile.data[: self._searched], valid, self._cell)
 
-    def gather(self, key: Key, measurement: Array) -> None:
+    def gather(self, key: Key, measurement: tuple[Array, Array]) -> None:
         """Put one block's profiles in their place; blocks are whole cells wide."""
-        profiles = to_host(measurement)
-        first, second = (
-            slice(part.start // self._cell, part.start // self._cell + n)
-            for part, n in zip(self._layout.window(key), profiles.shape[2:], strict=True)
-        )
-        self._profiles[:, :, first, second] = profiles
+        for found, whole in zip(measurement, (self._profiles, self._levels), strict=True):
+            side = self._cell * self._profiles.shape[-1] // whole.shape[-1]
+            first, second = (
+                slice(part.start // side, part.start // side + n)
+                for part, n in zip(self._layout.window(key), found.shape[-2:], strict=True)
+            )
+            whole[..., first, second] = to_host(found)
 
     def solve(self) -> InterfaceCut:
         """Fit the surface and choose the planes to keep."""
@@ -221,6 +224,7 @@ class Crop3dMosaicBelowInterface(Stage):
             s_z=self._params.sigma_z_px,
             depth_um=self._params.depth_um,
             flat=self._params.flat,
+            levels=self._levels,
         )
 
     def layout(self, layout: SliceLayout) -> SliceLayout:

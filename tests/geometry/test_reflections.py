@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from linumpy.geometry.crop_3d_mosaic_below_interface import solve_interface_cut
-from linumpy.geometry.interface_surface import fit_face, log_profiles
-from linumpy.geometry.reflections import level_below, reflecting_bodies, reflecting_cells
+from linumpy.geometry.crop_3d_mosaic_below_interface import cut_planes, solve_interface_cut
+from linumpy.geometry.interface_surface import profiles_and_parts
 
 from .test_interface_surface import CELL, SHAPE, cut_block, pixels, rough
 
@@ -35,12 +34,16 @@ def body(block, face, centre_px, radius_px, above_px, layer, left):
     return np.where(inside & (np.abs(z - top) <= 1), np.float32(layer), block)
 
 
+def cut_of(block):
+    profiles, levels = profiles_and_parts(block, None, CELL)
+    return solve_interface_cut(
+        *profiles, slice_id=3, n_planes=SHAPE[0], voxel_um=VOXEL_UM, corner_um=(1000.0, -500.0),
+        cell_px=CELL, s_z=2.0, depth_um=200.0, flat=False, levels=levels,
+    )  # fmt: skip
+
+
 def found_in(block):
-    sums, counts = log_profiles(block, None, CELL)
-    face = fit_face(sums, counts, CELL, VOXEL_UM, 2.0)
-    cells = reflecting_cells(sums, counts, face.depth_px, CELL)
-    level = level_below(sums, counts, face.depth_px)
-    return reflecting_bodies(cells, level, (160.0, 160.0), (1000.0, -500.0))
+    return cut_of(block).reflections
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -94,9 +97,30 @@ def test_cells_in_the_shadow_of_a_bubble_are_told(seed, radius_px, above_px, lay
     )
     (bubble,) = found_in(block)
     distance = np.hypot(*(p - c for p, c in zip(pixels(), TISSUE[0], strict=True)))
-    inside = distance.reshape(13, CELL, 12, CELL).max(axis=(1, 3)) < radius_px
+    inside = distance.reshape(52, 4, 48, 4).max(axis=(1, 3)) < radius_px
     assert inside.any()
     assert set(map(tuple, np.argwhere(inside))) <= set(map(tuple, bubble["cells"]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("radius_px", [5, 8, 12])
+def test_shadows_of_debris_are_masked_and_little_else(seed, radius_px):
+    """Discs of 100 to 240 um, a third to two cells of 160 um. Seen to fail in whole cells."""
+    rng = np.random.default_rng(seed)
+    face = face_of(rng, 8, 0.5)
+    places = ((104, 88), (70, 120), (131, 61))
+    block = cut_block(face, tissue_of(rng), rng)
+    for place in places:
+        block = body(block, face, place, radius_px, 2.5, 900.0, 0.3)
+    distance = [
+        np.hypot(*(p - c for p, c in zip(pixels(), place, strict=True))) for place in places
+    ]
+    inside = np.min(distance, axis=0) < radius_px
+    cut = cut_of(block)
+    top = cut_planes(cut, VOXEL_UM, (slice(0, SHAPE[1]), slice(0, SHAPE[2])))
+    masked = top == cut.n_planes
+    assert masked[inside].mean() > 0.6
+    assert masked[~inside].sum() < 0.4 * inside.sum()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -118,12 +142,8 @@ def test_the_cut_of_a_slice_holds_them():
     rng = np.random.default_rng(2)
     face = face_of(rng, 8, 0.5)
     block = body(cut_block(face, tissue_of(rng), rng), face, (100, 80), 20, 12, 5000.0, 0.14)
-    sums, counts = log_profiles(block, None, CELL)
-    cut = solve_interface_cut(
-        sums, counts, slice_id=3, n_planes=SHAPE[0], voxel_um=VOXEL_UM, corner_um=(1000.0, -500.0),
-        cell_px=CELL, s_z=2.0, depth_um=200.0, flat=False,
-    )  # fmt: skip
-    assert cut.reflections == found_in(block) != []
+    cut = cut_of(block)
+    assert len(cut.reflections) == 1
     # The shade below does not bend the face.
     depth_px = face.reshape(13, CELL, 12, CELL).mean(axis=(1, 3))
     assert np.sqrt(np.mean((cut.surface_um / 10 - depth_px) ** 2)) < 0.5

@@ -91,7 +91,7 @@ def test_a_flat_cut_masks_nothing(layout, slice_of_water, device):
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_what_lies_in_the_shadow_of_a_reflection_is_masked(layout, slice_of_water, device, flat):
-    """All planes of whole cells, over the borders of blocks, and nothing else.
+    """All planes of parts of cells, over the borders of blocks, and nothing else.
 
     Seen to fail without the mask, and where the cells of a block are counted from its corner.
     """
@@ -105,7 +105,7 @@ def test_what_lies_in_the_shadow_of_a_reflection_is_masked(layout, slice_of_wate
     stage = Crop3dMosaicBelowInterface(CropParams(depth_um=100, flat=flat))
     cut = learn(stage, layout, (data, valid), device)
     (body,) = cut.reflections
-    cell = round(cut.cell_um[0] / 10)
+    cell = round(cut.cell_um[0] / 10 / cut.parts)
     inside = np.zeros(SHAPE[1:], bool)
     for i, j in body["cells"]:
         inside[i * cell : (i + 1) * cell, j * cell : (j + 1) * cell] = True
@@ -125,7 +125,7 @@ def test_what_lies_in_the_shadow_of_a_reflection_is_masked(layout, slice_of_wate
 def test_a_slice_is_not_masked_by_what_most_of_it_shows(layout, slice_of_water, device):
     stage = Crop3dMosaicBelowInterface(CropParams(depth_um=100))
     cut = learn(stage, layout, slice_of_water, device)
-    cells = np.argwhere(np.ones(cut.surface_um.shape, bool)).tolist()
+    cells = np.argwhere(np.ones_like(cut.shadowed)).tolist()
     for share, masked in ((0.2, True), (0.3, False)):
         some = cells[: round(share * len(cells))]
         of_some = replace(cut, reflections=[{"area_um2": 1.0, "centre_um": [0, 0], "cells": some}])
