@@ -31,6 +31,8 @@ def depth_metrics(model: Any, found: StageMetrics) -> None:
             "no pair measured a depth: slices lie where stage and interval put them, and how deep "
             "that truly is is not known"
         )
+    elif volumes:
+        _unmeasured_steps(model, [pair for pair in accepted if pair.get("z_measured")], found)
     if model.depth_scale is not None:
         scale, sigma = model.depth_scale, model.depth_scale_sigma
         certain = float(np.sign(scale)) * max(0.0, abs(scale) - 3 * sigma)
@@ -73,3 +75,23 @@ def depth_metrics(model: Any, found: StageMetrics) -> None:
     ]
     if uneven:
         found.warnings.append(f"cuts are uneven before slices {', '.join(uneven)}")
+
+
+def _unmeasured_steps(model: Any, measured: list[Any], found: StageMetrics) -> None:
+    """Say between which slices no pair measured the depth, that of slices farther apart neither."""
+    ids = sorted(s["slice_id"] for s in model.slices)
+    spans = [(pair["fixed_id"], pair["moving_id"]) for pair in measured]
+    unknown = [
+        f"z{above:02d} and z{below:02d}"
+        for above, below in zip(ids, ids[1:], strict=False)
+        if not any(fixed <= above and below <= moving for fixed, moving in spans)
+    ]
+    found.add(
+        "unmeasured_steps", len(unknown), "", "steps between slices that no pair measured in depth",
+        "unmeasured_steps",
+    )  # fmt: skip
+    if unknown:
+        found.warnings.append(
+            f"no pair tells how far apart in depth slices {', '.join(unknown)} are: they lie where "
+            "stage and interval put them"
+        )

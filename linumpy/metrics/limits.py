@@ -91,6 +91,8 @@ LIMITS = {
     "depth_scale": Limits(0.005, 0.05),
     # Of an interval. A double cut is 1.
     "uneven_cut": Limits(0.1, 0.75),
+    # One leaves two parts of a brain in doubt; many are the rule, and a problem of the optics.
+    "unmeasured_steps": Limits(1, 20),
     "z_offset_std": Limits(10, 25),
     "z_offset_range": Limits(15, 30),
     # Of what was learned.

@@ -298,6 +298,11 @@ METRICS = {
         "The axial voxel or the slicing interval differs from the stated one.",
         "Check axial_resolution (refractive index) and slicing_interval_mm.",
     ),
+    "unmeasured_steps": (
+        "Depth between some slices not measured",
+        "They share too few planes, or too little tissue; uneven cuts between them are not seen.",
+        "Image deeper, or leave fewer slices out; measure no depths across them.",
+    ),
     "uneven_cut": (
         "A cut was uneven",
         "It was thicker or thinner than the interval.",
@@ -364,6 +369,7 @@ REMARKS = {
 REMARK_OF_METRIC = {
     "all steps between slices": "depth_scale",
     "cuts are uneven": "uneven_cut",
+    "no pair tells how far apart": "unmeasured_steps",
     "are deformed against": "deformation_seen",
 }
 """Remarks that say more of a metric, by words of them."""

@@ -103,6 +103,10 @@ EACH_SIDE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
         {"pairs": _pairs(True, z_measured=True)},
         {"pairs": _pairs(True, z_measured=True, residual_um=(15.0, 0.0, 0.0))},
     ),
+    ("register_slices", "unmeasured_steps"): (
+        {"pairs": _pairs(True, z_measured=True)},
+        {"pairs": _pairs(True, z_measured=True, moving_id=1)},
+    ),
     ("register_slices", "translation_max"): (
         {"slices": _slices()}, {"slices": _slices(offset_um=(0.0, 200.0, 0.0))},
     ),

@@ -51,7 +51,8 @@ def tile(stage: tuple[float, float], solved: tuple[float, float], component: int
 
 
 def slice_pair(accepted: bool, residual: Any, confidence: float = 0.8) -> dict[str, Any]:
-    return {"accepted": accepted, "residual_um": residual, "confidence": confidence}
+    found = {"accepted": accepted, "residual_um": residual, "confidence": confidence}
+    return found | {"fixed_id": 0, "moving_id": 2}
 
 
 MODELS: dict[str, Any] = {
@@ -241,7 +242,8 @@ def _registered(depths: list[float], **changes: Any) -> StageMetrics:
         {"slice_id": k, "offset_um": (z, 0.0, 0.0), "n_pairs": 1, "depth_sigma_um": 1.5 * k}
         for k, z in enumerate(depths)
     ]
-    pairs = [slice_pair(True, (0.0, 0.0, 0.0)) | {"z_measured": changes.pop("z_measured", True)}]
+    pair = slice_pair(True, (0.0, 0.0, 0.0)) | {"moving_id": len(depths) - 1}
+    pairs = [pair | {"z_measured": changes.pop("z_measured", True)}]
     found = StageMetrics("register_slices")
     READERS["register_slices"][1](
         SliceRegistration(1, (10.0, 10.0, 10.0), 100.0, slices, pairs, **changes), found
@@ -460,6 +462,21 @@ def test_a_stretch_that_overlaps_do_not_show_is_a_finding(
     metric = found.metrics["stretch_bound"]
     assert metric.status == status
     assert metric.value == (None if percent is None else pytest.approx(percent))
+
+
+def test_a_step_that_no_pair_spans_is_named() -> None:
+    """By a pair that was rejected neither, nor by one whose depth was not measured."""
+    pairs = [
+        slice_pair(accepted, (0.0, 0.0, 0.0)) | {"z_measured": z, "fixed_id": a, "moving_id": a + 1}
+        for a, accepted, z in ((0, True, True), (1, True, False), (1, False, True))
+    ]
+    found = measure("register_slices", replace(MODELS["register_slices"], pairs=pairs))
+    assert found is not None
+    assert found.metrics["unmeasured_steps"].value == 1
+    assert [text for text in found.warnings if "slices z01 and z02 are" in text]
+    over_both = [pair | {"moving_id": 2} for pair in pairs]
+    found = measure("register_slices", replace(MODELS["register_slices"], pairs=over_both))
+    assert found is not None and found.metrics["unmeasured_steps"].status == "ok"
 
 
 def test_a_bent_scan_is_measured() -> None:
