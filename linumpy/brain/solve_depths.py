@@ -320,7 +320,9 @@ class _Model:
         self, spreads: _Spreads, min_face: float, cuts: Sequence[float]
     ) -> tuple[float, _Spreads]:
         """Return the highest likelihood and its spreads, found one after the other in turn."""
-        choices = {"face": list(_STEPS * min_face), "cut": list(cuts), "pair": list(_FACTORS)}
+        # Where no pairs close a loop, none contradicts another: their noise looks like uneven cuts.
+        factors = _FACTORS if self._n_left else _FACTORS[:1]
+        choices = {"face": list(_STEPS * min_face), "cut": list(cuts), "pair": list(factors)}
         best = (self._log_likelihood(spreads), spreads)
         while True:
             before = best[0]
