@@ -204,7 +204,8 @@ class Crop3dMosaicBelowInterface(Stage):
 
     def gather(self, key: Key, measurement: tuple[Array, Array]) -> None:
         """Put one block's profiles in their place; blocks are whole cells wide."""
-        for found, whole in zip(measurement, (self._profiles, self._levels), strict=True):
+        wholes: tuple[np.ndarray, ...] = (self._profiles, self._levels)
+        for found, whole in zip(measurement, wholes, strict=True):
             side = self._cell * self._profiles.shape[-1] // whole.shape[-1]
             first, second = (
                 slice(part.start // side, part.start // side + n)
