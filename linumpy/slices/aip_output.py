@@ -33,17 +33,13 @@ def write_aip_image(
         tile_shape_px=(1, *info.tile_shape_px[1:]),
         voxel_um=(depth_um, *info.voxel_um[1:]),
     )
-    _, t1, t2 = flat.tile_shape_px
+    side = flat.tile_shape_px[1]
     with create_grid(output, flat, overwrite=overwrite, with_valid=True) as writer:
-        for tile in info.tiles:
-            if tile.present:
-                rows = slice(tile.ix * t1, (tile.ix + 1) * t1)
-                columns = slice(tile.iy * t2, (tile.iy + 1) * t2)
-                part = image[rows, columns][None]
-                known = np.isfinite(part)
-                writer.write_tile(
-                    tile.ix, tile.iy, np.where(known, part, 0), known.astype(np.uint8)
-                )
+        for ix in range(flat.grid_shape[0]):
+            row = image[None, ix * side : (ix + 1) * side]
+            known = np.isfinite(row)
+            # Tiles that were not imaged hold fill value, which is not stored.
+            writer.write_row(ix, np.where(known, row, 0), known.astype(np.uint8))
 
 
 def write_aip_png(

@@ -16,8 +16,11 @@ import numpy as np
 from linumpy.store.chunk_layout import ChunkLayout, UnsupportedLayout, layout_of
 from linumpy.store.host_codec import encode_chunk, encoder, join_chunks
 
-_CHUNKS_A_THREAD = 8
+_JOBS_A_THREAD = 8
 """At least so many are encoded at once, so that threads end together."""
+
+_JOB_NBYTES = 1 << 18
+"""Least decoded bytes of a job: to hand one to a thread takes as long as to encode some kB."""
 
 
 def ordered_layout(metadata: Any, spec: Any) -> ChunkLayout | None:
@@ -45,7 +48,11 @@ def ordered_layout(metadata: Any, spec: Any) -> ChunkLayout | None:
 def shards_together(layout: ChunkLayout) -> int:
     """Return how many shards keep all threads busy when they are encoded at once."""
     assert layout.shard is not None
-    return -(-_CHUNKS_A_THREAD * n_threads() // layout.shard.n_chunks)
+    return -(-_JOBS_A_THREAD * n_threads() * _chunks_a_job(layout) // layout.shard.n_chunks)
+
+
+def _chunks_a_job(layout: ChunkLayout) -> int:
+    return max(1, _JOB_NBYTES // layout.chunk_nbytes)
 
 
 def encode_shards(
@@ -85,9 +92,17 @@ def encode_shards(
             return None
         return encode_chunk(data, layout, codec)
 
+    def encode_some(box: np.ndarray, some: list[tuple[int, ...]]) -> list[bytes | None]:
+        return [encode(box, place) for place in some]
+
+    places, share = list(np.ndindex(shape)), _chunks_a_job(layout)
+    jobs = [places[first : first + share] for first in range(0, len(places), share)]
     with ThreadPoolExecutor(n_threads(), "encode") as pool:
-        shards = [[pool.submit(encode, box, place) for place in np.ndindex(shape)] for box in boxes]
-        return [join_chunks([chunk.result() for chunk in chunks], layout) for chunks in shards]
+        shards = [[pool.submit(encode_some, box, some) for some in jobs] for box in boxes]
+        return [
+            join_chunks([chunk for job in shard for chunk in job.result()], layout)
+            for shard in shards
+        ]
 
 
 def n_threads() -> int:

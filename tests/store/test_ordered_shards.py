@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from linumpy.io.zarr_io import zarr_context
-from linumpy.store import guarded_pipeline
+from linumpy.store import guarded_pipeline, ordered_shards
 
 COMPRESSORS = {
     "ours": [ZstdCodec(level=1), Crc32cCodec()],
@@ -142,3 +143,19 @@ def test_whole_shards_are_not_left_to_zarrs(tmp_path, data, monkeypatch):
     assert asked == []
     write(tmp_path / "b", data, np.s_[:, :, 3:])
     assert asked and not any(asked)
+
+
+def test_small_chunks_are_handed_to_threads_together(tmp_path, rng, monkeypatch):
+    """A shard of 64 chunks of 16 kB, as projections have. Seen to fail with a job a chunk."""
+    handed = []
+
+    class Counting(ThreadPoolExecutor):
+        def submit(self, *args, **keywords):
+            handed.append(args)
+            return super().submit(*args, **keywords)
+
+    monkeypatch.setattr(ordered_shards, "ThreadPoolExecutor", Counting)
+    data = rng.normal(size=(1, 512, 512)).astype("f4")
+    path = write(tmp_path / "a", data, chunks=(1, 64, 64), shards=data.shape)
+    assert len(handed) == 4
+    np.testing.assert_array_equal(zarr.open_array(path)[...], data)
