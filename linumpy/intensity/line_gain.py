@@ -20,12 +20,10 @@ therefore left to the fit of the shared field, with its strength as the prior.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.core.device import CPU, default_workers
 from linumpy.geometry.least_squares import linear_combination
 from linumpy.geometry.smoothing import gaussian_taps
 
@@ -118,8 +116,7 @@ def fit_line_gain(maps: Sequence[np.ndarray], places: np.ndarray) -> LineGain:
     n = len(maps[0])
     long_waves = min(LONG_WAVES, n // 4)
     taps = gaussian_taps(n * _SMOOTH_SHARE)
-    with ThreadPoolExecutor(default_workers(CPU), "linumpy-lines") as pool:
-        found = list(pool.map(lambda values: _profile(values.astype(float), taps), maps))
+    found = [_profile(values.astype(float), taps) for values in maps]
     used = [number for number, profile in enumerate(found) if profile is not None]
     if n < _MIN_LINES or len(np.unique(places[used])) < _MIN_PLACES:
         return LineGain(np.zeros(n), long_waves, 0.0, 0.0)
