@@ -67,11 +67,6 @@ class PairSimilarity:
     variance: float | None
     foreign: tuple[dict[str, Any], ...] = ()
 
-    @property
-    def step(self) -> int:
-        """How many slices lie between the two, and one."""
-        return self.moving_id - self.fixed_id
-
 
 @dataclass(frozen=True)
 class SliceQuality:
@@ -166,9 +161,15 @@ def assess_slice_quality(
     # Two slices that differ do not show which of them is bad.
     comparable = len(slices) - len(constant) > 2
     records = []
+    # A thick cut leaves two slices as little in common as a slice between them would.
+    steps = {
+        (p.fixed_id, p.moving_id): max(1, round(_distance(depths, place, p) / interval_um))
+        for p in compared
+    }
     for record in rate(
         [s.slice_id for s in slices],
         [p for p in compared if not constant & {p.fixed_id, p.moving_id}],
+        steps,
     ):
         slice_id, reason = record["slice_id"], ""
         if slice_id in constant:
@@ -256,7 +257,7 @@ def _factor(voxel_um: tuple[float, float, float]) -> int:
 
 def _doubtful(compared: Sequence[PairSimilarity], place: Mapping[int, int]) -> list[int]:
     """Return which pairs of slices that follow each other look worse than good pairs."""
-    usual = max(_typical(compared, "ssim").values(), default=0.0)
+    usual = max(_typical(compared, "ssim", _steps_by_id(compared)).values(), default=0.0)
     return [
         n
         for n, pair in enumerate(compared)
@@ -276,7 +277,11 @@ def _brightness(amplitude: Mapping[int, float]) -> dict[int, float]:
     return {k: a / usual for k, a in amplitude.items()} if usual > 0 else {}
 
 
-def rate(ids: Sequence[int], pairs: Sequence[PairSimilarity]) -> list[dict[str, Any]]:
+def rate(
+    ids: Sequence[int],
+    pairs: Sequence[PairSimilarity],
+    steps: Mapping[tuple[int, int], int] | None = None,
+) -> list[dict[str, Any]]:
     """Return each slice's parts and score from the similarities of pairs.
 
     What a pair lacks of the brain's good pairs is the product of what both its slices lack. Each
@@ -288,12 +293,15 @@ def rate(ids: Sequence[int], pairs: Sequence[PairSimilarity]) -> list[dict[str, 
     ----------
     ids
         All slices, also those without a pair.
+    steps
+        Intervals from slice to slice, by the ids of a pair; None for the difference of the ids.
 
     Returns
     -------
     ``slice_id, score, ssim, edges, variance, n_pairs``, one record a slice.
     """
-    typical = {part: _typical(pairs, part) for part in ("ssim", "edges")}
+    steps = _steps_by_id(pairs) if steps is None else steps
+    typical = {part: _typical(pairs, part, steps) for part in ("ssim", "edges")}
     # By slice and part: the best pair with slices above it, and with slices below it.
     best: dict[int, dict[str, dict[str, float]]] = {k: {part: {} for part in WEIGHTS} for k in ids}
     counts = dict.fromkeys(ids, 0)
@@ -305,7 +313,8 @@ def rate(ids: Sequence[int], pairs: Sequence[PairSimilarity]) -> list[dict[str, 
                 if value is None:
                     continue
                 if part in typical:
-                    value = min(1.0, value / typical[part][pair.step]) ** 2
+                    usual = typical[part][steps[pair.fixed_id, pair.moving_id]]
+                    value = min(1.0, value / usual) ** 2
                 sides[side] = max(value, sides.get(side, 0.0))
     records = []
     for slice_id in ids:
@@ -320,8 +329,14 @@ def rate(ids: Sequence[int], pairs: Sequence[PairSimilarity]) -> list[dict[str, 
     return records
 
 
-def _typical(pairs: Sequence[PairSimilarity], part: str) -> dict[int, float]:
-    """Return what good pairs reach, by the step between their ids.
+def _steps_by_id(pairs: Sequence[PairSimilarity]) -> dict[tuple[int, int], int]:
+    return {(p.fixed_id, p.moving_id): p.moving_id - p.fixed_id for p in pairs}
+
+
+def _typical(
+    pairs: Sequence[PairSimilarity], part: str, steps: Mapping[tuple[int, int], int]
+) -> dict[int, float]:
+    """Return what good pairs reach, by how many intervals lie between their slices.
 
     Slices further apart share deeper, darker tissue: each step has its own, if enough pairs have
     it and it does not exceed that of the next smaller step; else that one, else that of all pairs.
@@ -331,7 +346,11 @@ def _typical(pairs: Sequence[PairSimilarity], part: str) -> dict[int, float]:
         found = np.quantile(values, _TYPICAL_QUANTILE, method="higher") if len(values) else 0.0
         return max(float(found), _LEAST_TYPICAL)
 
-    known = [(p.step, value) for p in pairs if (value := getattr(p, part)) is not None]
+    known = [
+        (steps[p.fixed_id, p.moving_id], value)
+        for p in pairs
+        if (value := getattr(p, part)) is not None
+    ]
     usual = None
     found = {}
     for step in sorted({step for step, _ in known}):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from linumpy.stage_params.quality import ComparisonParams
 
 REACH_UM = 2000.0
 SLAB_PLANES = 3
+_LOOKED_AT = 4
+"""Matches that are compared in full: each reads as much as a pair at its expected depth."""
 
 
 class SliceComparison:
@@ -83,22 +85,33 @@ class SliceComparison:
         second, other = slabs(self._moving, [self._top], self._windows[1], self._factor)
         if other is not None:
             second = second * other
-        best, correlation = -1, 0.0
+        z_scores = {}
         # Planes that lie two apart still look alike.
         for n in starts[::2]:
             planes = first[n : n + 1] if valid is None else first[n : n + 1] * valid[n : n + 1]
             peak = match_peak(planes, second, self._reach)
-            if peak and peak.z_score >= ACCEPT_Z_SCORE and peak.correlation > correlation:
-                best, correlation = n, peak.correlation
-        if best < 0:
+            if peak and peak.z_score >= ACCEPT_Z_SCORE:
+                z_scores[n] = peak.z_score
+        # Planes of little tissue match anything: the clearest matches are looked at closely.
+        tried: dict[int, Similarity | None] = {}
+
+        def likeness(n: int) -> tuple[float, float]:
+            if n not in tried:
+                tried[n] = self.compare_from(n) if n in starts else None
+            found = tried[n]
+            return (-1.0, -1.0) if found is None else (found.ssim, found.edges)
+
+        if not z_scores:
             return None
-        near = [(n, self.compare_from(n)) for n in (best - 1, best, best + 1) if n in starts]
-        known = [(found, n) for n, found in near if found is not None]
-        if not known:
+        best = max(_clearest(z_scores)[:_LOOKED_AT], key=likeness)
+        for step in (2, 1):
+            while likeness(near := max(best - step, best + step, key=likeness)) > likeness(best):
+                best = near
+        found = tried[best]
+        if found is None:
             return None
-        found, n = max(known, key=lambda item: (item[0].ssim, item[0].edges, item[1]))
         top_um = self._fixed.face_to_plane_um - self._moving.face_to_plane_um
-        return (n - self._top) * self._axial_um + top_um, found
+        return (best - self._top) * self._axial_um + top_um, found
 
     def compare_from(self, start: int) -> Similarity | None:
         """Compare the slices from one plane of the fixed slice on; None without tissue."""
@@ -133,6 +146,15 @@ class SliceComparison:
             )
         )
         return y, x
+
+
+def _clearest(z_scores: Mapping[int, float]) -> list[int]:
+    """Return planes by their z-scores, highest first, without those near a higher one."""
+    chosen: list[int] = []
+    for n in sorted(z_scores, key=lambda n: -z_scores[n]):
+        if all(abs(n - other) > SLAB_PLANES for other in chosen):
+            chosen.append(n)
+    return chosen
 
 
 def middle(low: int, high: int, size: int) -> slice:

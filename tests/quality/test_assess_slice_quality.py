@@ -9,9 +9,11 @@ from scipy.ndimage import gaussian_filter
 
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.core.errors import InputError
+from linumpy.geometry.correlation_peaks import Peak
 from linumpy.io.omezarr import create_image
 from linumpy.io.slice_layout import volume_spec
 from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
+from linumpy.quality import similarity
 from linumpy.quality.assess_folder import assess_folder, stamp_quality
 from linumpy.quality.assess_slice_quality import (
     PairSimilarity,
@@ -19,6 +21,7 @@ from linumpy.quality.assess_slice_quality import (
     assess_slice_quality,
     rate,
 )
+from linumpy.quality.slice_comparison import SliceComparison
 from linumpy.stage_params.quality import QualityParams
 
 VOXEL_UM = (10.0, 10.0, 10.0)
@@ -356,3 +359,32 @@ def test_two_slices_alone_leave_none_out(xp, n, left_out):
     data = {k: cut(tissue, k, rng, (0, 0)) for k in range(n)}
     model = assess(xp, data, replace(PARAMS, min_quality=1.01))
     assert [s["slice_id"] for s in model.slices if s["exclude_reason"]] == left_out
+
+
+def test_pairs_across_a_thick_cut_are_compared_with_pairs_as_far_apart():
+    """Seen to fail where the ids alone tell how far: slice 0 then scores 0.24."""
+    alike = {(0, 1): 0.25, (1, 2): 0.6, (2, 3): 0.6, (3, 4): 0.6}
+    alike |= {(1, 3): 0.26, (2, 4): 0.25}
+    pairs = [pair(*ids, value) for ids, value in alike.items()]
+    steps = {ids: ids[1] - ids[0] for ids in alike} | {(0, 1): 2}
+    found = {r["slice_id"]: r["score"] for r in rate(range(5), pairs, steps)}
+    assert min(found.values()) > 0.9
+
+
+def test_the_likeliest_of_the_clear_matches_counts(xp, monkeypatch):
+    """After a double cut, where planes of little tissue correlate more than those that match.
+
+    Seen to fail where the highest correlation counted.
+    """
+    rng, tissue = np.random.default_rng(3), block(3)
+    fixed, moving = (cut(tissue, 0, rng, deeper=deeper) for deeper in (0, 16))
+    peaks = iter([Peak((0.0, 0.0), 1.0, 5.2)] * 5)
+
+    def match_peak(*planes):
+        return next(peaks, None) or similarity.match_peak(*planes)
+
+    monkeypatch.setattr("linumpy.quality.slice_comparison.match_peak", match_peak)
+    pair = volume(xp, 0, fixed), volume(xp, 1, 0.8 * moving)
+    distance_um, found = SliceComparison(*pair, VOXEL_UM, PARAMS, 1).where_they_match()
+    assert distance_um == 160.0
+    assert found.ssim > 0.5
