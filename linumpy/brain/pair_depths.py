@@ -122,9 +122,7 @@ def compare_planes(first: Array, second: Array) -> np.ndarray:
 def _products(first: Array, second: Array) -> Array:
     """Return ``first @ second.T``; not by cuBLAS, which may be allowed to use TF32."""
     if is_device_array(first):
-        return namespace(first).stack(
-            [(second * row).sum(axis=1, dtype=np.float64) for row in first]
-        )
+        return namespace(first).stack([(second * row).sum(axis=1) for row in first])
     return first @ second.T
 
 

@@ -184,7 +184,8 @@ def test_fractions_of_a_voxel_between_face_and_plane_count(xp, rng, tissue):
         PARAMS,
     )
     found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, PARAMS)
-    assert found.shift_um[0] - level.shift_um[0] == pytest.approx(7.0)
+    # A GPU fits windows of other depths otherwise, by 2e-4 of a voxel.
+    assert found.shift_um[0] - level.shift_um[0] == pytest.approx(7.0, abs=0.01)
 
 
 def test_slices_that_share_no_planes_are_no_pair(xp, rng, tissue):
