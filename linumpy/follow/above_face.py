@@ -83,10 +83,15 @@ def foreign_bodies(
         faces[key] = sample_surface(cut.surface_um, cut.cell_um, *places)
         depth = (np.arange(len(power)) + 0.5) * axial_um
         above[key] = depth[:, None, None] < faces[key] - _MARGIN_UM
-    water = _water(powers, above)
     tissue = max(_tissue(power, faces[key], axial_um) for key, power in powers.items())
+    # Below all faces there is nothing to look for.
+    deepest = max(float(face.max()) for face in faces.values()) - _MIRROR_MARGIN_UM
+    n_planes = max(1, int(np.ceil(deepest / axial_um)))
+    above = {key: here[:n_planes] for key, here in above.items()}
+    waters = {key: power[:n_planes] for key, power in powers.items()}
+    water = _water(waters, above)
     found = {}
-    for key, power in powers.items():
+    for key, power in waters.items():
         with np.errstate(all="ignore"):
             ratio = np.where(above[key], power / water[:, None, None], 0.0)
         ratio = np.nan_to_num(ratio, nan=0.0, posinf=0.0)
@@ -113,17 +118,14 @@ def _tissue(power: np.ndarray, face_um: np.ndarray, axial_um: float) -> float:
 
 def _water(powers: Mapping[Key, np.ndarray], above: Mapping[Key, np.ndarray]) -> np.ndarray:
     """Return the usual power above the face at each depth: what all tiles share is the optics'."""
-    n_planes = max(int(here.any(axis=(1, 2)).sum()) for here in above.values())
     planes = np.concatenate(
-        [np.where(above[k], p, np.nan)[:n_planes].reshape(n_planes, -1) for k, p in powers.items()],
-        axis=1,
+        [np.where(above[k], p, np.nan).reshape(len(p), -1) for k, p in powers.items()], axis=1
     )
     water = known_median(planes, 1)
+    known = np.isfinite(planes).any(axis=1)
     # Zeros of a detector that clips are no noise.
     floor = np.nanmedian(water) if np.isfinite(water).any() else np.nan
-    out = np.full(len(next(iter(powers.values()))), np.nan)
-    out[:n_planes] = np.fmax(water, floor)
-    return out
+    return np.where(known, np.fmax(water, floor), np.nan)
 
 
 def foreign_reasons(found: Mapping[Key, Foreign], names: Mapping[Key, str]) -> list[Reason]:

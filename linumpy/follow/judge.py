@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,13 +207,15 @@ class Judge:
                 placed, nbytes,
             )  # fmt: skip
         light = {}
-        if models.axial is not None:
-            # Where the stage alone says where a tile is, its neighbours show another place.
-            known = {tile.index for tile in positions.tiles if tile.component >= 0}
-            light = tile_light(
-                {key: power for key, power in powers.items() if key in known},
-                corners, block_um, models.axial, axial_um,
-            )  # fmt: skip
+        with ThreadPoolExecutor(1, "linumpy-face") as beside:
+            bodies = beside.submit(foreign_bodies, powers, corners, block_um, cut, axial_um)
+            if models.axial is not None:
+                # Where the stage alone says where a tile is, its neighbours show another place.
+                known = {tile.index for tile in positions.tiles if tile.component >= 0}
+                light = tile_light(
+                    {key: power for key, power in powers.items() if key in known},
+                    corners, block_um, models.axial, axial_um,
+                )  # fmt: skip
         least = params.stitch.min_tile_brightness
         dim = {key for key, each in light.items() if each.gain < least}
         dim |= positions.dim_tiles(least) & alive.keys()
@@ -228,7 +230,7 @@ class Judge:
         focus = {key: each.focus for key, each in light.items()}
         reasons += focus_reasons(focus, names)
         reasons += common_focus_reasons(shift)
-        foreign = foreign_bodies(powers, corners, block_um, cut, axial_um)
+        foreign = bodies.result()
         reasons += foreign_reasons(foreign, names)
         reasons += bright_reasons({k: each for k, each in alive.items() if k not in foreign}, names)
         volume = self.volume_of(found.slice_id)

@@ -1,5 +1,7 @@
 """Debris and bubbles by what shines in the water above the face."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -90,3 +92,10 @@ def test_bright_tissue_beside_agarose_is_no_bubble():
     corners = {**CORNERS, (2, 0): np.array([1920.0, 0.0])}
     powers[1, 0][20:, 10:20, 10:20] *= 15.0**2
     assert foreign_bodies(powers, corners, BLOCK_UM, face(), STEP_UM) == {}
+
+
+def test_a_face_at_the_top_has_nothing_above():
+    """Where the scan begins in the tissue. Seen to fail with an error, in place of a verdict."""
+    top = face()
+    above = replace(top, surface_um=top.surface_um - 140.0)
+    assert foreign_bodies(tiles(), CORNERS, BLOCK_UM, above, STEP_UM) == {}
