@@ -28,7 +28,8 @@ def brains(draw):
     gaps = draw(st.lists(st.integers(1, 3), min_size=n, max_size=n))
     ids = np.cumsum(gaps).tolist()
     planes = {k: draw(st.integers(1, 200)) for k in ids}
-    interval = draw(st.integers(1, 300))
+    # So far apart that the brain is all but empty, slices are refused.
+    interval = draw(st.integers(1, min(300, 100 * max(planes.values()) - 40)))
     face = {k: 10.0 * (k * interval + draw(st.integers(-20, 20))) for k in ids}
     made = set(draw(st.lists(st.sampled_from(ids[1:]), max_size=3))) if n > 1 else set()
     first = draw(st.integers(0, 6))
