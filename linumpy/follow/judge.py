@@ -137,9 +137,11 @@ class Judge:
                 if any(not each.result().dead for each in shown.values()):
                     made = self._reconstruct(found)
             finally:
-                alive = {key: f.result() for key, f in shown.items() if not f.result().dead}
-                dead = {key: f.result() for key, f in shown.items() if f.result().dead}
-                reasons += dead_reasons(dead, alive, names)
+                looked_at = {key: each.result() for key, each in shown.items()}
+                alive = {key: f for key, f in looked_at.items() if not f.dead}
+                reasons += dead_reasons(
+                    {k: f for k, f in looked_at.items() if f.dead}, alive, names
+                )
                 reasons += galvo_reasons(tiles.galvo, len(tiles.tiles), tiles.raw.info.n_extra)
         if made is not None:
             voxel_um = tiles.info.voxel_um

@@ -11,11 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, is_device_array, namespace, to_host
-from linumpy.geometry.correlation import (
-    CorrelationSurface,
-    PendingSurface,
-    start_correlation,
-)
+from linumpy.geometry.correlation import CorrelationSurface, PendingSurface, start_correlation
 from linumpy.geometry.least_squares import solve_each
 
 ACCEPT_Z_SCORE = 5.0

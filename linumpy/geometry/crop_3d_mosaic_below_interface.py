@@ -144,8 +144,12 @@ def solve_interface_cut(
             f"slice z{slice_id:02d}: interface at plane {deepest} of {n_planes}, nothing below it"
         )
     n_kept = deepest + below - first
-    many = counts >= max(1.0, 0.5 * cell_px**2)
-    known = np.where(many, sums / np.maximum(counts, 1), np.nan)
+    parts, reflections = 1, []
+    if levels is not None:
+        parts = levels.shape[1] // sums.shape[1]
+        many = counts >= max(1.0, 0.5 * cell_px**2)
+        profiles = np.where(many, sums / np.maximum(counts, 1), np.nan)
+        reflections = _reflections(profiles, levels, parts, face.depth_px, cell_um, corner_um)
     return InterfaceCut(
         slice_id=slice_id,
         interface_um=interface * axial_um,
@@ -158,22 +162,20 @@ def solve_interface_cut(
         cell_um=cell_um,
         corner_um=corner_um,
         surface_um=(face.depth_px * axial_um).astype(np.float32),
-        reflections=[]
-        if levels is None
-        else _reflections(known, levels, face.depth_px, cell_um, corner_um),
-        parts=1 if levels is None else levels.shape[1] // sums.shape[1],
+        reflections=reflections,
+        parts=parts,
     )
 
 
 def _reflections(
     profiles: np.ndarray,
     levels: np.ndarray,
+    parts: int,
     depth_px: np.ndarray,
     cell_um: tuple[float, float],
     corner_um: tuple[float, float],
 ) -> list[dict[str, Any]]:
     """Return what reflects above the face, in cells or in parts, and the shadows of the latter."""
-    parts = levels.shape[1] // len(depth_px)
     centres = [np.arange(n) + 0.5 for n in levels.shape[1:]]
     depth = sample_surface(depth_px, (parts, parts), *centres)
     side_um = cell_um[0] / parts, cell_um[1] / parts

@@ -1,4 +1,4 @@
-"""NGFF metadata of others, checked by ome-zarr-py, the reference implementation.
+"""NGFF metadata that other programs wrote, checked by ome-zarr-py, the reference implementation.
 
 Importing it takes about two seconds (it brings dask): `linumpy.io.omezarr` writes the same as it.
 """

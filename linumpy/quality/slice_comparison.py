@@ -92,6 +92,8 @@ class SliceComparison:
             peak = match_peak(planes, second, self._reach)
             if peak and peak.z_score >= ACCEPT_Z_SCORE:
                 z_scores[n] = peak.z_score
+        if not z_scores:
+            return None
         # Planes of little tissue match anything: the clearest matches are looked at closely.
         tried: dict[int, Similarity | None] = {}
 
@@ -101,8 +103,6 @@ class SliceComparison:
             found = tried[n]
             return (-1.0, -1.0) if found is None else (found.ssim, found.edges)
 
-        if not z_scores:
-            return None
         best = max(_clearest(z_scores)[:_LOOKED_AT], key=likeness)
         for step in (2, 1):
             while likeness(near := max(best - step, best + step, key=likeness)) > likeness(best):

@@ -240,7 +240,7 @@ def start_pair(
 
 
 def finish_pairs(pending: Sequence[PendingPair]) -> list[PairResult]:
-    """Return the results of pairs that were started, with one copy from a device."""
+    """Return the results of pairs that were started; a device is waited for."""
     started = [p.surface for p in pending]
     found = zip(pending, fetch_surfaces(started), pending_peaks(started), strict=True)
     return [PairResult(p.pair, surface, p.origin_px, peak) for p, surface, peak in found]
