@@ -17,7 +17,7 @@ from ..core.test_lease import GIB, TWO, Ask, events, most_at_once, start
 from . import load
 
 MIB = 1 << 20
-FEW, MANY = 2500, 10000
+FEW, MANY = 400, 10000
 NOISE_NBYTES = 24 * MIB
 """What allocators and caches move about by; a tile is 8 KiB, all tiles are 80 MiB."""
 
