@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -29,11 +30,12 @@ class Launch:
 class Launcher:
     """Runs ``linum_nextflow.py`` in a folder of its own, tasks finding the given scripts."""
 
-    def __init__(self, folder: Path, scripts: Path) -> None:
+    def __init__(self, folder: Path, scripts: Path, classes: Path | None = None) -> None:
         self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
         self.config = folder / "scripts.config"
         self.config.write_text(f"env.PATH = '{scripts}:$PATH'\n", encoding="utf-8")
+        self.classes = classes
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment of a launch; the working tree's package is imported."""
@@ -43,6 +45,10 @@ class Launcher:
     def __call__(self, *arguments: str | Path, timeout: float = 1800, **environment: str) -> Launch:
         """Launch Nextflow with arguments and extra environment variables."""
         script = REPOSITORY / "scripts" / "linum_nextflow.py"
+        if self.classes is not None:
+            # Whole or absent, whichever launch makes it first and however others end.
+            made = self.classes.with_name(f"classes_{uuid4().hex}.jsa")
+            environment = {"NXF_OPTS": self._share_classes(made), **environment}
         start = time.monotonic()
         done = subprocess.run(
             [sys.executable, str(script), *map(str, arguments)],
@@ -55,7 +61,15 @@ class Launcher:
             timeout=timeout,
             check=False,
         )
+        if self.classes is not None and made.exists():
+            made.replace(self.classes)
         return Launch(done.returncode, done.stdout, time.monotonic() - start)
+
+    def _share_classes(self, made: Path) -> str:
+        """Return Java's options to read Nextflow's classes from an archive, or to make that."""
+        is_there = self.classes is not None and self.classes.exists()
+        option = f"SharedArchiveFile={self.classes}" if is_there else f"ArchiveClassesAtExit={made}"
+        return f"{os.environ.get('NXF_OPTS', '')} -XX:{option} -Xlog:cds*=off"
 
     def run(self, *arguments: str | Path, **environment: str) -> Launch:
         """Launch the pipeline."""
@@ -88,8 +102,12 @@ def fake_scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def make_launcher(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], Launcher]:
-    """Return a maker of launchers, each with its own launch folder."""
-    return lambda name, scripts: Launcher(tmp_path_factory.mktemp(name) / "launch", scripts)
+    """Return a maker of launchers, each with its own launch folder; all workers share classes."""
+    base = tmp_path_factory.getbasetemp()
+    classes = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "classes.jsa"
+    return lambda name, scripts: Launcher(
+        tmp_path_factory.mktemp(name) / "launch", scripts, classes
+    )
 
 
 def make_raw(root: Path, slices: Sequence[int], *, tiles: int = 2) -> Path:

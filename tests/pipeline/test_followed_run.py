@@ -50,7 +50,7 @@ def test_brain_has_the_bits_of_a_run_without_following(
     }
     brains = {}
     for name, where in runs.items():
-        # A task that is given verdicts, or an output folder to read, has other inputs: it runs again.
+        # A task that is given verdicts, or the output's path, has other inputs: it runs again.
         resume = ["-resume"] if brains else []
         launch = launcher.run("--input", phantom / "raw", *where, "-profile", "test", *resume)
         assert launch.status == 0, launch.text
