@@ -251,8 +251,8 @@ def slice_interval_um(
     ------
     InputError
         When it is not known, is not positive, or the side files' value is more than 5 % off the
-        stage's, and more than uneven steps explain. Of one or two steps it is unknown whether they
-        are even: any thickness that a cut can have is warned about. So is a value given by hand.
+        stage's, beyond what uneven steps explain (`interval_contradiction`). What they may
+        explain is warned about, and so is a value given by hand.
     """
     written = _written_interval_um(raw, slices)
     interval = written if given_um is None else _positive("--slicing_interval", given_um)
