@@ -111,7 +111,8 @@ def keep_slices(
     The slices, and how many workers may have pairs in hand: on a GPU as many as slices are kept
     for, on the host `workers`.
     """
-    count = _room(volumes, device, workers)
+    # Pairs come in order: what a later one needs was not decoded long before.
+    count = min(SLICES + workers, _room(volumes, device, workers))
     if count < SLICES + (0 if device.is_gpu else workers // 2):
         return list(volumes), workers
     if device.is_gpu:

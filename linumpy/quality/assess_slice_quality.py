@@ -123,9 +123,10 @@ def assess_slice_quality(
     expected = expected_depths(slices, interval_um)[0]
     depths = expected.copy()
     with ThreadPoolExecutor(workers) as pool:
-        constant = find_constant(slices, voxel_um, params, known, pool)
 
         def compare(pair: tuple[SliceVolume, SliceVolume]) -> PairSimilarity:
+            # While the pair is at hand: not all slices are kept.
+            find_constant(pair, voxel_um, params, known)
             deeper = float(depths[place[pair[1].slice_id]] - depths[place[pair[0].slice_id]])
             return compare_pair(pair, deeper, voxel_um, params, known)
 
@@ -155,6 +156,8 @@ def assess_slice_quality(
         ]
         for n, pair in zip(moved, pool.map(compare, [pairs[n] for n in moved]), strict=True):
             compared[n] = pair
+    # A lone slice has no pair.
+    constant = find_constant(slices, voxel_um, params, known)
     first = {s.slice_id for s in slices[: params.exclude_first]}
     calibration = _calibration_slices(slices) if params.detect_calibration else set()
     brightness = _brightness(amplitude or {})
@@ -197,13 +200,11 @@ def find_constant(
     voxel_um: tuple[float, float, float],
     params: ComparisonParams,
     known: Known,
-    pool: ThreadPoolExecutor | None = None,
 ) -> set[int]:
     """Measure the detail of each slice that lacks it, and return the constant slices."""
-    new = [volume for volume in slices if volume.slice_id not in known.details]
-    factor = _factor(voxel_um)
-    found = (pool.map if pool else map)(lambda volume: _details(volume, params, factor), new)
-    known.details.update(zip((volume.slice_id for volume in new), found, strict=True))
+    for volume in slices:
+        if volume.slice_id not in known.details:
+            known.details[volume.slice_id] = _details(volume, params, _factor(voxel_um))
     return {s.slice_id for s in slices if known.details[s.slice_id] is None}
 
 

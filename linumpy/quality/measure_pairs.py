@@ -79,6 +79,9 @@ def measure_pairs(
     compare = _comparison(slices, voxel_um, interval_um, compared, known) if rating else None
     pairs = [pair for pair in pairs_to_measure(slices) if pair[0].slice_id in own]
     measure_shifts(slices, pairs, voxel_um, interval_um, params, measured, workers, compare)
+    # Of a folder of all slices, a group tells of its own and of those next to them.
+    told = own | {volume.slice_id for pair in pairs for volume in pair}
+    slices = [volume for volume in slices if volume.slice_id in told]
     save_pairs(output, name, measured, slices, voxel_um, params)
     if rating:
         find_constant(slices, voxel_um, compared, known)
