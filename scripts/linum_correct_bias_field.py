@@ -48,12 +48,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.brain.correct_bias_field import correct_bias_field
     from linumpy.core.device import resolve
-    from linumpy.core.host_memory import share_heap
+    from linumpy.core.host_memory import map_arrays, share_heap
     from linumpy.io.models import model_place, save_model
     from linumpy.io.previews import brain_preview
     from linumpy.store.atomic import refuse_any
 
     share_heap()
+    map_arrays()
     refuse_any(args.overwrite, args.preview, args.output_model)
     model = correct_bias_field(
         args.input,

@@ -47,11 +47,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from linumpy.brain.output import stack_folder
     from linumpy.core.device import resolve
-    from linumpy.core.host_memory import share_heap
+    from linumpy.core.host_memory import map_arrays, share_heap
     from linumpy.io.previews import brain_preview
     from linumpy.store.atomic import refuse_any
 
     share_heap()
+    map_arrays()
     refuse_any(args.overwrite, args.preview)
     stack_folder(
         args.slices,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,24 +86,25 @@ def correct_bias_field(
     refuse_any(overwrite, output, field_path)
     image = open_image(image_path)
     resolutions = level_resolutions(image)
-    labels, weights = sections(image, stack_model, n_sections)
+    labels, shares = sections(image, stack_model, n_sections)
     if not can_be_shared([image]):
         parts = 1
     count = usual_parts(device, image.array.shape) if parts is None else parts
     one = device.first()
     with ExitStack() as stack:
         processes = stack.enter_context(depth_parts(device, count))
-        model, reach = learn(image, labels, weights, params, one, processes)
-        # Cells, and what fits made of them, are many.
-        trim_heap()
         attributes = {
             **{k: v for k, v in image.attributes.items() if k != "version"},
-            "bias_field": {"mode": model.mode, "strength": model.strength},
+            "bias_field": {"mode": params.mode, "strength": params.strength},
         }
         copies = [_Copy(stack, Path(output), image, attributes, resolutions, overwrite, one)]
         if field_path is not None:
             attributes = {**attributes, "kind": "bias_field"}
             copies.append(_Copy(stack, field_path, image, attributes, resolutions, overwrite, one))
+        scratch = copies[0].beside("quantiles")
+        model, reach = learn(image, labels, shares, params, one, processes, scratch)
+        # Cells, and what fits made of them, are many.
+        trim_heap()
         work = _Correcting(image, Correction(model, reach, one), copies, one)
         processes.write(work, image.array.shape[0], [copy.pyramid for copy in copies])
         for copy in copies:
@@ -111,6 +112,8 @@ def correct_bias_field(
         copies[0].take_labels(image)
         for copy in copies:
             copy.seal()
+        model = replace(model, plane_quantiles=model.plane_quantiles[:])
+        scratch.unlink(missing_ok=True)
     return model
 
 
@@ -137,6 +140,8 @@ class _Correcting:
             lambda window: read_block(image, window, device),
             self._correct,
             lambda _, parts: write_parts(parts),
+            # Fewer blocks at a time make their sum less a matter of chance.
+            depth=2 if device.is_gpu else 1,
         )
         shown = progress(done, len(windows), "correct bias field") if planes.start == 0 else done
         for _ in shown:
@@ -200,6 +205,10 @@ class _Copy:
         if valid is not None:
             parts.append(Part(self._writer.valid, window, valid))
         return parts
+
+    def beside(self, name: str) -> Path:
+        """Return a place for a file that does not become part of the image."""
+        return self._path.with_name(f"{self._path.name}.{name}")
 
     def finish(self) -> None:
         """Write the metadata."""

@@ -23,7 +23,7 @@ from linumpy.core.device import (
     with_arrays_on,
 )
 from linumpy.core.errors import LinumpyError
-from linumpy.core.host_memory import granted_host_bytes, share_heap
+from linumpy.core.host_memory import granted_host_bytes, map_arrays, share_heap
 from linumpy.core.leases.lease import Ask, hold
 from linumpy.core.worker_process import (
     CORES_A_PROCESS,
@@ -229,6 +229,7 @@ def _called(payload: tuple[Callable[[Any], Any], Any]) -> Any:
 def _begin() -> Callable[[tuple[Callable[[Any], Any], Any]], Any]:
     # Heaps of threads would grow with what passes through them, and so with the depth.
     share_heap()
+    map_arrays()
     return _called
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 _LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
-_M_ARENA_MAX = -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Of glibc's ``malloc.h``."""
+
+_MAPPED_NBYTES, _FREE_NBYTES = 1 << 20, 4 << 20
 
 GRANTED = "LINUMPY_MEMORY"
 """Environment variable by which the workflow says how many bytes a task asked for."""
@@ -72,6 +74,18 @@ def share_heap() -> None:
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def map_arrays() -> None:
+    """Have the C library return large arrays to the system when they are freed, where it is glibc.
+
+    By itself it raises the size from which it does so up to 32 MB. Beneath what lives on, freed
+    arrays then stay with the process: by chance, and the more the longer it works.
+    """
+    with suppress(AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_NBYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _FREE_NBYTES)
 
 
 def _left_in_groups(proc: Path, groups: Path) -> list[int]:

@@ -8,13 +8,8 @@ from scipy.ndimage import gaussian_filter, zoom
 
 from linumpy.brain.bias.correction import Correction
 from linumpy.brain.bias.learning import _shrink, learn, sections
-from linumpy.brain.bias.model import (
-    Fields,
-    corrected_cells,
-    equal_sections,
-    fit_cells,
-    stacked_sections,
-)
+from linumpy.brain.bias.model import Fields, corrected_cells, fit_cells
+from linumpy.brain.bias.shares import equal_sections, stacked_sections
 from linumpy.brain.correct_bias_field import correct_bias_field
 from linumpy.brain.depth_parts import DepthParts
 from linumpy.brain.stacking import StackedSlice, hann_weights
@@ -316,7 +311,7 @@ def test_sections_are_those_of_the_stack():
         StackedSlice(3, 84, 4, 40, 0),
     ]
     slices = [vars(place) for place in places]
-    shares = stacked_sections(slices, 124)
+    shares = stacked_sections(slices, 124).at(slice(0, 124))
     assert shares.shape == (4, 124)
     # Laid over each other as stacking does.
     column = np.zeros((4, 124))
@@ -334,7 +329,7 @@ def test_sections_are_those_of_the_stack():
 
 
 def test_equal_sections_take_every_plane_once():
-    shares = equal_sections(3, 10)
+    shares = equal_sections(3, 10).at(slice(0, 10))
     assert shares.sum(axis=0).tolist() == [1] * 10
     assert sorted(shares.sum(axis=1)) == [3, 3, 4]
     with pytest.raises(InputError, match="n_serial_slices 11"):

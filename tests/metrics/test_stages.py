@@ -117,7 +117,7 @@ MODELS: dict[str, Any] = {
     ),
     "correct_bias_field": BiasModel(
         "two_pass", 1.0, 0.1, "gpu", 4, (1, 1, 1), [0], 0.4, [0.8, 1.2],
-        *(np.zeros(0) for _ in range(7)),
+        *(np.zeros(0) for _ in range(8)),
     ),
     "align_to_ras": AlignedBrain(
         "atlas.nrrd", (25.0,) * 3, 50.0, "PRS", False, "rigid", "MI", [[1.0]], (1.0, 1.1, 0.9),

@@ -174,6 +174,7 @@ def _write_intensity(run: Path) -> None:
         plane_gain=np.linspace(0.9, 1.1, 48).astype("f4"),
         plane_quantiles=none,
         reference_quantiles=none,
+        section_starts=np.zeros(3, "i8"),
         section_weights=np.ones((3, 48), "f4"),
         section_cells=np.zeros((3, 2), "i8"),
         section_coefficients=none,

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from linumpy.brain.bias.model import BiasModel, Fields
+from linumpy.brain.bias.shares import Shares
 from linumpy.brain.stacking import SLAB_PX
 from linumpy.core.device import CPU, Array, Device, namespace, to_device
 from linumpy.geometry.resample import apply_axis_weights
@@ -56,6 +57,8 @@ class Correction:
         # one of its methods would keep a correction alive.
         n_tables = SLAB_PX // planes_at_once(device)
         self._factors = lru_cache(n_tables)(partial(_matching_table, model, device))
+        n_planes = len(model.plane_gain)
+        self._shares = Shares(model.section_starts, model.section_weights, n_planes)
         self._fields = Fields(
             model.cell_shape,
             model.section_cells,
@@ -99,7 +102,7 @@ class Correction:
 
     def _gain(self, window: Box) -> Array:
         """Return the factors of planes and fields together."""
-        weights = self._model.section_weights[:, window[0]]
+        weights = self._shares.at(window[0])
         xp = namespace(self._like)
         gain = xp.exp(-self._fields.log_values(self._places(window), weights, self._like))
         gain *= to_device(self._model.plane_gain[window[0], None, None], self._device)

@@ -12,11 +12,11 @@ from linumpy.brain.bias.correction import Correction, thin
 from linumpy.brain.bias.model import (
     BiasModel,
     corrected_cells,
-    equal_sections,
     fit_cells,
     fit_fields,
-    stacked_sections,
 )
+from linumpy.brain.bias.plane_table import PlaneTable
+from linumpy.brain.bias.shares import Shares, equal_sections, stacked_sections
 from linumpy.brain.depth_parts import DepthParts
 from linumpy.brain.stacking import cuts
 from linumpy.core.device import CPU, Array, Device, default_workers, namespace, to_device, to_host
@@ -53,7 +53,7 @@ class Block(NamedTuple):
 
 def sections(
     image: Image, stack_model: Path | None, n_sections: int | None
-) -> tuple[list[int], np.ndarray]:
+) -> tuple[list[int], Shares]:
     """Return labels of the sections of a brain, and their share in each of its planes.
 
     Raises
@@ -84,10 +84,11 @@ def sections(
 def learn(
     image: Image,
     labels: list[int],
-    weights: np.ndarray,
+    shares: Shares,
     params: BiasParams,
     device: Device = CPU,
     processes: DepthParts | None = None,
+    scratch: Path | None = None,
 ) -> tuple[BiasModel, np.ndarray]:
     """Learn the correction of a brain.
 
@@ -95,10 +96,12 @@ def learn(
     ----------
     image
         The brain.
-    labels, weights
+    labels, shares
         From `sections`.
     processes
         That read the brain; this one when None.
+    scratch
+        File for the quantiles of planes, which several processes need; None keeps them in memory.
 
     Returns
     -------
@@ -132,36 +135,38 @@ def learn(
         plane_gain=np.ones(n_planes, np.float32),
         plane_quantiles=empty,
         reference_quantiles=np.zeros(0),
-        section_weights=weights,
+        section_starts=shares.starts,
+        section_weights=shares.values,
         section_cells=np.zeros((0, 2), int),
         section_coefficients=np.zeros((0, 0, 0, 0)),
         global_coefficients=np.zeros((0, 0, 0)),
     )
     reach = corrected_cells(tissue)
     if params.match_planes or params.zprofile_sigma_px > 0:
-        model = _match_planes(model, _Histograms(image, mask, params, device), params, processes)
+        size = (n_planes, N_QUANTILES)
+        table = np.zeros(size) if scratch is None else PlaneTable(scratch, size)
+        histograms = _Histograms(image, mask, params, device, table)
+        model = _match_planes(model, histograms, params, processes)
         whole = Correction(replace(model, strength=1.0), reach, device)
-        cells, _ = _shrink(image, s, whole, device, processes)
-    layer_weights = _layer_means(weights, s)
+        del cells, known, tissue
+        cells = _shrink(image, s, whole, device, processes)[0]
+    layer_shares = shares.of_layers(s)
     on_device = to_device(mask, device)
     fields = fit_fields(
         cells,
         on_device,
-        layer_weights,
+        layer_shares,
         [v * s / 1000 for v in image.voxel_um],
         params,
         threads=default_workers(CPU),
         processes=processes,
     )
-    values = fields.log_values([np.arange(n) for n in shape], layer_weights, cells)[on_device]
     return replace(
         model,
         section_cells=fields.section_cells,
         section_coefficients=fields.section_coefficients,
         global_coefficients=fields.global_coefficients,
-        field_range=[float(np.exp(v)) for v in (values.min(), values.max())]
-        if values.size
-        else [1.0, 1.0],
+        field_range=fields.range_in(on_device, layer_shares),
     ), reach
 
 
@@ -290,18 +295,11 @@ def _cell_sums(block: Array, factor: int) -> Array:
     return block
 
 
-def _layer_means(weights: np.ndarray, factor: int) -> np.ndarray:
-    """Return the mean share of each section in each layer of cells."""
-    n = weights.shape[1]
-    starts = np.arange(0, n, factor)
-    return np.add.reduceat(weights, starts, axis=1) / np.diff(np.append(starts, n))
-
-
 @dataclass(frozen=True)
 class _PlaneStatistics:
-    """Of the tissue of some planes: quantiles, means and numbers of voxels, and one histogram."""
+    """Of the tissue of some planes: which can be matched, means, voxels, and one histogram."""
 
-    quantiles: np.ndarray
+    matched: np.ndarray
     means: np.ndarray
     numbers: np.ndarray
     total: np.ndarray
@@ -309,12 +307,13 @@ class _PlaneStatistics:
 
 @dataclass(frozen=True)
 class _Histograms:
-    """Statistics of the tissue of some planes, whole layers of blocks."""
+    """Statistics of the tissue of some planes, whole layers of blocks; quantiles go to a table."""
 
     image: Image
     mask: np.ndarray
     params: BiasParams
     device: Device
+    table: np.ndarray | PlaneTable
 
     @property
     def layer_px(self) -> int:
@@ -327,7 +326,7 @@ class _Histograms:
         shape, factor = image.array.shape, self.params.shrink_factor
         n = planes.stop - planes.start
         found = _PlaneStatistics(
-            np.full((n, N_QUANTILES), np.nan),
+            np.zeros(n, bool),
             np.zeros(n),
             np.zeros(n, np.int64),
             np.zeros((1, N_BINS), np.int64),
@@ -354,11 +353,14 @@ class _Histograms:
                 counts += to_host(histogram)
             if all(w.stop == n for w, n in zip(window[1:], shape[1:], strict=True)):
                 # The layer is complete. Histograms of all planes would be many: its quantiles stay.
+                quantiles = np.full((window[0].stop - window[0].start, N_QUANTILES), np.nan)
                 if not isinstance(counts, int):
                     layer = slice(window[0].start - planes.start, window[0].stop - planes.start)
-                    found.quantiles[layer] = plane_quantiles(counts)
+                    quantiles = plane_quantiles(counts)
+                    found.matched[layer] = np.isfinite(quantiles[:, 0])
                     found.means[layer], found.numbers[layer] = mean_of_planes(counts)
                     found.total[...] += counts.sum(axis=0)
+                self.table[window[0]] = quantiles
                 counts = 0
         return found
 
@@ -369,17 +371,17 @@ def _match_planes(
     """Learn how the brightness of planes is matched: distributions first, then their means."""
     n_planes = histograms.image.array.shape[0]
     found = processes.run(histograms, processes.divide(n_planes, histograms.layer_px))
-    quantiles = np.concatenate([part.quantiles for part in found])
+    matched = np.concatenate([part.matched for part in found])
     means = np.concatenate([part.means for part in found])
     numbers = np.concatenate([part.numbers for part in found])
     total = np.sum([part.total for part in found], axis=0)
     if params.match_planes and total[:, 1:].any():
         model = replace(
             model,
-            plane_quantiles=quantiles,
+            plane_quantiles=histograms.table,
             reference_quantiles=plane_quantiles(total, min_voxels=1)[0],
         )
         # What is matched has the mean of all afterwards.
-        means = np.where(np.isfinite(quantiles[:, 0]), mean_of_planes(total)[0][0], means)
+        means = np.where(matched, mean_of_planes(total)[0][0], means)
     gain = smooth_gains(means, numbers, params.zprofile_sigma_px, _MIN_PLANE_VOXELS)
     return replace(model, plane_gain=gain.astype(np.float32))

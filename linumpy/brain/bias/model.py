@@ -7,17 +7,16 @@ the mean of the voxels ``k·s … k·s + s − 1``. Fields are cubic B-splines o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from linumpy.brain.bias.plane_table import PlaneTable
+from linumpy.brain.bias.shares import Shares
 from linumpy.brain.depth_parts import DepthParts
-from linumpy.brain.stacking import hann_weights
 from linumpy.core.device import Array, is_device_array, like, namespace
-from linumpy.core.errors import InputError
 from linumpy.intensity.n4 import n4_log_field
 from linumpy.intensity.n4_fit import DEGREE, N4Options, basis_matrix
 from linumpy.stage_params.bias import BiasParams
@@ -26,6 +25,9 @@ OPTIONS = N4Options(iterations=(50, 50))
 """Two levels: with more, the mesh comes down to the size of what a brain is made of, and the field
 takes its contrast away."""
 
+_MAX_LAYERS = 512
+"""Most layers that the field of the whole brain is fitted to: it is smooth over hundreds of them,
+and N4 holds about 60 bytes for each of their cells."""
 _SECTION_SHARE = 0.1
 _CLOSE_PLANES = 5
 _CLOSE_RADIUS = 3
@@ -53,9 +55,9 @@ class BiasModel:
         Factor of each plane that smooths the course of brightness in depth.
     plane_quantiles, reference_quantiles
         Tissue of each plane and of the whole brain, for the matching of histograms; without any
-        element when planes are not matched.
-    section_weights
-        Share of each section in each plane, shape (sections, planes).
+        element when planes are not matched. Those of planes are in a file while they are used.
+    section_starts, section_weights
+        `Shares` of the sections in planes.
     section_cells
         First and last layer of cells of each section's spline.
     section_coefficients, global_coefficients
@@ -73,60 +75,13 @@ class BiasModel:
     tissue_fraction: float
     field_range: list[float]
     plane_gain: np.ndarray
-    plane_quantiles: np.ndarray
+    plane_quantiles: np.ndarray | PlaneTable
     reference_quantiles: np.ndarray
+    section_starts: np.ndarray
     section_weights: np.ndarray
     section_cells: np.ndarray
     section_coefficients: np.ndarray
     global_coefficients: np.ndarray
-
-
-def stacked_sections(slices: Sequence[Mapping[str, Any]], n_planes: int) -> np.ndarray:
-    """Return the share of each stacked slice in each plane of the brain.
-
-    Parameters
-    ----------
-    slices
-        ``z_start_px, first_plane_px, n_planes, overlap_px`` of each, and whether it is
-        ``interpolated``, in the order of stacking (``stack_slices_motor.json``).
-    n_planes
-        Planes of the brain.
-
-    Returns
-    -------
-    float32, shape (slices, planes); each plane sums to 1 where there is a slice, else to 0.
-
-    Raises
-    ------
-    InputError
-        When the slices end elsewhere than the brain.
-    """
-    ends = [int(s["z_start_px"]) + int(s["n_planes"]) for s in slices]
-    if not ends or max(ends) != n_planes:
-        raise InputError(
-            f"the stack model's slices end at plane {max(ends, default=0)}, the brain has "
-            f"{n_planes} planes; expected the model that the brain was stacked with"
-        )
-    shares = np.zeros((len(slices), n_planes), np.float32)
-    for n, (place, end) in enumerate(zip(slices, ends, strict=True)):
-        begin = int(place["z_start_px"]) + int(place["first_plane_px"])
-        overlap = min(int(place["overlap_px"]), end - begin)
-        weight = np.ones(end - begin, np.float32)
-        # An interpolated slice yields to measured tissue.
-        weight[:overlap] = 0 if place.get("interpolated") else hann_weights(overlap)
-        shares[:n, begin:end] *= 1 - weight
-        shares[n, begin:end] = weight
-    return shares
-
-
-def equal_sections(n_sections: int, n_planes: int) -> np.ndarray:
-    """Return the shares of as many sections of equal height, one after the other."""
-    if not 1 <= n_sections <= n_planes:
-        raise InputError(
-            f"--n_serial_slices {n_sections}: expected 1 to {n_planes}, the planes of the brain"
-        )
-    section = np.arange(n_planes) * n_sections // n_planes
-    return (section == np.arange(n_sections)[:, None]).astype(np.float32)
 
 
 def fit_cells(tissue: np.ndarray) -> np.ndarray:
@@ -199,15 +154,16 @@ class Fields:
         shape = tuple(len(place) for place in places)
         total = xp.zeros((shape[0], shape[1] * shape[2]), np.float32)
         jobs = [
-            (int(first), int(last), coefficients, weight)
+            (places[0] - first, int(last - first) + 1, coefficients, weight)
             for (first, last), coefficients, weight in zip(
                 self.section_cells, self.section_coefficients, weights, strict=False
             )
         ]
         if self.global_coefficients.size:
-            last = self.cell_shape[0] - 1
-            jobs.append((0, last, self.global_coefficients, np.ones(shape[0], np.float32)))
-        for first, last, coefficients, weight in jobs:
+            step = _layer_step(self.cell_shape[0])
+            n_layers, everywhere = -(-self.cell_shape[0] // step), np.ones(shape[0], np.float32)
+            jobs.append((places[0] / step, n_layers, self.global_coefficients, everywhere))
+        for at, n_layers, coefficients, weight in jobs:
             there = np.flatnonzero(weight)
             if there.size == 0:
                 continue
@@ -219,10 +175,29 @@ class Fields:
                 matrix = _at_cells(places[axis], n, spans)
                 lateral = xp.tensordot(lateral, like(matrix, like_array), axes=(1, 1))
             spans = coefficients.shape[0] - DEGREE
-            matrix = _at_cells(places[0][planes] - first, last - first + 1, spans)
+            matrix = _at_cells(at[planes], n_layers, spans)
             matrix *= weight[planes, None]
             total[planes] += like(matrix, like_array) @ lateral.reshape(len(lateral), -1)
         return total.reshape(shape)
+
+    def range_in(self, mask: Array, shares: Shares) -> list[float]:
+        """Return the smallest and the largest value in the cells of a mask; 1 without any.
+
+        Parameters
+        ----------
+        mask
+            Boolean, over all cells.
+        shares
+            Of the sections in layers of cells.
+        """
+        found = []
+        for first in range(0, len(mask), _MAX_LAYERS):
+            layers = slice(first, min(first + _MAX_LAYERS, len(mask)))
+            places = [np.arange(layers.start, layers.stop), *map(np.arange, mask.shape[1:])]
+            values = self.log_values(places, shares.at(layers), mask)[mask[layers]]
+            if values.size:
+                found += [float(np.exp(v)) for v in (values.min(), values.max())]
+        return [min(found), max(found)] if found else [1.0, 1.0]
 
 
 def _at_cells(places: np.ndarray, n_cells: int, spans: int) -> np.ndarray:
@@ -234,7 +209,7 @@ def _at_cells(places: np.ndarray, n_cells: int, spans: int) -> np.ndarray:
 def fit_fields(
     cells: Array,
     mask: Array,
-    weights: np.ndarray,
+    shares: Shares,
     cell_mm: Sequence[float],
     params: BiasParams,
     *,
@@ -247,8 +222,8 @@ def fit_fields(
     ----------
     cells, mask
         Shrunk brain and what of it teaches (boolean), NumPy or CuPy.
-    weights
-        Share of each section in each layer of cells, shape (sections, layers).
+    shares
+        Of the sections in layers of cells.
     cell_mm
         Size of a cell along each axis.
     params
@@ -267,8 +242,9 @@ def fit_fields(
         return spans_for(extent, distance_mm)
 
     if params.mode != "global":
-        there = [np.flatnonzero(w >= min(_SECTION_SHARE, w.max())) for w in weights]
-        layers = np.array([(t[0], t[-1]) for t in there])
+        there = [np.flatnonzero(w >= min(_SECTION_SHARE, w.max())) for w in shares.values]
+        layers = np.array([(t[0], t[-1]) for t in there]) + shares.starts[:, None]
+        layers = np.minimum(layers, shape[0] - 1)
         # One mesh for all, so that their coefficients are one array.
         height = float(np.median(layers[:, 1] - layers[:, 0] + 1))
         fit = partial(_fit, spans(height, params.section_distance_mm), params.engine, 1)
@@ -280,13 +256,31 @@ def fit_fields(
             found = processes.spread(fit, sections, "fields of sections", threaded=True)
         fields = replace(fields, section_cells=layers, section_coefficients=np.stack(found))
     if params.mode != "per_section":
-        if fields.section_coefficients.size:
-            places = [np.arange(n) for n in shape]
-            cells = cells / namespace(cells).exp(fields.log_values(places, weights, cells))
         whole = spans(shape[0], params.global_distance_mm)
-        found_global = _fit(whole, params.engine, threads, (cells, mask))
+        layers = _whole_brain(fields, cells, mask, shares)
+        found_global = _fit(whole, params.engine, threads, layers)
         fields = replace(fields, global_coefficients=found_global)
     return fields
+
+
+def _layer_step(n_layers: int) -> int:
+    """Return of how many layers of cells one is taken for the field of the whole brain."""
+    return -(-n_layers // _MAX_LAYERS)
+
+
+def _whole_brain(fields: Fields, cells: Array, mask: Array, shares: Shares) -> tuple[Array, Array]:
+    """Return cells without the sections' fields, and their mask, of evenly spaced layers.
+
+    Layers are taken, not averaged: N4 goes by the histogram, which means would make narrower.
+    """
+    step = _layer_step(len(cells))
+    layers = np.arange(0, len(cells), step)
+    cells, mask = cells[::step], mask[::step]
+    if fields.section_coefficients.size:
+        weights = np.concatenate([shares.at(slice(n, n + 1)) for n in layers.tolist()], axis=1)
+        places = [layers, *map(np.arange, cells.shape[1:])]
+        cells = cells / namespace(cells).exp(fields.log_values(places, weights, cells))
+    return cells, mask
 
 
 def _fit(spans: Sequence[int], engine: str, threads: int, of: tuple[Array, Array]) -> np.ndarray:
