@@ -2,7 +2,7 @@
 
 The slices of the ideal run lie where the truth says. Their normalisation and gain are undone; the
 true attenuation is compensated instead, and slices are averaged with the weights that their true
-signal to noise deserves.
+signal to noise deserves. Where debris, a bubble or a tear hides a slice, others go before it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from linumpy.io.models import load_model, read_json
 from linumpy.quality.positions import slice_z_errors
 from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
-from linumpy.quality.slice_truth import tissue_of
+from linumpy.quality.slice_truth import beside_artefacts, tissue_of
 from linumpy.quality.truth import Truth
 from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab, on_truth_grid, slice_frame
 from linumpy.store.untrusted import read_arrays
+
+_HIDDEN_WEIGHT = 1e-6
+"""Of a slice where a body hides it: it counts where no other shows the tissue."""
 
 _ATTENUATION, _NORMALIZATION = "compensate_attenuation", "normalize_intensities_per_slice"
 
@@ -104,6 +107,17 @@ def uncorrected(run: Run, slice_id: int, image: Any) -> PlainVolume | None:
     return PlainVolume(data, valid, image.voxel_um, image.translation_um)
 
 
+def lateral_um(image: Any) -> np.ndarray:
+    """Return the positions across of an image's voxels, micrometres, shape (axis 1, axis 2, 2)."""
+    places = [
+        start + step * np.arange(n)
+        for start, step, n in zip(
+            image.translation_um[1:], image.voxel_um[1:], image.array.shape[1:], strict=True
+        )
+    ]
+    return np.stack(np.meshgrid(*places, indexing="ij"), axis=-1)
+
+
 class Bound:
     """Planes of the bound's brain: true places, true gain, weights by true signal to noise."""
 
@@ -120,18 +134,20 @@ class Bound:
             volume = uncorrected(ideal, slice_id, image) if slice_id in placed else None
             if volume is not None:
                 own = slice_frame(ideal, truth, slice_id, image, frame)
-                self._slices.append((slice_id, volume, own))
+                hidden = beside_artefacts(truth.slices[slice_id], lateral_um(clean))
+                self._slices.append((slice_id, volume, own, hidden))
 
     def planes(self, slab: TruthSlab) -> tuple[np.ndarray, np.ndarray] | None:
         """Return averages and covered shares on the slab's planes, as `on_truth_grid` does."""
         total, weights, covered = (np.zeros(slab.clean.shape) for _ in range(3))
         planes = slice(slab.start, slab.stop)
-        for slice_id, volume, frame in self._slices:
+        for slice_id, volume, frame, hidden in self._slices:
             data, share = on_truth_grid(volume, frame, self._clean, slab.start, slab.stop)
             known = self._truth.slices[slice_id]
             gain, snr = self._signal.gain_and_snr(known.face_um, known.gap_um, planes)
             shown = snr / (1 + snr)
             weight = np.where(share >= MIN_SHARE, shown**2, 0)
+            weight *= np.where(hidden, _HIDDEN_WEIGHT, 1)
             total += weight * data * gain * np.sqrt(shown)
             weights += weight
             covered = np.maximum(covered, share)

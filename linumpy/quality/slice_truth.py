@@ -62,9 +62,15 @@ class SliceFrame:
             inside = points > corner - _DARK_MARGIN_UM
             inside &= points < corner + self.fov_um + _DARK_MARGIN_UM
             out |= inside.all(axis=-1)
-        for artefact in self.known.artefacts:
-            out |= artefact.distance_um(rigid) < _DARK_MARGIN_UM
-        return out
+        return out | beside_artefacts(self.known, rigid)
+
+
+def beside_artefacts(known: Any, points_um: np.ndarray) -> np.ndarray:
+    """Say which block positions (..., 2) lie in or beside debris, a bubble or a tear of a slice."""
+    out = np.zeros(points_um.shape[:-1], bool)
+    for artefact in known.artefacts:
+        out |= artefact.distance_um(points_um) < _DARK_MARGIN_UM
+    return out
 
 
 def has_slice_truth(run: Run, truth: Truth, slice_id: int) -> bool:

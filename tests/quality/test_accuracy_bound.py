@@ -9,8 +9,11 @@ import pytest
 from linumpy.intensity.compensate_attenuation import Attenuation, attenuation_gain
 from linumpy.intensity.compensate_attenuation import compensate_attenuation as multiply
 from linumpy.io.models import save_model
-from linumpy.quality.bound import TrueSignal, uncorrected
+from linumpy.quality import bound
+from linumpy.quality.bound import Bound, TrueSignal, lateral_um, uncorrected
 from linumpy.quality.run import Run
+from linumpy.quality.slice_truth import beside_artefacts
+from linumpy.quality.truth import Artefact
 
 TISSUE = {
     "water": {"amplitude": 0.0, "mu_per_mm": 0.0},
@@ -92,3 +95,34 @@ def test_amplitudes_come_back_from_a_corrected_slice(tmp_path, rng):
     found = uncorrected(Run(tmp_path / "run"), 3, image)
     np.testing.assert_allclose(found.array, amplitude, rtol=1e-5)
     assert uncorrected(Run(tmp_path / "run"), 4, image) is None
+
+
+def test_a_slice_that_debris_hides_yields_to_the_other(monkeypatch):
+    """Seen to fail with weights of the tissue alone: 400 in place of 200 under the debris."""
+    image = SimpleNamespace(
+        array=np.zeros((2, 6, 8)), voxel_um=(25.0,) * 3, translation_um=(0.0, 1000.0, 2000.0)
+    )
+    debris = Artefact("debris", (1050.0, 2100.0), 5.0)
+    known = {
+        0: SimpleNamespace(artefacts=(), face_um=0.0, gap_um=0.0),
+        1: SimpleNamespace(artefacts=(debris,), face_um=0.0, gap_um=0.0),
+    }
+    hidden = {n: beside_artefacts(each, lateral_um(image)) for n, each in known.items()}
+    rows, columns = np.indices((6, 8))
+    distance = np.hypot(25 * rows - 50, 25 * columns - 100)
+    np.testing.assert_array_equal(hidden[1], distance < 65)
+    assert not hidden[0].any() and 0 < hidden[1].sum() < 48
+
+    # Where slice 0 shows nothing, the hidden one is all there is.
+    shares = {0: np.ones((2, 6, 8)), 1: np.ones((2, 6, 8))}
+    shares[0][0] = 0
+    monkeypatch.setattr(
+        bound, "on_truth_grid", lambda data, frame, *_: (np.full((2, 6, 8), data), shares[frame])
+    )
+    both = object.__new__(Bound)
+    both._truth, both._clean = SimpleNamespace(slices=known), image
+    both._signal = SimpleNamespace(gain_and_snr=lambda *_: (1.0, np.full((2, 6, 8), 1e9)))
+    both._slices = [(n, value, n, hidden[n]) for n, value in ((0, 200.0), (1, 600.0))]
+    found, _ = both.planes(SimpleNamespace(clean=np.zeros((2, 6, 8)), start=0, stop=2))
+    np.testing.assert_allclose(found[0], 600, rtol=1e-6)
+    np.testing.assert_allclose(found[1], np.where(hidden[1], 200, 400), rtol=1e-5)
