@@ -30,8 +30,8 @@ from stage_list import STAGES, Place  # noqa: E402
 
 from linumpy.core.compile_kernels import LIST, cupy_kernels, write_list  # noqa: E402
 
-# Tiles as small as the chain takes; slices of four of them.
-SMALL = {"n_slices": 3, "tiles_x": 2, "tiles_y": 2, "nx": 64, "ny": 64, "nz": 64}
+# Tiles as small as the chain takes, deep enough that slices share planes; slices of four of them.
+SMALL = {"n_slices": 3, "tiles_x": 2, "tiles_y": 2, "nx": 64, "ny": 64, "nz": 88}
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
@@ -59,7 +59,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
     found["measure_pairs all"] = pairs
     found["register_slices all"] = [slices, shifts, registration, "-f"]
     brain = folder / "whole.ome.zarr"
-    stacked = [brain, "--registration", registration, "-f"]
+    stacked = [brain, "--registration", registration, "--pairs", folder / "pairs", "-f"]
     model = ["--output_model", folder / "stacked.json"]
     found["stack_slices_motor all"] = [slices, shifts, *stacked, *model]
     around = [slices / f"slice_{names[0]}.ome.zarr", slices / f"slice_{names[2]}.ome.zarr"]

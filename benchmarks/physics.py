@@ -53,6 +53,7 @@ def reconstruct(raw: Path, folder: Path, gpu: bool) -> None:
     from linumpy.io.tables import write_shifts
     from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
     from linumpy.mosaic.shifts import estimate_xy_shift_from_metadata, read_extents
+    from linumpy.quality.measure_pairs import measure_pairs
     from linumpy.slices.learn_models import learn_models
     from linumpy.slices.raw_source import raw_inputs
     from linumpy.slices.reconstruct_slice import reconstruct_to_files
@@ -80,16 +81,20 @@ def reconstruct(raw: Path, folder: Path, gpu: bool) -> None:
             output_models=models / f"z{slice_id:02d}",
             device=device,
         )
-    config = _rate(folder, device)
     registration = models / "register_slices.json"
-    shifts = folder / "shifts_xy.csv"
-    register_folder(folder / "slices", shifts, registration, {}, config=config, device=device)
+    shifts, pairs = folder / "shifts_xy.csv", folder / "pairs"
+    measure_pairs(folder / "slices", pairs, {}, shifts=shifts, device=device)
+    config = _rate(folder, device)
+    register_folder(
+        folder / "slices", shifts, registration, {}, config=config, pairs=pairs, device=device
+    )
     stack_folder(
         folder / "slices",
         shifts,
         folder / "brain.ome.zarr",
         {},
         registration=registration,
+        pairs=pairs,
         config=config,
         output_model=models / "stack_slices_motor.json",
         device=device,
@@ -109,6 +114,7 @@ def _rate(folder: Path, device: Any) -> Path:
         folder / "models" / "assess_slice_quality.json",
         {},
         shifts=folder / "shifts_xy.csv",
+        pairs=folder / "pairs",
         config_in=first,
         config_out=rated,
         device=device,

@@ -1,6 +1,7 @@
 // Chained mode: one slice on the canvas that all slices share.
 //
-// Takes the slice, the registration, and all slices, whose extents make the canvas.
+// Takes the slice, all slices, whose extents make the canvas, the registration, and what was measured of
+// pairs.
 
 include { gpu_flags } from './local/script'
 
@@ -14,6 +15,7 @@ process align_mosaics_3d_from_shifts {
     tuple val(slice_id), path(slice_in)
     path slices, stageAs: 'all/*'
     path registration
+    path pairs, stageAs: 'pairs/*'
 
     output:
     tuple val(slice_id), path("aligned/${slice_in.name}"), emit: slice
@@ -24,6 +26,7 @@ process align_mosaics_3d_from_shifts {
     linum_align_mosaics_3d_from_shifts.py ${slice_in} aligned/${slice_in.name} \\
         --registration ${registration} \\
         --slices all \\
+        ${params.overlap_attenuation_enabled ? '--pairs pairs' : ''} \\
         ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 

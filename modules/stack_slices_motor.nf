@@ -1,6 +1,7 @@
 // All slices in one volume, with its pyramid: the brain.
 //
-// Takes slices where the stage left them, or, in chained mode, already on their common canvas.
+// Takes slices where the stage left them, or, in chained mode, already on their common canvas, and what was
+// measured of pairs.
 
 include { gpu_flags; gpus_flag } from './local/script'
 
@@ -15,6 +16,7 @@ process stack_slices_motor {
     path shifts, stageAs: 'shifts_xy.csv'
     path config, stageAs: 'slice_config.csv'
     path registration
+    path pairs, stageAs: 'pairs/*'
     val already_aligned
     stdin
 
@@ -27,7 +29,8 @@ process stack_slices_motor {
     tuple val("${task.process}"), val("${subject}"), env('SECONDS'), emit: time
 
     script:
-    def lateral = already_aligned ? '--no_xy_shift' : ''
+    // Slices on the canvas are corrected already.
+    def places = already_aligned ? '--no_xy_shift' : params.overlap_attenuation_enabled ? '--pairs pairs' : ''
     """
     linum_stack_slices_motor.py slices shifts_xy.csv ${subject}.ome.zarr \\
         --registration ${registration} \\
@@ -36,7 +39,7 @@ process stack_slices_motor {
         --z_matches z_matches.csv \\
         --preview previews/${subject}.png \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count, task)} ${lateral}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${gpus_flag(params.use_gpu, params.gpu_count, task)} ${places}
     """
 
     stub:

@@ -22,6 +22,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("output", type=Path, help="moved volume to write")
     parser.add_argument("--registration", type=Path, required=True, help="register_slices.json")
     parser.add_argument("--slices", type=as_path, required=True, help="folder of all slices")
+    parser.add_argument(
+        "--pairs",
+        type=Path,
+        help="folder of linum_measure_pairs.py; attenuation that neighbours show is made up for",
+    )
     return parser
 
 
@@ -37,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.slices,
         args.registration,
         args.output,
+        pairs=args.pairs,
         overwrite=args.overwrite,
         device=resolve(args.use_gpu, args.gpu_memory),
     )

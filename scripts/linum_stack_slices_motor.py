@@ -33,6 +33,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slice_config", type=Path, help="slice_config.csv; slices with use=false stay out"
     )
+    parser.add_argument(
+        "--pairs",
+        type=Path,
+        help="folder of linum_measure_pairs.py; attenuation that neighbours show is made up for",
+    )
     parser.add_argument("--output_model", type=Path, help="JSON file for where slices went")
     parser.add_argument("--z_matches", type=Path, help="CSV file for overlaps in depth")
     parser.add_argument("--preview", type=Path, help="PNG of three planes")
@@ -61,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         read_params(args),
         registration=args.registration,
         aligned=args.no_xy_shift,
+        pairs=args.pairs,
         config=args.slice_config,
         output_model=args.output_model,
         matches=args.z_matches,

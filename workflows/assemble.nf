@@ -113,7 +113,7 @@ workflow assemble {
         stacked = both(all_slices, finalise_interpolation.out.config).map { rows, table ->
             rows.findAll { slice_id, path -> path.name.contains('_interpolated') || is_used(table, slice_id) }
         }
-        align_mosaics_3d_from_shifts(stacked.flatMap { rows -> rows }, in_order(stacked), registration)
+        align_mosaics_3d_from_shifts(stacked.flatMap { rows -> rows }, in_order(stacked), registration, pairs)
         volumes = in_order(whole('aligned slices', align_mosaics_3d_from_shifts.out.slice, stacked.map { rows -> rows.size() }))
         times = times.mix(align_mosaics_3d_from_shifts.out.time)
     }
@@ -123,6 +123,7 @@ workflow assemble {
         shifts,
         finalise_interpolation.out.config,
         registration,
+        pairs,
         !params.fused,
         stage_params('stack_slices_motor', params, schema),
     )

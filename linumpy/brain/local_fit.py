@@ -41,7 +41,7 @@ _MIN_SHARE = 0.2
 
 _WINDOWS_A_SIDE = 15
 _DENSE_WINDOWS_A_SIDE = 40
-_NOISE_PX = 0.1
+LEAST_NOISE_PX = 0.1
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def fit_locally(
             rigid.to_fixed(source) - shifts.place_px,
             area,
             window_px=window,
-            least_noise_px=_NOISE_PX,
+            least_noise_px=LEAST_NOISE_PX,
             turn=turn,
         )
         rigid = rigid.corrected(smooth, area.mean(axis=0))

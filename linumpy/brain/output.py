@@ -12,6 +12,7 @@ from typing import Any
 from linumpy.brain.align_mosaics_3d_from_shifts import Canvas, align_mosaics_3d_from_shifts
 from linumpy.brain.kept_slices import keep_slices, pair_workers
 from linumpy.brain.measured_pairs import load_pairs
+from linumpy.brain.overlap_correction import with_overlaps
 from linumpy.brain.register_slices import motor_registration, register_slices
 from linumpy.brain.slice_folder import load_folder
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume
@@ -77,10 +78,17 @@ def align_slice(
     registration: Path,
     output: Path,
     *,
+    pairs: Path | None = None,
     overwrite: bool = False,
     device: Device = CPU,
 ) -> None:
-    """Write one slice of a folder on the canvas that all its slices share."""
+    """Write one slice of a folder on the canvas that all its slices share.
+
+    Parameters
+    ----------
+    pairs
+        As in `stack_folder`.
+    """
     model = load_model(*model_place(registration), SliceRegistration)
     volumes, voxel_um, _ = load_folder(folder, None, device=device)
     _check_voxels(model, voxel_um, registration)
@@ -88,6 +96,8 @@ def align_slice(
     placed = model.offset_um
     # Slices that are left out of the brain do not widen its canvas.
     volumes = [v for v in _as_registered(volumes, model) if v.slice_id in placed or v.place]
+    if pairs is not None:
+        volumes = with_overlaps(volumes, pairs, model)
     volume = next((v for v in volumes if v.slice_id == attributes.get("slice_id")), None)
     if volume is None:
         raise InputError(f"{slice_path}: not one of the slices in {folder} that are registered")
@@ -100,6 +110,7 @@ def align_slice(
         {
             **{k: v for k, v in attributes.items() if k not in ("version", QUALITY_ATTRIBUTE)},
             **_quality_on_canvas(volume, attributes, canvas),
+            "attenuation_from": volume.attenuation_from,
         },
     )
     windows = [
@@ -154,6 +165,7 @@ def stack_folder(
     *,
     registration: Path | None = None,
     aligned: bool = False,
+    pairs: Path | None = None,
     config: Path | None = None,
     output_model: Path | None = None,
     matches: Path | None = None,
@@ -169,6 +181,9 @@ def stack_folder(
         Offsets and rotations of all slices; the motor positions alone when None.
     aligned
         The slices share a canvas already: only their depths are taken from the registration.
+    pairs
+        Folder of `linumpy.quality.measure_pairs`: attenuation that the slices below show is made
+        up for. Not with `aligned`, where it was before.
     parts
         As in `stack_slices_motor`.
 
@@ -188,6 +203,8 @@ def stack_folder(
         _check_complete(volumes, model, registration, config)
         if not aligned:
             volumes = _as_registered(volumes, model)
+            if pairs is not None:
+                volumes = with_overlaps(volumes, pairs, model)
     if aligned:
         flat = [
             {**s, "offset_um": [s["offset_um"][0], 0.0, 0.0], "rotation_deg": 0.0}

@@ -84,7 +84,7 @@ def measure_shifts(
     params: RegisterParams,
     known: dict[tuple[int, int], Depths],
     workers: int = 1,
-    and_then: Callable[[Pair], object] | None = None,
+    and_then: Callable[[Pair, PairShift], object] | None = None,
 ) -> list[PairShift]:
     """Measure pairs of slices, and add to `known` what was not measured before.
 
@@ -93,7 +93,7 @@ def measure_shifts(
     slices
         In order of their ids: their metadata together tell how deep each is expected.
     and_then
-        Called with each pair when it is measured, in its thread.
+        Called with each pair and what was measured of it, in its thread.
     """
     number = {volume.slice_id: n for n, volume in enumerate(slices)}
     accounts = expected_depths(slices, interval_um)
@@ -109,7 +109,7 @@ def measure_shifts(
             known=known[ids],
         )
         if and_then is not None:
-            and_then(pair)
+            and_then(pair, shift)
         return shift
 
     for fixed, moving in pairs:

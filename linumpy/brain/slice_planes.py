@@ -72,6 +72,8 @@ class SliceVolume:
         That `read` reads; None for one in memory.
     known
         What pairs made of its planes before, by factor; None where each pair starts anew.
+    attenuation_from
+        The slice below that told what the correction of this one lacked; None where none did.
     stage_z_um, thickness_um
         Height of the stage and thickness of the slice by its own metadata; None where they tell
         none.
@@ -89,6 +91,7 @@ class SliceVolume:
     quality: Callable[[slice, Window], Array] | None = None
     image: Image | None = None
     known: Callable[[int], KnownPlanes] | None = None
+    attenuation_from: int | None = None
 
     def moved(self, by_um: tuple[float, float]) -> SliceVolume:
         """Return the slice at another place: its own, to which a vector is added."""

@@ -69,6 +69,7 @@ def _slice_volume(image: Image, device: Device) -> SliceVolume:
         thickness_um=_number(attributes.get("slice_thickness_um"), 1.0),
         quality=_quality_reader(image, device),
         image=image,
+        attenuation_from=attributes.get("attenuation_from"),
     )
 
 

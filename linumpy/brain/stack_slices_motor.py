@@ -46,7 +46,7 @@ class BrainModel:
         Corner of the brain: depth, and common position along axis 1 and axis 2.
     slices
         ``slice_id, z_start_px, first_plane_px, n_planes, overlap_px, interpolated,
-        canvas_origin_px, rotation_deg``.
+        canvas_origin_px, rotation_deg, attenuation_from``; the last as of `SliceVolume`.
     """
 
     voxel_um: tuple[float, float, float]
@@ -162,6 +162,7 @@ def stack_slices_motor(
     """
     canvas, places = brain_geometry(slices, registration, params)
     turns = registration.rotation_deg
+    told = {volume.slice_id: volume.attenuation_from for volume in slices}
     voxel_um = registration.voxel_um
     n_planes = max(place.end for place in places)
     origin_um = (slices[0].face_to_plane_um, *canvas.corner_um)
@@ -195,6 +196,7 @@ def stack_slices_motor(
                 **asdict(place),
                 "canvas_origin_px": list(canvas.origin_px[place.slice_id]),
                 "rotation_deg": turns.get(place.slice_id, 0.0),
+                "attenuation_from": told[place.slice_id],
             }
             for place in places
         ],

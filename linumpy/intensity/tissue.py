@@ -9,7 +9,7 @@ TISSUE_RANGE = 2.7
 7 times that of grey matter (6.0 to 0.84 per mm at 670 nm, 3.6 to 0.53 at 1064 nm: table 1 of
 PMC6366475, after Yaroslavsky et al., Phys. Med. Biol. 47, 2059, 2002). Backscatter is taken to go
 with it, amplitude with its root. Gels scatter less than either."""
-_NORMALISED_RANGE = TISSUE_RANGE + 1
+NORMALISED_RANGE = TISSUE_RANGE + 1
 """The same once agarose is subtracted: with grey matter 1 and white matter R, agarose is at most
 1/R, and (R - 1/R) / (1 - 1/R) = R + 1."""
 _CLOSING_PX = 2
@@ -51,12 +51,12 @@ def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.n
     if not candidates.any():
         return candidates
     logs = np.log(smooth[candidates])
-    if np.ptp(logs) <= np.log(_NORMALISED_RANGE):
+    if np.ptp(logs) <= np.log(NORMALISED_RANGE):
         # No two classes of these differ so much; scikit-image's bins need values that differ.
         return candidates
     cut = threshold_otsu(logs)
     low, high = logs[logs <= cut], logs[logs > cut]
-    if two_media(np.exp(low), np.exp(high), _NORMALISED_RANGE):
+    if two_media(np.exp(low), np.exp(high), NORMALISED_RANGE):
         candidates &= np.minimum(smooth, cells) > np.exp(cut)
     return candidates
 

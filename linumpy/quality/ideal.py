@@ -101,6 +101,7 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
     values
         Parameters under their pipeline names; the resolution is taken from the run's models.
     """
+    from linumpy.brain.overlap_correction import compare_overlaps
     from linumpy.brain.slice_registration import SliceRegistration
     from linumpy.brain.slice_volumes import open_slices
     from linumpy.brain.stack_slices_motor import stack_slices_motor
@@ -121,6 +122,7 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
 
     voxel_um = next(iter(run.tile_registrations.values())).voxel_um
     params = SliceParams.from_values({**values, "resolution": float(voxel_um[1])})
+    first_plane = build(StackParams, values).first_plane
 
     def reconstruct(grid: Path, output: Path, models: Path, slice_id: int) -> None:
         # What has no truth is the run's own.
@@ -139,9 +141,13 @@ def pipeline_steps(run: Run, values: Mapping[str, Any]) -> tuple[Reconstruct, St
             grid, output, acquisition, params, output_models=folder, positions=positions
         )
 
+    stacked = run.model("stack_slices_motor") or {"slices": []}
+    told = {s["slice_id"]: s.get("attenuation_from") for s in stacked["slices"]}
+
     def stack(slices: Path, models: Path, output: Path) -> None:
         volumes = open_slices(sorted(slices.glob("slice_z*.ome.zarr")))
         registration = load_model(models, "register_slices", SliceRegistration)
+        volumes = compare_overlaps(volumes, registration, told, models, first_plane)
         placed = stack_slices_motor(
             volumes, registration, output, build(StackParams, values), resolutions_um=()
         )

@@ -2,23 +2,30 @@
 
 A group holds the pairs whose upper slice it names. Pairs are registered, and compared for the
 rating of slices, at the depths that the group's own metadata tell. What all slices together expect
-elsewhere, `register_slices` and `assess_slice_quality` measure themselves.
+elsewhere, `register_slices` and `assess_slice_quality` measure themselves. Neighbours also show
+what attenuation the correction of the upper one lacks.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.kept_slices import keep_slices, pair_workers
 from linumpy.brain.measured_pairs import Depths, save_pairs
+from linumpy.brain.overlap_attenuation import measure_overlap, pair_sampling
+from linumpy.brain.overlap_correction import save_overlap
+from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_slices import Pair, measure_shifts, pairs_to_measure
 from linumpy.brain.slice_folder import load_folder
-from linumpy.brain.slice_planes import SliceVolume
+from linumpy.brain.slice_planes import SliceVolume, plane_of_top
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.io.table_rows import table_text
@@ -78,7 +85,15 @@ def measure_pairs(
     measured: dict[tuple[int, int], Depths] = {}
     compare = _comparison(slices, voxel_um, interval_um, compared, known) if rating else None
     pairs = [pair for pair in pairs_to_measure(slices) if pair[0].slice_id in own]
-    measure_shifts(slices, pairs, voxel_um, interval_um, params, measured, workers, compare)
+    neighbours = set(itertools.pairwise(volume.slice_id for volume in slices))
+
+    def look(pair: Pair, shift: PairShift) -> None:
+        if compare is not None:
+            compare(pair)
+        if (shift.fixed_id, shift.moving_id) in neighbours:
+            _measure_overlap(output, pair, shift, voxel_um, interval_um, params)
+
+    measure_shifts(slices, pairs, voxel_um, interval_um, params, measured, workers, look)
     # Of a folder of all slices, a group tells of its own and of those next to them.
     told = own | {volume.slice_id for pair in pairs for volume in pair}
     slices = [volume for volume in slices if volume.slice_id in told]
@@ -86,6 +101,25 @@ def measure_pairs(
     if rating:
         find_constant(slices, voxel_um, compared, known)
         save_similarities(output, name, known, slices, voxel_um, compared)
+
+
+def _measure_overlap(
+    output: Path,
+    pair: Pair,
+    shift: PairShift,
+    voxel_um: tuple[float, float, float],
+    interval_um: float,
+    params: RegisterParams,
+) -> None:
+    """Write what a slice shows of the attenuation of the one above, if the two match."""
+    if shift.reason or not shift.z_measured:
+        return
+    between = (shift.moving_id - shift.fixed_id) * interval_um + float(shift.shift_um[0])
+    turn, field = pair_sampling(*pair, shift, np.asarray(voxel_um[1:]))
+    offset = plane_of_top(*pair, between, voxel_um[0])
+    found = measure_overlap(*pair, voxel_um, offset, turn, field, first_plane=params.first_plane)
+    if found is not None:
+        save_overlap(output, found)
 
 
 def _comparison(
