@@ -58,9 +58,13 @@ def workplace(name: str, folder: Path | None) -> Iterator[Path]:
 
 
 def environment(root: Path, **others: str) -> dict[str, str]:
-    """Return this process's environment, with a checkout's packages before those that it has."""
+    """Return this process's environment, with a checkout's packages before those that it has.
+
+    Byte code is written, whatever the environment says, so that runs find it as in an installation.
+    """
     paths = [str(root), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **others}
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONDONTWRITEBYTECODE": ""}
+    return {**os.environ, **own, **others}
 
 
 @dataclass

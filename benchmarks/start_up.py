@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from measure import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -45,12 +46,9 @@ def timed(script: str, *arguments: object, reader: str = "", first: bool = False
         line = ["-c", CHILD, *line]
     begun = time.time()
     own = {"BEGUN": str(begun), "NATIVE": reader, "FIRST": "yes" if first else ""}
-    # The first turn leaves byte code, as an installation does.
-    own["PYTHONDONTWRITEBYTECODE"] = ""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, *line],
-        env={**os.environ, **own, "PYTHONPATH": path},
+        env=environment(ROOT, **own),
         capture_output=True,
         text=True,
         check=False,
