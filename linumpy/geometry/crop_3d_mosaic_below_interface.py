@@ -181,8 +181,11 @@ def _reflections(
     side_um = cell_um[0] / parts, cell_um[1] / parts
     clear = reflecting_cells(levels, depth)
     weak = np.kron(reflecting_cells(profiles, depth_px), np.ones((parts, parts), bool))
+    cells = clear | weak
+    if not cells.any():
+        return []
     level = level_below(levels, depth)
-    return reflecting_bodies(clear, clear | weak, level, side_um, corner_um, parts)
+    return reflecting_bodies(clear, cells, level, side_um, corner_um, parts)
 
 
 def _fall(surface: np.ndarray, there: np.ndarray) -> tuple[float, float]:

@@ -43,25 +43,37 @@ def reflecting_cells(level: np.ndarray, depth_px: np.ndarray) -> np.ndarray:
     -------
     Boolean (cells along axis 1, along axis 2).
     """
-    from scipy.ndimage import minimum_filter
-
     # Of a slope or a bump the highest part counts.
-    face = np.floor(minimum_filter(depth_px, 3, mode="nearest")).astype(int)
+    face = np.floor(lowest_near(depth_px)).astype(int)
     found = np.zeros(depth_px.shape, bool)
     under = np.ceil(depth_px).astype(int) + np.arange(_BELOW_PX)[:, None, None]
     shown = np.take_along_axis(level, np.minimum(under, len(level) - 1), axis=0)
     below = np.max(np.where(np.isfinite(shown), shown, -np.inf), axis=0)
+    flat, column = level.ravel(), np.arange(face.size).reshape(face.shape)
     for above in range(_LEAST_ABOVE_PX, int(face.max(initial=0)) + 1):
         plane = face - above
-        at = np.take_along_axis(level, np.maximum(plane, 0)[None], axis=0)[0].astype(np.float32)
+        at = flat[np.maximum(plane, 0) * face.size + column].astype(np.float32)
         there = np.isfinite(at) & (plane >= 0)
         if there.sum() < _MIN_CELLS:
             break
         excess = at - np.median(at[there])
-        spread = _ROBUST_SIGMA * float(np.median(np.abs(excess[there])))
-        odd = there & (excess > max(_LEAST_LOG, _OUTLIER * spread))
-        found |= odd & (at > below) if above < _NEAR_PX else odd
+        odd = there & (excess > _LEAST_LOG)
+        if odd.any():
+            spread = _ROBUST_SIGMA * float(np.median(np.abs(excess[there])))
+            odd &= excess > _OUTLIER * spread
+            found |= odd & (at > below) if above < _NEAR_PX else odd
     return found
+
+
+def lowest_near(values: np.ndarray) -> np.ndarray:
+    """Return the least of each cell of a map and the up to eight around it."""
+    for axis in (0, 1):
+        cells = np.moveaxis(values, axis, 0)
+        least = cells.copy()
+        np.minimum(least[1:], cells[:-1], out=least[1:])
+        np.minimum(least[:-1], cells[1:], out=least[:-1])
+        values = np.moveaxis(least, 0, axis)
+    return values
 
 
 def level_below(level: np.ndarray, depth_px: np.ndarray) -> np.ndarray:
@@ -103,6 +115,7 @@ def reflecting_bodies(
     ``area_um2``, in whole cells, ``centre_um``, a stage position, and ``cells`` of each: numbers
     along both axes of the clear ones that are darker below the face than most cells around.
     """
+    # It takes longer to be imported than all else of a cut takes.
     from scipy import ndimage
 
     def shadowed(body: np.ndarray) -> np.ndarray:

@@ -1,10 +1,14 @@
 """Bubbles and debris above cut faces of synthetic slices, and slices without."""
 
+import sys
+
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from linumpy.geometry.crop_3d_mosaic_below_interface import cut_planes, solve_interface_cut
 from linumpy.geometry.interface_surface import profiles_and_parts
+from linumpy.geometry.reflections import lowest_near
 
 from .test_interface_surface import CELL, SHAPE, cut_block, pixels, rough
 
@@ -147,3 +151,20 @@ def test_the_cut_of_a_slice_holds_them():
     # The shade below does not bend the face.
     depth_px = face.reshape(13, CELL, 12, CELL).mean(axis=(1, 3))
     assert np.sqrt(np.mean((cut.surface_um / 10 - depth_px) ** 2)) < 0.5
+
+
+def test_a_clean_slice_is_cut_without_scipy(monkeypatch):
+    """Its import would take longer than the cut. Seen to fail where bodies are always sought."""
+    rng = np.random.default_rng(2)
+    block = cut_block(face_of(rng, 4, 0.5), tissue_of(rng), rng)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "scipy"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert found_in(block) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (9, 2), (12, 15)])
+def test_the_lowest_of_nine_cells_is_that_of_scipy(shape):
+    """Seen to fail where corners are left out."""
+    values = np.random.default_rng(0).random(shape)
+    expected = ndimage.minimum_filter(values, 3, mode="nearest")
+    np.testing.assert_array_equal(lowest_near(values), expected)
