@@ -17,7 +17,14 @@ from linumpy.core.errors import InputError
 from linumpy.core.exit_status import DEVICE_LOST, exit_status, message
 from linumpy.core.leases.lease import DEFAULT_WAIT_S, Ask
 from linumpy.core.log import clear_progress, configure_logging, logger
-from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave, spare_cupy
+from linumpy.core.start_up import (
+    Stopped,
+    Stopping,
+    begin_cuda,
+    leave,
+    spare_cupy,
+    spare_scipy,
+)
 from linumpy.migration import suggestion, translate
 from linumpy.store.addresses import is_remote
 from linumpy.store.remote import as_path, refuse_remote_arguments
@@ -200,6 +207,8 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
             # Processes of parts start CUDA on theirs.
             only_first=hasattr(args, "parts"),
         )
+        if argv is None:
+            spare_scipy()
         if args.gpu_batch < 1:
             from linumpy.core.device import set_batch_share
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import importlib
+import inspect
 import logging
 import os
 import select
@@ -123,6 +124,29 @@ class _ZarrWithoutCupy:
 def spare_cupy() -> None:
     """Have Zarr not import CuPy in this process, which uses no GPU: a quarter of its import."""
     sys.meta_path.insert(0, _ZarrWithoutCupy())
+
+
+class _CupyxWithoutScipy:
+    """Import finder that refuses SciPy to modules of CuPyX, which go on without it."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] != "scipy":
+            return
+        frame = inspect.currentframe()
+        # Between the statement and here there is the import system, and this method.
+        while frame and frame.f_globals.get("__name__", "").startswith(("importlib.", __name__)):
+            frame = frame.f_back
+        if frame and frame.f_globals.get("__name__", "").startswith("cupyx."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def spare_scipy() -> None:
+    """Have CuPyX not import SciPy in this process: nine tenths of the import of CuPyX.
+
+    CuPy imports CuPyX at the first operation of an array with a number. Of SciPy, CuPyX needs the
+    sparse matrices that it converts, of which linumpy has none.
+    """
+    sys.meta_path.insert(0, _CupyxWithoutScipy())
 
 
 PATIENCE_S = 10.0

@@ -36,7 +36,7 @@ from linumpy.core.exit_status import (
 )
 from linumpy.core.leases.lease import Ask, keep_one
 from linumpy.core.log import configure_logging, logger
-from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave
+from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave, spare_scipy
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -212,6 +212,7 @@ def _serve(
             keep_one(setting.gpu)
         if setting.device.is_gpu:
             begin_cuda(Ask())
+            spare_scipy()
         work = _begun(setting, begin)
         # The other side closes it when no item is left, and the system when that process ends.
         with suppress(EOFError, BrokenPipeError):

@@ -110,3 +110,32 @@ def test_zarr_is_imported_without_cupy_where_no_gpu_is_used(tmp_path, way, impor
     done = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [imports, "42", "0.0"]
+
+
+CUPYX_IMPORT = """
+import sys
+from linumpy.core.start_up import spare_scipy
+if sys.argv[1] == "spared":
+    spare_scipy()
+import cupyx.sparse
+print(cupyx.sparse.found)
+import scipy.sparse
+print(scipy.sparse.eye_array(3).sum())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "found"), [("spared", "False"), ("as ever", "True")])
+def test_cupyx_is_imported_without_scipy_and_all_else_gets_it(tmp_path, way, found):
+    """Seen to fail where CuPyX gets it, and where linumpy's own import is refused, too."""
+    (tmp_path / "cupyx").mkdir()
+    (tmp_path / "cupyx/__init__.py").touch()
+    (tmp_path / "cupyx/sparse.py").write_text(
+        "try:\n    import scipy.sparse\n    found = True\nexcept ImportError:\n    found = False\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), str(SCRIPTS.parent)])
+    line = [sys.executable, "-c", CUPYX_IMPORT, way]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [found, "3.0"]
