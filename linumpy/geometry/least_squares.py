@@ -183,19 +183,21 @@ def normal_equations(
     table = np.zeros((n, n))
     for start in range(0, len(design), _WHOLE_ROWS):
         chunk = slice(start, start + _WHOLE_ROWS)
-        rest = np.concatenate([design[chunk], columns[chunk]], axis=1, dtype=np.float64)
+        # Columns lie in rows: the few of a table are too short to be gone through one by one.
+        rest = np.empty((n, len(design[chunk])))
+        rest[:k], rest[k:] = design[chunk].T, columns[chunk].T
         if weight is not None:
-            rest *= np.sqrt(weight[chunk])[:, None]
-        exponent = np.frexp(np.maximum(rest.max(axis=0), -rest.min(axis=0)))[1]
+            rest *= np.sqrt(weight[chunk])
+        exponent = np.frexp(np.maximum(rest.max(axis=1), -rest.min(axis=1)))[1]
         exponent = np.maximum(exponent, _LEAST_EXPONENT) - _WHOLE_BITS
-        rest *= np.ldexp(1.0, -exponent)
+        rest *= np.ldexp(1.0, -exponent)[:, None]
         high = np.rint(rest)
         rest -= high
         # What is left is half a number at most.
         rest *= 2.0 ** (_WHOLE_BITS + 1)
         low = np.rint(rest, out=rest)
-        cross = high.T @ low
-        total = (low.T @ low) * 2.0 ** -(_WHOLE_BITS + 1) + (cross + cross.T)
-        total = total * 2.0 ** -(_WHOLE_BITS + 1) + high.T @ high
+        cross = high @ low.T
+        total = (low @ low.T) * 2.0 ** -(_WHOLE_BITS + 1) + (cross + cross.T)
+        total = total * 2.0 ** -(_WHOLE_BITS + 1) + high @ high.T
         table += np.ldexp(total, exponent[:, None] + exponent)
     return table[:k, :k], table[:k, k:].reshape(k, *values.shape[1:])
