@@ -75,24 +75,24 @@ def smooth_map(values: np.ndarray, sigma: float) -> np.ndarray:
     taps = gaussian_taps(sigma)
     radius = len(taps) // 2
     for axis in (0, 1):
-        padding = [(0, 0), (0, 0)]
-        padding[axis] = (radius, radius)
-        padded = np.pad(out.astype(np.float64), padding, mode="symmetric")
-        for rows in row_blocks(out.shape[0], 8 * out.shape[1], _PIECE_NBYTES):
-            _smooth_rows(padded, taps, axis, rows, out[rows])
+        given, out = out, np.empty_like(out)
+        place = np.pad(np.arange(out.shape[axis]), radius, mode="symmetric")
+        # Only what a core's cache holds is copied and converted at a time.
+        for rows in row_blocks(len(out), 8 * out.shape[1], _PIECE_NBYTES):
+            if axis == 0:
+                padded = given[place[rows.start : rows.stop + 2 * radius]]
+            else:
+                padded = np.take(given[rows], place, axis=1)
+            _smooth(padded.astype(np.float64), taps, axis, out[rows])
     return out
 
 
-def _smooth_rows(
-    padded: np.ndarray, taps: np.ndarray, axis: int, rows: slice, out: np.ndarray
-) -> None:
-    """Smooth some rows of a map that is `len(taps) - 1` longer than `out` along an axis."""
-    n_rows, n_columns = out.shape
+def _smooth(padded: np.ndarray, taps: np.ndarray, axis: int, out: np.ndarray) -> None:
+    """Smooth a map that is `len(taps) - 1` longer than `out` along an axis."""
+    n = out.shape[axis]
 
     def shifted(by: int) -> np.ndarray:
-        if axis == 0:
-            return padded[rows.start + by : rows.start + by + n_rows]
-        return padded[rows, by : by + n_columns]
+        return padded[by : by + n] if axis == 0 else padded[:, by : by + n]
 
     last = len(taps) - 1
     total = shifted(last // 2) * taps[last // 2]
