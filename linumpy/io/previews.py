@@ -84,7 +84,7 @@ def aip_png(aip: np.ndarray, path: Path | str, *, overwrite: bool = False) -> No
 def encode_aip(aip: np.ndarray, path: Path | str) -> bytes:
     """Return the content of the file that `aip_png` writes."""
     low, high = window(aip, *AIP_PERCENTILES)
-    return _encode_grey(scale_to(aip, low, high, np.uint16), path)
+    return _encode_grey(scale_to(aip, low, high, np.uint16), {}, path)
 
 
 def write_picture(content: bytes, path: Path | str, *, overwrite: bool = False) -> None:
@@ -93,23 +93,11 @@ def write_picture(content: bytes, path: Path | str, *, overwrite: bool = False) 
         partial.write_bytes(content)
 
 
-def write_grey(
-    pixels: np.ndarray,
-    path: Path | str,
-    *,
-    overwrite: bool = False,
-    notes: Mapping[str, float] | None = None,
-) -> None:
-    """Write a uint8 or uint16 array (rows, columns) as grey PNG, or JPEG of 8 bits, by its name.
+def _encode_grey(pixels: np.ndarray, notes: Mapping[str, float], path: Path | str) -> bytes:
+    """Encode a uint8 or uint16 array (rows, columns) as grey PNG, or JPEG of 8 bits, by its name.
 
     A PNG holds `notes` as its texts.
     """
-    write_picture(_encode_grey(pixels, path, notes), path, overwrite=overwrite)
-
-
-def _encode_grey(
-    pixels: np.ndarray, path: Path | str, notes: Mapping[str, float] | None = None
-) -> bytes:
     from PIL import Image as Pillow
     from PIL.PngImagePlugin import PngInfo
 
@@ -119,7 +107,7 @@ def _encode_grey(
     options: dict[str, Any] = {"quality": JPEG_QUALITY}
     if kind == "PNG":
         texts = PngInfo()
-        for name, value in (notes or {}).items():
+        for name, value in notes.items():
             texts.add_text(name, repr(float(value)))
         options = {"compress_level": 6, "pnginfo": texts}
     content = io.BytesIO()
@@ -151,19 +139,25 @@ def slice_preview(
     The PNG's texts say what `WHITE` is in the projection, and the side of a pixel in um, so that
     slices can be shown with one contrast.
     """
-    small, factor = shrink(projection, max_side_px)
-    notes = {WHITE: positive_window(small, SLICE_PERCENTILE), PIXEL_UM: voxel_um[-1] * factor}
-    pixels = slice_picture(projection, voxel_um, max_side_px)
-    write_grey(pixels, path, overwrite=overwrite, notes=notes)
+    content = encode_slice_preview(projection, voxel_um, path, max_side_px)
+    write_picture(content, path, overwrite=overwrite)
+
+
+def encode_slice_preview(
+    projection: np.ndarray, voxel_um: Sequence[float], path: Path | str, max_side_px: int = 900
+) -> bytes:
+    """Return the content of the file that `slice_preview` writes."""
+    return _encode_grey(*slice_picture(projection, voxel_um, max_side_px), path)
 
 
 def slice_picture(
     projection: np.ndarray, voxel_um: Sequence[float], max_side_px: int
-) -> np.ndarray:
-    """Return the pixels of `slice_preview`, uint8."""
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Return the pixels of `slice_preview`, uint8, and its texts."""
     small, factor = shrink(projection, max_side_px)
-    picture = scale_to(small, 0.0, positive_window(small, SLICE_PERCENTILE), np.uint8)
-    return draw_scale_bar(picture, voxel_um[-1] * factor)
+    notes = {WHITE: positive_window(small, SLICE_PERCENTILE), PIXEL_UM: voxel_um[-1] * factor}
+    picture = scale_to(small, 0.0, notes[WHITE], np.uint8)
+    return draw_scale_bar(picture, notes[PIXEL_UM]), notes
 
 
 def shrink(picture: np.ndarray, max_side_px: int) -> tuple[np.ndarray, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +31,7 @@ from linumpy.intensity.normalize_intensities_per_slice import (
 )
 from linumpy.intensity.quantiles import float_histogram
 from linumpy.io.grid import GridInfo
+from linumpy.io.omezarr import Triple
 from linumpy.io.slice_layout import SHARD_PX, SliceLayout
 from linumpy.slices.engine import Source, Stage, on_device
 from linumpy.slices.odd_tiles import contradicting_tiles
@@ -250,11 +251,19 @@ class Crop3dMosaicBelowInterface(Stage):
 
 
 class FindAgarose(Stage):
-    """Measure a slice's depth mean, kept in `depth_mean`, and separate agarose from tissue."""
+    """Measure a slice's depth mean, kept in `depth_mean`, and separate agarose from tissue.
+
+    Attributes
+    ----------
+    when_measured
+        Called with the depth mean and the slice's voxels (um), before agarose is sought.
+    """
 
     name = "normalize_intensities_per_slice"
     learns = True
     changes = False
+
+    when_measured: Callable[[np.ndarray, Triple], object] | None = None
 
     def __init__(self, params: NormalizeParams) -> None:
         self._params = params
@@ -274,6 +283,8 @@ class FindAgarose(Stage):
 
     def solve(self) -> AgaroseMask:
         """Threshold the map."""
+        if self.when_measured is not None:
+            self.when_measured(self.depth_mean, self._layout.voxel_um)
         return find_agarose(self.depth_mean, self._params.sigma_px)
 
 

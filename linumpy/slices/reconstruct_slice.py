@@ -19,7 +19,7 @@ from linumpy.core.device import CPU, Device
 from linumpy.core.start_up import begin_import
 from linumpy.io.grid import GridInfo
 from linumpy.io.models import save_model
-from linumpy.io.omezarr import open_image
+from linumpy.io.omezarr import Triple
 from linumpy.slices.aip import Aip
 from linumpy.slices.attenuation_stages import CompensateAttenuation
 from linumpy.slices.block_stages import (
@@ -94,6 +94,7 @@ def reconstruct_slice(
     positions: TileRegistration | None = None,
     intermediates: Path | None = None,
     when_projected: Callable[[np.ndarray], object] | None = None,
+    when_measured: Callable[[np.ndarray, Triple], object] | None = None,
     overwrite: bool = False,
     device: Device = CPU,
     budget_bytes: int | None = None,
@@ -119,6 +120,8 @@ def reconstruct_slice(
         Folder for the corrected grid and the stitched slice; not written when None.
     when_projected
         Called with `SlicePictures.aip` before the slice is stitched.
+    when_measured
+        Called with `SlicePictures.depth_mean` and its voxels (um) before the slice is normalised.
     overwrite
         Whether existing outputs may be replaced.
     device
@@ -132,6 +135,7 @@ def reconstruct_slice(
     """
     blocks = block_chain(params, models)
     agarose = next(stage for stage in blocks if isinstance(stage, FindAgarose))
+    agarose.when_measured = when_measured
     with (
         SliceSink(output, overwrite=overwrite) as sink,
         make_store(device, budget_bytes) as tiles,
@@ -185,36 +189,38 @@ def reconstruct_to_files(
     device: Device = CPU,
 ) -> None:
     """Reconstruct one slice from files to files, images included; see `reconstruct_slice`."""
-    from linumpy.io.previews import encode_aip, slice_preview, write_picture
+    from linumpy.io.previews import encode_aip, encode_slice_preview, write_picture
 
     refuse_any(overwrite, output, aip, preview)
     params = SliceParams.from_values(values)
     if not isinstance(models, AcquisitionModels):
         models = AcquisitionModels.load(models, params)
-    projection: list[Future[bytes]] = []
+    encoded: dict[Path, Future[bytes]] = {}
+    # Encoding takes as long as a tenth of the slice, mostly outside of the interpreter.
     with ThreadPoolExecutor(1, "linumpy-picture") as beside:
 
-        def encode(image: np.ndarray) -> None:
-            assert aip is not None
-            projection.append(beside.submit(encode_aip, image, aip))
+        def encode_projection(image: np.ndarray) -> None:
+            if aip is not None:
+                encoded[aip] = beside.submit(encode_aip, image, aip)
 
-        pictures = reconstruct_slice(
+        def encode_mean(mean: np.ndarray, voxel_um: Triple) -> None:
+            if preview is not None:
+                encoded[preview] = beside.submit(encode_slice_preview, mean, voxel_um, preview)
+
+        reconstruct_slice(
             slice_input,
             output,
             models,
             params,
             output_models=output_models,
             intermediates=intermediates,
-            # It takes as long as a tenth of the slice, mostly outside of the interpreter.
-            when_projected=None if aip is None else encode,
+            when_projected=encode_projection,
+            when_measured=encode_mean,
             overwrite=overwrite,
             device=device,
         )
-    if aip is not None:
-        write_picture(projection[0].result(), aip, overwrite=overwrite)
-    if preview is not None:
-        pixel_um = open_image(output).voxel_um
-        slice_preview(pictures.depth_mean, pixel_um, preview, overwrite=overwrite)
+    for path, content in encoded.items():
+        write_picture(content.result(), path, overwrite=overwrite)
 
 
 def _keep_intermediates(

@@ -98,7 +98,7 @@ def test_lengths_are_written_in_the_unit_that_reads_best() -> None:
 
 def test_scale_bar_has_its_stated_length() -> None:
     # 400 pixels of 10 um: a bar of 1 mm is 100 pixels, white in a black rim.
-    picture = slice_picture(np.zeros((300, 400), "f4"), (10.0, 10.0), 400)
+    picture, _ = slice_picture(np.zeros((300, 400), "f4"), (10.0, 10.0), 400)
     rows = (picture == 255).sum(axis=1)
     assert np.bincount(rows[rows >= 90]).argmax() == pytest.approx(100, abs=2)
 

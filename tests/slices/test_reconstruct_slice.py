@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from linumpy.io.omezarr import open_image
+from linumpy.io.previews import encode_aip, encode_slice_preview
 from linumpy.slices import single_stages as single
 from linumpy.slices.learn_models import AcquisitionModels
-from linumpy.slices.reconstruct_slice import reconstruct_slice
+from linumpy.slices.reconstruct_slice import reconstruct_slice, reconstruct_to_files
 from linumpy.slices.tile_stages import LEARNED
 from linumpy.stage_params.slices import SliceParams
 from linumpy.tiles.scan_distortion import ScanDistortion
@@ -196,3 +197,13 @@ def test_existing_slices_are_kept(tiny_grids, models, tmp_path):
     with pytest.raises(OutputExistsError, match="--overwrite"):
         reconstruct_slice(tiny_grids[0], out, models[1], PARAMS)
     assert not list(out.iterdir())
+
+
+def test_images_are_of_the_corrected_tiles_and_slice(tiny_grids, models, tmp_path):
+    """Seen to fail where the depth mean is encoded before its last block is in it."""
+    made = reconstruct_slice(tiny_grids[1], tmp_path / "a.ome.zarr", models[1], PARAMS)
+    aip, preview, out = (tmp_path / name for name in ("aip.png", "slice.png", "b.ome.zarr"))
+    reconstruct_to_files(tiny_grids[1], out, {}, models=models[0], aip=aip, preview=preview)
+    assert aip.read_bytes() == encode_aip(made.aip, aip)
+    voxel_um = open_image(out).voxel_um
+    assert preview.read_bytes() == encode_slice_preview(made.depth_mean, voxel_um, preview)
