@@ -27,6 +27,7 @@ from measure import workplace  # noqa: E402
 
 STEPS = {
     "linumpy.brain.register_slices": ["register_pair"],
+    "linumpy.brain.overlap_attenuation": ["solve"],
     "linumpy.brain.pair_match": ["fit_rigid", "fit_locally", "compare_planes", "correlation_peak"],
     "linumpy.brain.pair_match:PairMatch": [
         *("_trusted_plane", "nothing_to_compare", "_search_upright", "_search_angles"),
@@ -38,7 +39,9 @@ STEPS = {
     "linumpy.brain.local_shifts": ["correlate_windows", "find_peaks", "to_host"],
     "linumpy.brain.rigid": ["_block_surfaces", "turn_planes"],
     "linumpy.brain.rigid:_Surfaces": ["best"],
-    "linumpy.quality.measure_pairs": ["find_constant", "compare_pair"],
+    "linumpy.quality.measure_pairs": [
+        *("find_constant", "compare_pair", "pair_sampling", "measure_overlap"),
+    ],
     "linumpy.quality.slice_comparison": ["slabs", "compare_planes"],
     "linumpy.quality.similarity": [
         *("flatten", "match_peak", "_match_patches", "foreign_columns", "widened", "to_white"),

@@ -284,19 +284,17 @@ def solve(sums: np.ndarray) -> tuple[np.ndarray, list[float]] | None:
         return None
     weight = np.where(known, weight, np.float32(0))
     total = weight.sum(axis=0)
-    values = np.stack([*halves, both])
-    weights = np.stack([*weight, total])
     out = np.zeros_like(both)
     kept = []
-    width, fine = 1, values
+    width, fine = 1, (*halves, both)
     while True:
         last = 2 * width >= min(both.shape)
-        coarse = np.zeros_like(values) if last else _smooth(values, weights, 2 * width + 1)
-        one, other, mean = (fine - coarse).astype(np.float64)
-        variance = float((total * mean**2).sum())
-        share = float((total * one * other).sum()) / variance if variance > 0 else 0.0
-        kept.append(float(np.clip(share, 0, 1)))
-        out += np.float32(kept[-1]) * mean.astype(np.float32)
+        coarse = (np.float32(0),) * 3 if last else _smooth(halves, weight, 2 * width + 1)
+        one, other, mean = (f - c for f, c in zip(fine, coarse, strict=True))
+        variance = float((total * mean**2).sum(dtype=np.float64))
+        common = float((total * one * other).sum(dtype=np.float64))
+        kept.append(min(max(common / variance, 0.0), 1.0) if variance > 0 else 0.0)
+        out += np.float32(kept[-1]) * mean
         if last:
             break
         width, fine = 2 * width, coarse
@@ -308,10 +306,10 @@ def _mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.asarray((values * weights).sum(axis=0) / np.where(total > 0, total, 1))
 
 
-def _smooth(values: np.ndarray, weights: np.ndarray, width: int) -> np.ndarray:
-    """Return weighted means over lateral boxes."""
-    total = np.asarray(box_sums(weights, width))
+def _smooth(halves: np.ndarray, weights: np.ndarray, width: int) -> tuple[np.ndarray, ...]:
+    """Return weighted means over lateral boxes, of each half and of both."""
+    sums, share = (np.asarray(box_sums(part, width)) for part in (halves * weights, weights))
     # Filters that sum as they go leave a little where there is nothing.
-    there = total > np.float32(1e-6) * weights.max()
-    means = box_sums(values * weights, width) / np.where(there, total, 1)
-    return np.asarray(np.where(there, means, 0))
+    least = np.float32(1e-6) * weights.max()
+    both = sums.sum(axis=0), share.sum(axis=0)
+    return tuple(s / np.maximum(w, least) for s, w in (*zip(sums, share, strict=True), both))
