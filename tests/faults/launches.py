@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.pipeline.conftest import REPOSITORY, Launcher
+from tests.pipeline.conftest import REPOSITORY, Launcher, SharedClasses
 
 # What tells of the launch itself.
 OF_THE_LAUNCH = ("report.html", "ro-crate-metadata.json", "pipeline_info/")
@@ -23,6 +23,7 @@ class Head:
 
     process: subprocess.Popen[bytes]
     log: Path
+    classes: SharedClasses
     begun: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -30,18 +31,19 @@ class Head:
         """Launch the pipeline and return at once."""
         log = launcher.folder / f"launch_{time.monotonic_ns()}.log"
         script = REPOSITORY / "scripts" / "linum_nextflow.py"
+        classes = launcher.classes
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, str(script), "-c", str(launcher.config), "run"]
                 + [str(REPOSITORY / "main.nf"), *map(str, arguments)],
                 cwd=launcher.folder,
-                env=launcher.environment(**environment),
+                env=launcher.environment(**{"NXF_OPTS": classes.options, **environment}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return cls(process, log)
+        return cls(process, log, classes)
 
     @property
     def text(self) -> str:
@@ -51,9 +53,11 @@ class Head:
     def wait(self, timeout_s: float) -> int | None:
         """Return the status once the launch has ended, None if it has not by then."""
         try:
-            return self.process.wait(timeout_s)
+            status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+        self.classes.keep()
+        return status
 
     def members(self) -> list[int]:
         """Return all living processes of this launch but its head."""

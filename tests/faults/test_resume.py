@@ -119,12 +119,8 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_launcher: Callable[[str, Path], Launcher],
-    fake_scripts: Path,
-) -> Story:
-    return Story(Launcher(tmp_path_factory.mktemp("resume") / ODD, fake_scripts))
+def story(make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path) -> Story:
+    return Story(make_launcher(ODD, fake_scripts))
 
 
 def test_orphan_is_waited_for_and_its_result_counts(story: Story) -> None:

@@ -27,15 +27,40 @@ class Launch:
     seconds: float
 
 
+class SharedClasses:
+    """Archive of Nextflow's parsed classes (Java's AppCDS), made by whichever launch ends first."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive = archive
+        # Whole or absent, however other launches end.
+        self._made = archive.with_name(f"classes_{uuid4().hex}.jsa")
+        option = (
+            f"SharedArchiveFile={archive}"
+            if archive.exists()
+            else f"ArchiveClassesAtExit={self._made}"
+        )
+        self.options = f"{os.environ.get('NXF_OPTS', '')} -XX:{option} -Xlog:cds*=off"
+
+    def keep(self) -> None:
+        """Share what a launch with these options made, once it has ended."""
+        if self._made.exists():
+            self._made.replace(self._archive)
+
+
 class Launcher:
     """Runs ``linum_nextflow.py`` in a folder of its own, tasks finding the given scripts."""
 
-    def __init__(self, folder: Path, scripts: Path, classes: Path | None = None) -> None:
+    def __init__(self, folder: Path, scripts: Path, archive: Path) -> None:
         self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
         self.config = folder / "scripts.config"
         self.config.write_text(f"env.PATH = '{scripts}:$PATH'\n", encoding="utf-8")
-        self.classes = classes
+        self._archive = archive
+
+    @property
+    def classes(self) -> SharedClasses:
+        """Classes for one launch."""
+        return SharedClasses(self._archive)
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment of a launch; the working tree's package is imported."""
@@ -45,15 +70,12 @@ class Launcher:
     def __call__(self, *arguments: str | Path, timeout: float = 1800, **environment: str) -> Launch:
         """Launch Nextflow with arguments and extra environment variables."""
         script = REPOSITORY / "scripts" / "linum_nextflow.py"
-        if self.classes is not None:
-            # Whole or absent, whichever launch makes it first and however others end.
-            made = self.classes.with_name(f"classes_{uuid4().hex}.jsa")
-            environment = {"NXF_OPTS": self._share_classes(made), **environment}
+        classes = self.classes
         start = time.monotonic()
         done = subprocess.run(
             [sys.executable, str(script), *map(str, arguments)],
             cwd=self.folder,
-            env=self.environment(**environment),
+            env=self.environment(**{"NXF_OPTS": classes.options, **environment}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -61,15 +83,8 @@ class Launcher:
             timeout=timeout,
             check=False,
         )
-        if self.classes is not None and made.exists():
-            made.replace(self.classes)
+        classes.keep()
         return Launch(done.returncode, done.stdout, time.monotonic() - start)
-
-    def _share_classes(self, made: Path) -> str:
-        """Return Java's options to read Nextflow's classes from an archive, or to make that."""
-        is_there = self.classes is not None and self.classes.exists()
-        option = f"SharedArchiveFile={self.classes}" if is_there else f"ArchiveClassesAtExit={made}"
-        return f"{os.environ.get('NXF_OPTS', '')} -XX:{option} -Xlog:cds*=off"
 
     def run(self, *arguments: str | Path, **environment: str) -> Launch:
         """Launch the pipeline."""
@@ -104,9 +119,9 @@ def fake_scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_launcher(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], Launcher]:
     """Return a maker of launchers, each with its own launch folder; all workers share classes."""
     base = tmp_path_factory.getbasetemp()
-    classes = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "classes.jsa"
+    archive = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "classes.jsa"
     return lambda name, scripts: Launcher(
-        tmp_path_factory.mktemp(name) / "launch", scripts, classes
+        tmp_path_factory.mktemp(name) / "launch", scripts, archive
     )
 
 
