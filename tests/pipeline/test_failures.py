@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from linumpy.stage_params.declared import STAGES
+
 from .conftest import REPOSITORY, Launch, Launcher, make_raw, read_trace
 
 SHELL = Path(__file__).with_name("failing_shell.sh")
@@ -50,30 +52,52 @@ def included(workflow: str) -> set[str]:
     return set(re.findall(r"^include \{ (\w+) \} from '\.\./modules/\w+'", text, re.MULTILINE))
 
 
-# Diagnostics that only the report takes, through one channel: analyze_registration_transforms is
-# tried for all of them. Each has a tag and the same sections (test_modules.py).
-ALIKE = {"analyze_shifts", "analyze_acquisition_rotation", "compare_stitching"}
-# Options of each flow, and the processes whose failure is tried in it. Without a bound it is every
-# one that runs there.
+# Processes whose failure takes the same way as that of one that is tried: both have a task for the
+# same thing, and what comes after them comes after that one (test_alike_processes_...).
+ALIKE = {
+    # A task of a run, and only the report takes what it made.
+    "analyze_registration_transforms": {
+        *("analyze_shifts", "analyze_acquisition_rotation", "compare_stitching"),
+        *("export_manual_align", "stack_motor_only", "align_to_ras", "convert_omezarr_to_nifti"),
+    },
+    # The table of decisions, one after the other.
+    "detect_rehoming": {"assess_slice_quality"},
+    "auto_exclude_slices": {"finalise_interpolation"},
+    # The same outputs: registration and metrics; brain and preview; atlas.
+    "register_slices": {"refine_manual_transforms"},
+    "stack_slices_motor": {"correct_bias_field", "stack_slices_2d"},
+    "check_atlas": {"download_allen"},
+    # A task a slice that hands its result to the next one's. The first of the chain is tried, that
+    # whose result is joined to another's, and the last, whose results are gathered.
+    "resample_mosaic_grid": {
+        *("detect_focal_curvature", "fix_illumination_3d", "stitch_3d_refined"),
+        *("compensate_psf_from_model", "compensate_psf_model_free"),
+        *("crop_3d_mosaic_below_interface", "compensate_attenuation_inplace"),
+    },
+    # Files of each slice; the last of the chain has such, too.
+    "normalize_intensities_per_slice": {"aip_png"},
+}
+TRIED = PROCESSES - set().union(*ALIKE.values())
+# Options of each flow, and the processes whose failure is tried in it where they run there.
 FLOWS: dict[str, tuple[str, set[str]]] = {
     "fused": (
         "--align_to_ras_enabled --atlas atlas.nii.gz --manual_transforms_dir manual --truth truth "
         "--correct_bias_field --export_manual_align --diagnostic_mode --nifti_resolution 25",
-        PROCESSES - ALIKE,
+        TRIED - {"estimate_xy_shift_from_metadata"},
     ),
     "chained": (
-        "--fused false --align_to_ras_enabled",
-        included("reconstruct_chained")
-        | {"align_mosaics_3d_from_shifts", "download_allen", "learn_models", "stack_slices_motor"},
-    ),
-    "model_free": (
-        "--fused false --compensate_psf_method model_free",
-        {"compensate_psf_model_free"},
+        "--fused false",
+        TRIED & {*included("reconstruct_chained"), "align_mosaics_3d_from_shifts"},
     ),
     "2.5d": (
         "--mode 2.5d",
-        included("reconstruct_2_5d") | {"estimate_xy_shift_from_metadata"},
+        TRIED & {*included("reconstruct_2_5d"), "estimate_xy_shift_from_metadata"},
     ),
+}
+# What is under way when the first process fails, and ends.
+BEFORE_SLICES = {
+    "FAIL_IN": "estimate_xy_shift_from_metadata",
+    "WAIT_IN": "generate_slice_config",
 }
 
 
@@ -113,15 +137,16 @@ class Flow:
         shutil.rmtree(self.notes / "launch", ignore_errors=True)
         return self.launcher.run(*self.options, *more, FAILURES=str(self.notes), **environment)
 
-    def fail_each(self) -> list[Failure]:
-        """Run, and resume until a run succeeds."""
+    def fail_each(self, first: dict[str, str]) -> list[Failure]:
+        """Run, first with these variables, and resume until a run succeeds."""
         failures: list[Failure] = []
         while True:
-            before = {path.name for path in self.notes.iterdir()} | {"launch"}
-            launch = self.run(*(["-resume"] if failures else []))
+            before = {path.name for path in self.notes.iterdir()} | {"launch", "waits"}
+            launch = self.run("-resume") if failures else self.run(**first)
             failed = {path.name for path in self.notes.iterdir()} - before
             if not failed:
                 assert launch.status == 0, launch.text
+                assert "linum_nextflow.py:" not in launch.text
                 return failures
             failures.append(Failure(failed.pop(), launch, read_trace(self.output)))
 
@@ -151,20 +176,6 @@ def make_flow(
     return lambda flow: Flow(make_launcher(flow, tmp_path_factory.mktemp("none")), flow)
 
 
-def test_a_failure_before_the_first_slice(make_flow: Callable[..., Flow]) -> None:
-    """Seen to fail with an error of an operator that got an empty list, and a task killed."""
-    flow = make_flow("2.5d")
-    launch = flow.run(FAIL_IN="estimate_xy_shift_from_metadata", WAIT_IN="generate_slice_config")
-    states = read_trace(flow.output)
-    check_last_words(Failure("estimate_xy_shift_from_metadata", launch, states))
-    # It was under way, and ended.
-    assert states["generate_slice_config (all slices)"] == "COMPLETED"
-    resumed = flow.run("-resume", FAIL_IN="nothing")
-    assert resumed.status == 0, resumed.text
-    assert "linum_nextflow.py:" not in resumed.text
-    assert read_trace(flow.output)["generate_slice_config (all slices)"] == "CACHED"
-
-
 @pytest.fixture(scope="module")
 def failures(
     make_flow: Callable[[str], Flow], made_once: Callable[[str, Callable[[Path], None]], Path]
@@ -173,7 +184,8 @@ def failures(
 
     def failures_of(flow: str) -> list[Failure]:
         def make(folder: Path) -> None:
-            found = [asdict(failure) for failure in make_flow(flow).fail_each()]
+            first = BEFORE_SLICES if flow == "2.5d" else {}
+            found = [asdict(failure) for failure in make_flow(flow).fail_each(first)]
             (folder / "failures.json").write_text(json.dumps(found), encoding="utf-8")
 
         path = made_once(f"failures_{flow}", make) / "failures.json"
@@ -198,8 +210,33 @@ def test_a_failure_in_each_process(failures: Callable[[str], list[Failure]], flo
 
 
 @pytest.mark.slow
+def test_a_failure_before_the_first_slice(failures: Callable[[str], list[Failure]]) -> None:
+    """Seen to fail with an error of an operator that got an empty list, and a task killed."""
+    first, second, *_ = failures("2.5d")
+    assert first.process == BEFORE_SLICES["FAIL_IN"]
+    # It was under way, and ended.
+    task = f"{BEFORE_SLICES['WAIT_IN']} (all slices)"
+    assert (first.states[task], second.states[task]) == ("COMPLETED", "CACHED")
+
+
+@pytest.mark.slow
 def test_no_process_is_forgotten(failures: Callable[[str], list[Failure]]) -> None:
-    assert {failure.process for flow in FLOWS for failure in failures(flow)} == (PROCESSES - ALIKE)
+    assert {failure.process for flow in FLOWS for failure in failures(flow)} == TRIED
+
+
+def test_alike_processes_end_the_same_channels() -> None:
+    """What a process gives ends with it, and so does what those after it give."""
+
+    def later(process: str) -> set[str]:
+        near = {name for name, stage in STAGES.items() if process in stage.after}
+        return near.union(*map(later, near))
+
+    assert STAGES.keys() == PROCESSES
+    for tried, others in ALIKE.items():
+        assert tried in TRIED
+        for process in others:
+            assert STAGES[process].per == STAGES[tried].per, process
+            assert later(process) <= later(tried), process
 
 
 @pytest.mark.slow
