@@ -20,8 +20,8 @@ OFF = (
     *("interpolate_missing_slices", "compensate_psf_enabled", "compensate_attenuation_enabled"),
 )
 ON = ("correct_bias_field", "align_to_ras_enabled", "diagnostic_mode", "export_manual_align")
+# With a stage left out, what follows it comes after what precedes it; with all, each has its place.
 FLOWS = {
-    "fused": {},
     "fused, from raw tiles": {"keep_mosaic_grids": False, "diagnostic_mode": True},
     "fused, all options": {
         **dict.fromkeys(ON, True),
