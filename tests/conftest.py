@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+# As scripts have it (linumpy.cli), before NumPy is loaded: threads of BLAS round differently, and
+# those that wait for work take the core of the other worker.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
