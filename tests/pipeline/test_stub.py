@@ -1,10 +1,11 @@
-"""The workflow without the work: what runs, what is published, and what is refused."""
+"""The workflow without the work: what runs and after what, what is published, what is refused."""
 
 from __future__ import annotations
 
 import fcntl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from linumpy.planning.plan_params import DEFAULTS
 from linumpy.stage_params.declared import STAGES
 
 from .conftest import Launch, Launcher, make_raw, read_trace
+from .test_graph import check_graph, facts_of, flags
 
 FUSED = {
     "estimate_xy_shift_from_metadata (all slices)",
@@ -87,6 +89,22 @@ PUBLISHED = {
     )
 }
 
+# Of diagnostic mode, where no grid is there to be stitched without registration.
+DIAGNOSED = {
+    "analyze_registration_transforms (all slices)",
+    "analyze_acquisition_rotation (all slices)",
+    "compare_stitching (all slices)",
+    "stack_motor_only (raw_tiles)",
+}
+DIAGNOSES = {
+    "diagnostics/raw_tiles_motor_only.ome.zarr",
+    "diagnostics/raw_tiles_motor_only.png",
+} | {
+    f"diagnostics/{name}.{suffix}"
+    for name in ("registration_transforms", "acquisition_rotation", "compare_stitching")
+    for suffix in ("json", "png")
+}
+
 
 class Stubs:
     """A launch folder with an input that has gaps in its slice ids."""
@@ -103,6 +121,15 @@ class Stubs:
     def run(self, *more: str | Path) -> Launch:
         places = ("--input", self.raw, "--output", self.output)
         return self.launcher.run(*places, "-stub-run", *more)
+
+    def run_graph(self, name: str, values: dict[str, Any]) -> Path:
+        """Run with parameters, compare its graph with the declared stages, return its output."""
+        output, dot = self.launcher.folder / name, self.launcher.folder / f"{name}.dot"
+        places = ("--input", self.raw, "--output", output)
+        launch = self.launcher.run(*places, *flags(values), "-stub-run", "-with-dag", dot)
+        assert launch.status == 0, launch.text
+        check_graph(dot, facts_of(self.raw, values))
+        return output
 
 
 @pytest.fixture(scope="module")
@@ -154,14 +181,12 @@ def test_one_launch_at_a_time(stubs: Stubs) -> None:
 
 
 def test_raw_tiles_go_straight_to_the_slices_where_no_grid_is_kept(stubs: Stubs) -> None:
-    output = stubs.launcher.folder / "straight"
-    arguments = ("--input", stubs.raw, "--truth", stubs.truth, "--keep_mosaic_grids", "false")
-    launch = stubs.launcher.run(*arguments, "--output", output, "-stub-run")
-    assert launch.status == 0, launch.text
+    values = {"keep_mosaic_grids": False, "diagnostic_mode": True, "truth": f"{stubs.truth}"}
+    output = stubs.run_graph("straight", values)
     expected = {name for name in FUSED if not name.startswith(("create", "convert"))}
-    assert read_trace(output) == dict.fromkeys(expected, "COMPLETED")
+    assert read_trace(output) == dict.fromkeys(expected | DIAGNOSED, "COMPLETED")
     made = {name for name in PUBLISHED if not name.startswith("mosaic_grids")}
-    assert files_of(output) == made - {"raw_tiles.nii.gz"}
+    assert files_of(output) == (made - {"raw_tiles.nii.gz"}) | DIAGNOSES
 
 
 def test_slices_are_grouped_by_their_ids(stubs: Stubs) -> None:
@@ -174,16 +199,6 @@ def test_slices_are_grouped_by_their_ids(stubs: Stubs) -> None:
     assert files_of(output) == PUBLISHED - {"raw_tiles.nii.gz", "accuracy.json"}
 
 
-def test_single_stages_make_grids_that_are_not_kept(stubs: Stubs) -> None:
-    output = stubs.launcher.folder / "unkept"
-    arguments = ("--input", stubs.raw, "--keep_mosaic_grids", "false", "--fused", "false")
-    launch = stubs.launcher.run(*arguments, "--output", output, "-stub-run")
-    assert launch.status == 0, launch.text
-    ran = {name for name in read_trace(output) if name.startswith("create_mosaic_grid_3d")}
-    assert ran == {f"create_mosaic_grid_3d ({z})" for z in ("z00", "z02", "z110")}
-    assert not (output / "mosaic_grids").exists()
-
-
 def test_chained_mode_from_published_grids(stubs: Stubs) -> None:
     """Grids in, one slice left out by its table, two chosen: a task a stage and slice."""
     grids = stubs.output / "mosaic_grids"
@@ -193,19 +208,16 @@ def test_chained_mode_from_published_grids(stubs: Stubs) -> None:
     (grids / "slice_config.csv").write_text(
         "slice_id,use\n00,true\n2.0,no\n110,\n", encoding="utf-8"
     )
-    output = stubs.launcher.folder / "chained"
+    output, dot = stubs.launcher.folder / "chained", stubs.launcher.folder / "chained.dot"
     launch = stubs.launcher.run(
         *("--input", stubs.output, "--output", output, "--fused", "false", "-stub-run"),
-        *("--subject_name", "sub-1", "--slices", "0-2,110"),
+        *("--subject_name", "sub-1", "--slices", "0-2,110", "-with-dag", dot),
     )
     assert launch.status == 0, launch.text
     run = {**DEFAULTS, "fused": False, "raw": False, "straight": False}
-    stages = {
-        name
-        for name, stage in STAGES.items()
-        if stage.per == "slice"
-        and stage.is_in({**run, "shifts_found": True, "config_found": False})
-    }
+    run |= {"shifts_found": True, "config_found": False}
+    check_graph(dot, run)
+    stages = {name for name, stage in STAGES.items() if stage.per == "slice" and stage.is_in(run)}
     assert {"fix_illumination_3d", "align_mosaics_3d_from_shifts"} < stages
     expected = {f"{stage} (z{z})" for stage in stages for z in ("00", "110")} | {
         # Which slices were not chosen is put into the table.
@@ -257,29 +269,23 @@ def test_pictures_instead_of_volumes(stubs: Stubs) -> None:
 
 def test_every_step_beside_the_straight_way(stubs: Stubs) -> None:
     """All that is off unless asked for, and the last of several files of one name."""
-    output, atlas = stubs.launcher.folder / "all", stubs.launcher.folder / "atlas.nii.gz"
     manual = stubs.launcher.folder / "manual"
     manual.mkdir()
-    atlas.touch()
-    launch = stubs.launcher.run(
-        *("--input", stubs.raw, "--output", output, "-stub-run", "--correct_bias_field"),
-        *("--align_to_ras_enabled", "--atlas", atlas, "--manual_transforms_dir", manual),
-        *("--export_manual_align", "--diagnostic_mode"),
-    )
-    assert launch.status == 0, launch.text
+    on = ("correct_bias_field", "align_to_ras_enabled", "diagnostic_mode", "export_manual_align")
+    given = {
+        "truth": str(stubs.truth),
+        "manual_transforms_dir": str(manual),
+        "nifti_resolution": 50,
+    }
+    output = stubs.run_graph("all", {**dict.fromkeys(on, True), **given})
     more = {
         "refine_manual_transforms (all slices)",
         "export_manual_align (all slices)",
         "correct_bias_field (raw_tiles)",
-        "check_atlas (atlas)",
+        "download_allen (25 um)",
         "align_to_ras (raw_tiles)",
-        "analyze_registration_transforms (all slices)",
-        "analyze_acquisition_rotation (all slices)",
-        "compare_stitching (all slices)",
-        "stack_motor_only (raw_tiles)",
     } | {f"stitch_motor_only ({z})" for z in ("z00", "z02", "z110")}
-    without = {"convert_omezarr_to_nifti (raw_tiles)", "evaluate_run (accuracy)"}
-    assert read_trace(output) == dict.fromkeys((FUSED - without) | more, "COMPLETED")
+    assert read_trace(output) == dict.fromkeys(FUSED | DIAGNOSED | more, "COMPLETED")
     assert {
         "raw_tiles_ras.ome.zarr",
         "raw_tiles_ras_transform.tfm",
@@ -291,20 +297,20 @@ def test_every_step_beside_the_straight_way(stubs: Stubs) -> None:
 
 
 def test_every_step_can_be_disabled(stubs: Stubs) -> None:
-    output = stubs.launcher.folder / "least"
+    """Single stages need grids, though they are not kept."""
     switches = (
         *("detect_rehoming", "assess_quality_enabled", "auto_exclude_enabled"),
         *("interpolate_missing_slices", "analyze_shifts", "compensate_psf_enabled"),
         *("compensate_attenuation_enabled", "fix_curvature_enabled", "fix_illum_enabled"),
     )
-    off = [part for name in switches for part in (f"--{name}", "false")]
-    launch = stubs.launcher.run(
-        "--input", stubs.raw, "--output", output, "-stub-run", "--fused", "false", *off
-    )
-    assert launch.status == 0, launch.text
+    off = dict.fromkeys((*switches, "fused", "keep_mosaic_grids"), False)
+    output = stubs.run_graph("least", off)
     names = {name.split(" ")[0] for name in read_trace(output)}
     assert not names & {
         "detect_rehoming", "assess_slice_quality", "auto_exclude_slices", "analyze_shifts",
         "interpolate_missing_slice", "compensate_psf_from_model", "compensate_attenuation_inplace",
     }  # fmt: skip
     assert {"register_slices", "stack_slices_motor", "finalise_interpolation"} <= names
+    ran = {name for name in read_trace(output) if name.startswith("create_mosaic_grid_3d")}
+    assert ran == {f"create_mosaic_grid_3d ({z})" for z in ("z00", "z02", "z110")}
+    assert not (output / "mosaic_grids").exists()
