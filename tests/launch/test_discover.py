@@ -270,6 +270,22 @@ def test_a_folder_with_a_digest_of_what_is_in_it(tmp_path: Path) -> None:
         checked_path("--truth", str(tmp_path / "copy" / "a"), folder=True)
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("00,true\n1,true\n01.0,false\n", "line 4: a second row for slice z01, after line 3"),
+        ("00,true\n7,true\n", "line 3: slice z07 is not in the input, whose ids are 0, 1"),
+        ("00,true\nfirst,true\n", "line 3: slice_id first: expected a number"),
+    ],
+)
+def test_a_wrong_table_of_slices_is_an_error(tmp_path: Path, rows: str, message: str) -> None:
+    """Seen to fail without each of the three errors."""
+    table = tmp_path / "decisions.csv"
+    table.write_text("slice_id,use\n" + rows, encoding="utf-8")
+    with pytest.raises(InputError, match=f"decisions.csv, {message}"):
+        find(make_raw(tmp_path / "raw", [0, 1]), slice_config=str(table))
+
+
 def test_transforms_by_hand_are_for_slices_of_the_input(tmp_path: Path) -> None:
     (tmp_path / "slice_z01").mkdir()
     (tmp_path / "slice_z01/transform.tfm").touch()
