@@ -10,7 +10,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,8 @@ KILLS = int(os.environ.get("LINUMPY_RESUME_KILLS", "10"))
 SEED = int(os.environ.get("LINUMPY_KILL_SEED", str(random.SystemRandom().randrange(1 << 32))))
 # Of a run that is let through, on a busy machine.
 PATIENCE_S = 1500
+# What a launch says of each task that begins, or was done by an earlier launch.
+TASK = re.compile(r"(?:Submitted|Cached) process >")
 
 
 class Runs:
@@ -50,7 +51,7 @@ class Runs:
         head = self.start(launcher, self.output)
         assert head.wait(PATIENCE_S) == 0, head.text
         self.made = digests(self.output)
-        self.seconds = time.monotonic() - head.begun
+        self.n_tasks = len(TASK.findall(head.text))
 
     def launcher(self, name: str) -> Launcher:
         return self._make(name, self._scripts)
@@ -59,6 +60,15 @@ class Runs:
         return Head.start(
             launcher, "--input", self.raw, "--output", output, "-profile", "test", *more
         )
+
+    def wait_for_moment(self, head: Head, chance: random.Random) -> int | None:
+        """Return the status of a launch that ended before a random moment of its tasks, or None."""
+        # From the start of the launch, before any task, to what comes after the last.
+        n_tasks, delay_s = chance.randint(0, self.n_tasks), chance.uniform(0, 6)
+        while len(TASK.findall(head.text)) < n_tasks:
+            if (status := head.wait(0.1)) is not None:
+                return status
+        return head.wait(delay_s)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +97,7 @@ def test_killed_runs_come_to_the_same_once_resumed(runs: Runs) -> None:
             if not heads or heads[-1].process.returncode is not None:
                 heads.append(runs.start(launcher, output, "-resume"))
             head = heads[-1]
-            status = head.wait(chance.uniform(1, 0.6 * runs.seconds) if left else PATIENCE_S)
+            status = runs.wait_for_moment(head, chance) if left else head.wait(PATIENCE_S)
             if status is not None or not left:
                 assert status == 0, f"{told}: {head.text}"
                 break
