@@ -37,7 +37,7 @@ _GROUP_UM = 40.0
 _MIN_GROUPS = 2
 _MIN_BINS = 256
 _OUTLIER_SIGMA = 4.0
-_VOXELS_AT_ONCE = 1 << 23
+_VOXELS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,8 @@ MODELS: dict[str, Any] = {
     "stack_slices_motor": BrainModel(
         VOXEL, (0.0, 0.0, 0.0),
         [
-            {"slice_id": 0, "z_start_px": 0, "first_plane_px": 0, "n_planes": 60, "overlap_px": 0},
+            {"slice_id": 0, "z_start_px": 0, "first_plane_px": 0, "n_planes": 60, "overlap_px": 0,
+             "attenuation_from": 4},
             {"slice_id": 4, "z_start_px": 66, "first_plane_px": 4, "n_planes": 30, "overlap_px": 0},
         ],
     ),
@@ -350,6 +351,7 @@ def test_depth() -> None:
     stack = measure("stack_slices_motor", MODELS["stack_slices_motor"])
     assert stack is not None and stack.warnings == ["slices z00 and z04 leave a gap of 10 planes"]
     assert stack.metrics["empty_fraction"].value == pytest.approx(10 / 96)
+    assert stack.metrics["n_corrected"].value == 1
 
 
 @pytest.mark.parametrize(
