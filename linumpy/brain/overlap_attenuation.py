@@ -69,6 +69,15 @@ class OverlapAttenuation:
     mu_per_mm: np.ndarray
     face_px: np.ndarray
 
+    def __post_init__(self) -> None:
+        """Refuse a model that slices cannot be corrected by."""
+        shapes = np.shape(self.mu_per_mm), np.shape(self.face_px)
+        if self.bin_px < 1 or len(shapes[0]) != 2 or shapes[0] != shapes[1]:
+            raise ValueError(
+                f"bins of {self.bin_px} pixels, mu_per_mm {shapes[0]}, face_px {shapes[1]}; "
+                "expected maps of one shape (n1, n2), and bins of a pixel at least"
+            )
+
 
 def pair_sampling(
     fixed: SliceVolume, moving: SliceVolume, shift: PairShift, lateral_um: np.ndarray

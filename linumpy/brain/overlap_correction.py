@@ -134,8 +134,13 @@ def corrected(
     ]
 
 
-@functools.lru_cache(maxsize=_KEPT)
 def _load(path: Path) -> OverlapAttenuation:
+    """Return a file's content; the latest ones are kept until they are written anew."""
+    return _loaded(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _loaded(path: Path, _changed: int) -> OverlapAttenuation:
     return load_model(path.parent, path.stem, OverlapAttenuation)
 
 
@@ -151,9 +156,7 @@ class _Reader:
         data, valid = self.volume.read(planes, window)
         model = _load(self.path)
         size, shape = model.bin_px, np.shape(model.mu_per_mm)
-        if shape != tuple(n // size for n in self.volume.shape[1:]) or shape != np.shape(
-            model.face_px
-        ):
+        if shape != tuple(n // size for n in self.volume.shape[1:]):
             raise InputError(
                 f"{self.path}: {shape} bins of {size} pixels; slice z{self.volume.slice_id:02d} "
                 f"has {self.volume.shape[1:]} pixels. Measure pairs again (linum_measure_pairs.py)"

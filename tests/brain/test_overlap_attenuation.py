@@ -1,5 +1,6 @@
 """Attenuation that only the slice below shows: measured on slices whose shadows are known."""
 
+import os
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -263,6 +264,33 @@ def test_a_file_of_another_slice_is_named(tmp_path, rng, lacks):
     read = corrected([other], {0: path}, {0: 1}, 10.0)[0].read
     with pytest.raises(InputError, match=r"overlap_attenuation_z00\.json: .*measure_pairs"):
         read(slice(0, 50), other.whole())
+
+
+@pytest.mark.parametrize(("value", "said"), [(np.nan, "not finite"), (None, "one shape")])
+def test_a_damaged_file_is_named(tmp_path, lacks, value, said):
+    """Seen to fail for the shape."""
+    path = save_overlap(tmp_path, lacks)
+    arrays = dict(np.load(path.with_suffix(".npz")))
+    if value is None:
+        arrays["face_px"] = arrays["face_px"][:5]
+    else:
+        arrays["mu_per_mm"][3, 3] = value
+    np.savez(path.with_suffix(".npz"), **arrays)
+    pair = [volume(k, np.ones(SHAPE)) for k in (0, 1)]
+    with pytest.raises(InputError, match=rf"overlap_attenuation_z00.*{said}"):
+        with_overlaps(pair, tmp_path, registration())
+
+
+def test_a_file_that_was_written_anew_is_read_anew(tmp_path, lacks):
+    """Seen to fail: the first one was kept."""
+    pair = [volume(k, np.ones(SHAPE)) for k in (0, 1)]
+    seen = []
+    for factor in (1, 2):
+        path = save_overlap(tmp_path, replace(lacks, mu_per_mm=lacks.mu_per_mm * factor))
+        os.utime(path, ns=(0, factor))
+        upper = with_overlaps(pair, tmp_path, registration())[0]
+        seen.append(np.log(upper.read(slice(0, SHAPE[0]), upper.whole())[0]).std())
+    assert seen[1] == pytest.approx(2 * seen[0], rel=0.02)
 
 
 def test_stacked_at_once_or_aligned_before_gives_the_same_bits(tmp_path, rng, device):
