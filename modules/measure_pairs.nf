@@ -24,6 +24,7 @@ process measure_pairs {
     linum_measure_pairs.py slices pairs \\
         --ids ${slice_ids.join(' ')} \\
         ${params.assess_quality_enabled ? '--rating' : '--no-rating'} \\
+        ${params.overlap_attenuation_enabled ? '--overlaps' : '--no-overlaps'} \\
         --params - \\
         ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """

@@ -25,7 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pairs",
         type=Path,
-        help="folder of linum_measure_pairs.py; attenuation that neighbours show is made up for",
+        help="folder of linum_measure_pairs.py; residual attenuation of overlaps is corrected",
     )
     return parser
 

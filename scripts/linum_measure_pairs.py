@@ -14,7 +14,8 @@ from linumpy.store.remote import as_path
 DESCRIPTION = """Measure pairs of slices for registration and rating, before all slices are there.
 
 Give the result to linum_register_slices.py and linum_assess_slice_quality.py with --pairs:
-they make the same files as without, in less time. Measure again what was changed."""
+they make the same files as without, in less time. linum_stack_slices_motor.py --pairs corrects
+the residual attenuation that overlaps show. Measure again what was changed."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -44,6 +45,12 @@ def build_parser() -> argparse.ArgumentParser:
         default=True,
         help="also compare pairs for linum_assess_slice_quality.py",
     )
+    parser.add_argument(
+        "--overlaps",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also measure residual attenuation for linum_stack_slices_motor.py",
+    )
     add_arguments(parser, RegisterParams, ComparisonParams)
     return parser
 
@@ -63,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         config=args.slice_config,
         ids=args.ids,
         rating=args.rating,
+        overlaps=args.overlaps,
         device=resolve(args.use_gpu, args.gpu_memory),
     )
 

@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pairs",
         type=Path,
-        help="folder of linum_measure_pairs.py; attenuation that neighbours show is made up for",
+        help="folder of linum_measure_pairs.py; residual attenuation of overlaps is corrected",
     )
     parser.add_argument("--output_model", type=Path, help="JSON file for where slices went")
     parser.add_argument("--z_matches", type=Path, help="CSV file for overlaps in depth")

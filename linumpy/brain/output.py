@@ -193,6 +193,11 @@ def stack_folder(
         When a slice is missing that the table wants, or that was registered where there is no
         table; or the files do not fit each other. Nothing is written then.
     """
+    if pairs is not None and (aligned or registration is None):
+        raise InputError(
+            f"--pairs {pairs}: goes with --registration, and not with --no_xy_shift; slices on "
+            "their canvas were corrected when they were moved there"
+        )
     volumes, voxel_um, interval_um = load_folder(
         folder, None if aligned else shifts, config, device=device
     )

@@ -1,9 +1,10 @@
-"""Attenuation of a slice that its own light did not tell, from the slice below.
+"""Residual attenuation of a slice, measured from its overlap with the next.
 
-What lies deep in one slice lies at the top of the next, before any light was lost on the way. So
-the ratio of both amplitudes is what the correction of the upper slice left of the loss, whatever
-attenuation has to do with backscatter: the tissue itself cancels. A column whose µ was estimated
-too low by Δµ is too dim by exp(−Δµ·z) at a depth z below its face.
+What lies deep in one slice lies near the top of the next. So the ratio of both amplitudes is what
+the correction of the upper slice left of the loss, whatever attenuation has to do with backscatter:
+the tissue itself cancels. A column whose µ was estimated too low by Δµ is too dim by exp(−Δµ·z) at
+a depth z below its face. The lower slice has lost some light, too: where both lack the same, Δµ
+comes out too small.
 
 The ratio also holds speckle and noise. Both halves of the shared planes, every other few of them,
 have their own: what of each lateral scale both agree on is kept (a Wiener filter whose signal is
@@ -52,6 +53,9 @@ class OverlapAttenuation:
         Plane of the slice that shows what plane 0 of the one below shows.
     bin_px
         Pixels a side of the lateral bins.
+    to_fixed
+        Map of the next slice's stage positions to those of the slice, 3 × 3 as in `poses`, by
+        which they were compared.
     kept
         Share that is kept of each lateral scale, the finest first: 1, 2, 4, … bins.
     mu_per_mm
@@ -65,6 +69,7 @@ class OverlapAttenuation:
     moving_id: int
     offset_px: int
     bin_px: int
+    to_fixed: list[list[float]]
     kept: list[float]
     mu_per_mm: np.ndarray
     face_px: np.ndarray
@@ -77,22 +82,26 @@ class OverlapAttenuation:
                 f"bins of {self.bin_px} pixels, mu_per_mm {shapes[0]}, face_px {shapes[1]}; "
                 "expected maps of one shape (n1, n2), and bins of a pixel at least"
             )
+        place = np.asarray(self.to_fixed, float)
+        if place.shape != (3, 3) or not np.isfinite(place).all():
+            raise ValueError(f"to_fixed {self.to_fixed}; expected 3 × 3 finite numbers")
 
 
-def pair_sampling(
+def pair_place(
     fixed: SliceVolume, moving: SliceVolume, shift: PairShift, lateral_um: np.ndarray
-) -> tuple[Turn, ShiftField | None]:
-    """Return where pixels of a slice lie in the next one, as the pair was measured.
+) -> tuple[np.ndarray, ShiftField | None]:
+    """Return where a slice lies against the next one, as the pair was measured.
 
     Returns
     -------
-    Rotation and shift, and what is added to the pixels before; None where parts do not tell.
+    Map of the moving slice's stage positions to those of the fixed one, and the deformation between
+    both over pixels of the fixed one; None where parts do not tell.
     """
     to_fixed = map_of(shift.rotation_deg, shift.shift_um[1:], np.asarray(shift.centre_um))
+    if shift.parts is None:
+        return to_fixed, None
     turn = sampling(fixed, moving, to_fixed, lateral_um)
-    return turn, None if shift.parts is None else _field(
-        fixed, moving, shift.parts, turn, lateral_um
-    )
+    return to_fixed, _field(fixed, moving, shift.parts, turn, lateral_um)
 
 
 def sampling(
@@ -137,7 +146,7 @@ def measure_overlap(
     moving: SliceVolume,
     voxel_um: tuple[float, float, float],
     offset_px: int,
-    turn: Turn,
+    to_fixed: np.ndarray,
     field: ShiftField | None = None,
     *,
     first_plane: int,
@@ -150,8 +159,8 @@ def measure_overlap(
         Corrected slices, `moving` the lower one.
     offset_px
         Plane of the fixed slice that shows plane 0 of the moving one.
-    turn, field
-        Where pixels of the fixed slice lie in the moving one, as of `pair_sampling`.
+    to_fixed, field
+        How the slices lie against each other, as of `pair_place`.
     first_plane
         Planes below the moving slice's face that are not trusted.
 
@@ -167,6 +176,7 @@ def measure_overlap(
     n1, n2 = (n // size * size for n in fixed.shape[1:])
     rows = max(CHUNK_PX, _VOXELS_AT_ONCE // ((offset_px + count) * n2))
     rows = -(-rows // size) * size
+    turn = sampling(fixed, moving, to_fixed, np.asarray(voxel_um[1:]))
     strips = [
         _Strip(fixed, moving, (slice(start, min(start + rows, n1)), slice(0, n2)))
         for start in range(0, n1, rows)
@@ -185,6 +195,7 @@ def measure_overlap(
         moving.slice_id,
         offset_px,
         size,
+        to_fixed.tolist(),
         kept,
         mu.astype(np.float16),
         face.astype(np.float16),
@@ -248,7 +259,14 @@ class _Strip:
                     total[_DEPTH] += w * xp.maximum(planes[z] - face, np.float32(0.5))
                     total[_WEIGHT] += w
                 sums[half] = to_host(_bins(total, size))
-        return sums, to_host(_bins(face[None], size)[0]) / np.float32(size**2)
+        return sums, _first_planes(to_host(face), offset + count, size)
+
+
+def _first_planes(face: np.ndarray, n_planes: int, size: int) -> np.ndarray:
+    """Return the mean first plane of the columns of each bin that show anything; 0 without any."""
+    there = (face < n_planes).astype(np.float32)
+    total, number = _bins(np.stack([face * there, there]), size)
+    return np.asarray(total / np.maximum(number, 1))
 
 
 def _bins(values: Array, size: int) -> Array:

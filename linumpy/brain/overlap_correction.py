@@ -1,28 +1,40 @@
-"""Read slices with the attenuation made up for that the slices below them show."""
+"""Read slices corrected for the residual attenuation that their overlaps show."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
-from linumpy.brain.overlap_attenuation import OverlapAttenuation, measure_overlap, sampling
+from linumpy.brain.overlap_attenuation import OverlapAttenuation, measure_overlap
 from linumpy.brain.poses import stage_to_common
 from linumpy.brain.slice_planes import SliceVolume, Window, plane_of_top
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.device import Array, like, namespace
 from linumpy.core.errors import InputError
+from linumpy.core.log import logger
 from linumpy.intensity.compensate_attenuation import compensate_attenuation
 from linumpy.io.models import load_model, save_model
 
 STEM = "overlap_attenuation"
 
-_SAME_DEPTH_PX = 2
-"""Planes by which all slices together may put two closer or farther than their pair did."""
-_KEPT = 8
+_SAME_DEPTH_UM = 20.0
+_SAME_PLACE_UM = 40.0
+"""By how much all slices together, or a person, may put two elsewhere than their pair did: half of
+a group of planes, and two bins."""
+_BUDGET_BYTES = 1 << 27
+"""Memory of maps that are kept: those of a slab of slices of 1300 pixels a side, some 50."""
+
+
+def remove_overlaps(folder: Path, ids: Iterable[int]) -> None:
+    """Remove what an earlier measurement left of slices."""
+    for slice_id in ids:
+        for suffix in (".json", ".npz"):
+            (folder / f"{STEM}_z{slice_id:02d}{suffix}").unlink(missing_ok=True)
 
 
 def save_overlap(folder: Path, model: OverlapAttenuation) -> Path:
@@ -45,21 +57,24 @@ def with_overlaps(
     Raises
     ------
     InputError
-        When a file does not fit its slice; names it.
+        When there is no such folder, or a file does not fit its slice; names it.
     """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder of pairs; linum_measure_pairs.py makes it")
     accepted = {(p["fixed_id"], p["moving_id"]) for p in registration.pairs if p["accepted"]}
     by_id = {volume.slice_id: volume for volume in volumes if volume.place is None}
     offsets = registration.offset_um
     found: dict[int, Path] = {}
     lower: dict[int, int | None] = {}
     for path in sorted(folder.glob(f"{STEM}_z*.json")):
-        model = _load(path)
+        model = _KEPT.load(path)
         pair = (model.fixed_id, model.moving_id)
         if pair not in accepted or not all(i in by_id and i in offsets for i in pair):
             continue
-        offset = _offset_px(by_id[pair[0]], by_id[pair[1]], registration)
-        if abs(offset - model.offset_px) <= _SAME_DEPTH_PX:
+        _check_shape(path, model, by_id[pair[0]])
+        if _still_there(model, by_id[pair[0]], by_id[pair[1]], registration):
             found[model.fixed_id], lower[model.fixed_id] = path, model.moving_id
+    logger.info("%d of %d slices corrected by their overlaps", len(found), len(by_id))
     return corrected(volumes, found, lower, registration.voxel_um[0])
 
 
@@ -82,19 +97,47 @@ def compare_overlaps(
         As of `measure_overlap`.
     """
     by_id = {volume.slice_id: volume for volume in volumes}
-    offsets, pixel_um = registration.offset_um, np.asarray(registration.voxel_um[1:])
+    offsets = registration.offset_um
     found: dict[int, Path] = {}
     for fixed_id, moving_id in lower.items():
         if moving_id is None or not {fixed_id, moving_id} <= set(by_id) & set(offsets):
             continue
         pair = by_id[fixed_id], by_id[moving_id]
-        above, below = (stage_to_common(registration, v.slice_id) for v in pair)
-        turn = sampling(*pair, np.linalg.inv(above) @ below, pixel_um)
-        offset = _offset_px(*pair, registration)
-        model = measure_overlap(*pair, registration.voxel_um, offset, turn, first_plane=first_plane)
+        model = measure_overlap(
+            *pair,
+            registration.voxel_um,
+            _offset_px(*pair, registration),
+            _to_fixed(*pair, registration),
+            first_plane=first_plane,
+        )
         if model is not None:
             found[fixed_id] = save_overlap(folder, model)
     return corrected(volumes, found, lower, registration.voxel_um[0])
+
+
+def _still_there(
+    model: OverlapAttenuation,
+    fixed: SliceVolume,
+    moving: SliceVolume,
+    registration: SliceRegistration,
+) -> bool:
+    """Whether two slices lie where they were compared."""
+    offset = _offset_px(fixed, moving, registration) - model.offset_px
+    if abs(offset) * registration.voxel_um[0] > _SAME_DEPTH_UM:
+        return False
+    sides = np.multiply(moving.shape[1:], registration.voxel_um[1:])
+    ends = np.array([[0, 0], [0, 1], [1, 0], [1, 1]]) * sides + moving.corner_um
+    ends = np.column_stack([ends, np.ones(4)]).T
+    away = (_to_fixed(fixed, moving, registration) - np.asarray(model.to_fixed)) @ ends
+    return float(np.hypot(away[0], away[1]).max()) <= _SAME_PLACE_UM
+
+
+def _to_fixed(
+    fixed: SliceVolume, moving: SliceVolume, registration: SliceRegistration
+) -> np.ndarray:
+    """Return the map of a slice's stage positions to another's, by all slices together."""
+    above, below = (stage_to_common(registration, v.slice_id) for v in (fixed, moving))
+    return np.asarray(np.linalg.inv(above) @ below)
 
 
 def _offset_px(fixed: SliceVolume, moving: SliceVolume, registration: SliceRegistration) -> int:
@@ -134,14 +177,43 @@ def corrected(
     ]
 
 
-def _load(path: Path) -> OverlapAttenuation:
-    """Return a file's content; the latest ones are kept until they are written anew."""
-    return _loaded(path, path.stat().st_mtime_ns)
+class _Kept:
+    """The models used last, as many as the budget holds; anew where their files changed."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._models: OrderedDict[tuple[Path, int], OverlapAttenuation] = OrderedDict()
+        self._nbytes = 0
+
+    def load(self, path: Path) -> OverlapAttenuation:
+        """Return a file's content."""
+        key = (path, path.stat().st_mtime_ns)
+        with self._lock:
+            model = self._models.get(key)
+            if model is None:
+                model = load_model(path.parent, path.stem, OverlapAttenuation)
+                self._models[key] = model
+                self._nbytes += _nbytes(model)
+                while self._nbytes > _BUDGET_BYTES and len(self._models) > 1:
+                    self._nbytes -= _nbytes(self._models.popitem(last=False)[1])
+            self._models.move_to_end(key)
+            return model
 
 
-@functools.lru_cache(maxsize=_KEPT)
-def _loaded(path: Path, _changed: int) -> OverlapAttenuation:
-    return load_model(path.parent, path.stem, OverlapAttenuation)
+def _nbytes(model: OverlapAttenuation) -> int:
+    return int(model.mu_per_mm.nbytes + model.face_px.nbytes)
+
+
+_KEPT = _Kept()
+
+
+def _check_shape(path: Path, model: OverlapAttenuation, volume: SliceVolume) -> None:
+    shape = np.shape(model.mu_per_mm)
+    if shape != tuple(n // model.bin_px for n in volume.shape[1:]):
+        raise InputError(
+            f"{path}: {shape} bins of {model.bin_px} pixels; slice z{volume.slice_id:02d} has "
+            f"{volume.shape[1:]} pixels. Measure pairs again (linum_measure_pairs.py)"
+        )
 
 
 @dataclass(frozen=True)
@@ -154,13 +226,8 @@ class _Reader:
 
     def __call__(self, planes: slice, window: Window) -> tuple[Array, Array | None]:
         data, valid = self.volume.read(planes, window)
-        model = _load(self.path)
+        model = _KEPT.load(self.path)
         size, shape = model.bin_px, np.shape(model.mu_per_mm)
-        if shape != tuple(n // size for n in self.volume.shape[1:]):
-            raise InputError(
-                f"{self.path}: {shape} bins of {size} pixels; slice z{self.volume.slice_id:02d} "
-                f"has {self.volume.shape[1:]} pixels. Measure pairs again (linum_measure_pairs.py)"
-            )
         # Bins within the window, and those beside it.
         parts = tuple(
             slice(min(max(0, part.start // size - 1), n - 1), min(n, -(-part.stop // size) + 1))

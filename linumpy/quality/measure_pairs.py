@@ -20,8 +20,8 @@ import numpy as np
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.kept_slices import keep_slices, pair_workers
 from linumpy.brain.measured_pairs import Depths, save_pairs
-from linumpy.brain.overlap_attenuation import measure_overlap, pair_sampling
-from linumpy.brain.overlap_correction import save_overlap
+from linumpy.brain.overlap_attenuation import measure_overlap, pair_place
+from linumpy.brain.overlap_correction import remove_overlaps, save_overlap
 from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_slices import Pair, measure_shifts, pairs_to_measure
 from linumpy.brain.slice_folder import load_folder
@@ -47,6 +47,7 @@ def measure_pairs(
     config: Path | None = None,
     ids: Collection[int] | None = None,
     rating: bool = True,
+    overlaps: bool = True,
     device: Device = CPU,
 ) -> None:
     """Measure the pairs of a folder's slices, and write what was found to a folder.
@@ -64,6 +65,8 @@ def measure_pairs(
         Slices whose pairs with later ones are measured; all by default.
     rating
         Whether pairs are also compared for `assess_slice_quality`.
+    overlaps
+        Whether residual attenuation is measured from the overlaps of neighbours.
 
     Raises
     ------
@@ -90,9 +93,10 @@ def measure_pairs(
     def look(pair: Pair, shift: PairShift) -> None:
         if compare is not None:
             compare(pair)
-        if (shift.fixed_id, shift.moving_id) in neighbours:
+        if overlaps and (shift.fixed_id, shift.moving_id) in neighbours:
             _measure_overlap(output, pair, shift, voxel_um, interval_um, params)
 
+    remove_overlaps(output, own)
     measure_shifts(slices, pairs, voxel_um, interval_um, params, measured, workers, look)
     # Of a folder of all slices, a group tells of its own and of those next to them.
     told = own | {volume.slice_id for pair in pairs for volume in pair}
@@ -112,12 +116,17 @@ def _measure_overlap(
     params: RegisterParams,
 ) -> None:
     """Write what a slice shows of the attenuation of the one above, if the two match."""
-    if shift.reason or not shift.z_measured:
+    if shift.reason:
         return
-    between = (shift.moving_id - shift.fixed_id) * interval_um + float(shift.shift_um[0])
-    turn, field = pair_sampling(*pair, shift, np.asarray(voxel_um[1:]))
-    offset = plane_of_top(*pair, between, voxel_um[0])
-    found = measure_overlap(*pair, voxel_um, offset, turn, field, first_plane=params.first_plane)
+    # Where depth was not measured, the planes that were compared.
+    offset = shift.plane_fixed - shift.plane_moving
+    if shift.z_measured:
+        between = (shift.moving_id - shift.fixed_id) * interval_um + float(shift.shift_um[0])
+        offset = plane_of_top(*pair, between, voxel_um[0])
+    to_fixed, field = pair_place(*pair, shift, np.asarray(voxel_um[1:]))
+    found = measure_overlap(
+        *pair, voxel_um, offset, to_fixed, field, first_plane=params.first_plane
+    )
     if found is not None:
         save_overlap(output, found)
 

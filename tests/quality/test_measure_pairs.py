@@ -150,3 +150,22 @@ def test_lacking_slices_and_damaged_files_are_named(brain, tmp_path) -> None:
         path.write_text(json.dumps(damaged))
         with pytest.raises(InputError, match="register_pairs_z00.json: not measurements of pairs"):
             registered(brain, tmp_path / name, pairs=pairs)
+
+
+def test_overlaps_of_groups_are_those_of_all(brain, tmp_path):
+    """Over the gap too few planes are shared. Without them, what was there before is removed."""
+    shifts = brain / "shifts_xy.csv"
+
+    def overlaps(folder: Path) -> dict[str, bytes]:
+        return {p.name: p.read_bytes() for p in folder.glob("overlap_attenuation_z*.npz")}
+
+    whole = tmp_path / "whole"
+    measure_pairs(brain / "slices", whole, VALUES, shifts=shifts, rating=False)
+    found = overlaps(whole)
+    assert found.keys() == {f"overlap_attenuation_z{k:02d}.npz" for k in (0, 1, 2, 5)}
+    # No pair measures a depth here: slices are compared at the planes that match.
+    offsets = [json.loads(p.read_text())["offset_px"] for p in sorted(whole.glob("over*z0?.json"))]
+    assert offsets == [8, 13, 8, 8]
+    assert overlaps(groups(brain, tmp_path, 2, rating=False)) == found
+    measure_pairs(brain / "slices", whole, VALUES, shifts=shifts, rating=False, overlaps=False)
+    assert overlaps(whole) == {}
