@@ -22,11 +22,12 @@ process align_mosaics_3d_from_shifts {
     tuple val("${task.process}"), val("z${slice_id}"), env('SECONDS'), emit: time
 
     script:
+    def overlaps = params.overlap_attenuation_enabled ? '--pairs pairs' : ''
     """
     linum_align_mosaics_3d_from_shifts.py ${slice_in} aligned/${slice_in.name} \\
         --registration ${registration} \\
         --slices all \\
-        ${params.overlap_attenuation_enabled ? '--pairs pairs' : ''} \\
+        ${overlaps} \\
         ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
     """
 

@@ -175,6 +175,7 @@ CHECKED = {"slice_id", "slice_ids[0]", "slice_ids.join(' ')", "subject", "lay_ou
 CHECKED |= {
     "slice_in.name",
     "params.assess_quality_enabled ? '--rating' : '--no-rating'",
+    "params.overlap_attenuation_enabled ? '--overlaps' : '--no-overlaps'",
     "given ? 'cp given.csv slice_config.csv' : 'echo slice_id,use > slice_config.csv'",
 }
 FLAGS = {

@@ -34,7 +34,8 @@ def test_learned_tile_stage_is_added_by_the_walkthrough(scratch: Scratch) -> Non
         *("tests/pipeline/test_params.py::test_stage_parameters_are_those_of_the_schema",),
         *("tests/pipeline/test_params.py::test_config_has_the_defaults_of_the_schema",),
         *("tests/planning/test_plan.py::test_processes_are_those_of_the_modules",),
-        *("tests/pipeline/test_graph.py::test_declared_stages_are_the_workflows_graph[chained]",),
+        "tests/pipeline/test_graph.py::"
+        "test_declared_stages_are_the_workflows_graph[chained, all options]",
         *("tests/slices/test_reconstruct_slice.py::test_fused_equals_chained_to_the_bit",),
         *("tests/faults/test_inputs_verified.py::test_no_script_is_forgotten",),
         *("tests/test_free_names.py::test_every_script_that_takes_volumes_is_tried",),
