@@ -40,7 +40,7 @@ STEPS = {
     "linumpy.brain.rigid": ["_block_surfaces", "turn_planes"],
     "linumpy.brain.rigid:_Surfaces": ["best"],
     "linumpy.quality.measure_pairs": [
-        *("find_constant", "compare_pair", "pair_sampling", "measure_overlap"),
+        *("find_constant", "compare_pair", "pair_place", "measure_overlap"),
     ],
     "linumpy.quality.slice_comparison": ["slabs", "compare_planes"],
     "linumpy.quality.similarity": [
