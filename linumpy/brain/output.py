@@ -96,11 +96,13 @@ def align_slice(
     placed = model.offset_um
     # Slices that are left out of the brain do not widen its canvas.
     volumes = [v for v in _as_registered(volumes, model) if v.slice_id in placed or v.place]
-    if pairs is not None:
-        volumes = with_overlaps(volumes, pairs, model)
     volume = next((v for v in volumes if v.slice_id == attributes.get("slice_id")), None)
     if volume is None:
         raise InputError(f"{slice_path}: not one of the slices in {folder} that are registered")
+    if pairs is not None:
+        own_id = volume.slice_id
+        volumes = with_overlaps(volumes, pairs, model, [own_id])
+        volume = next(v for v in volumes if v.slice_id == own_id)
     canvas, _ = brain_geometry(volumes, model, StackParams())
     top_um = volume.face_to_plane_um + float(attributes["interface_um"])
     spec = volume_spec(
@@ -182,8 +184,8 @@ def stack_folder(
     aligned
         The slices share a canvas already: only their depths are taken from the registration.
     pairs
-        Folder of `linumpy.quality.measure_pairs`: attenuation that the slices below show is made
-        up for. Not with `aligned`, where it was before.
+        Folder of `linumpy.quality.measure_pairs`, to correct the residual attenuation that overlaps
+        show. It goes with `registration`, not with `aligned`: those slices are corrected already.
     parts
         As in `stack_slices_motor`.
 

@@ -30,22 +30,31 @@ _BUDGET_BYTES = 1 << 27
 """Memory of maps that are kept: those of a slab of slices of 1300 pixels a side, some 50."""
 
 
+def overlap_path(folder: Path, slice_id: int) -> Path:
+    """Return the JSON file of an upper slice, ``overlap_attenuation_zNN``; an NPZ is beside it."""
+    return folder / f"{STEM}_z{slice_id:02d}.json"
+
+
 def remove_overlaps(folder: Path, ids: Iterable[int]) -> None:
     """Remove what an earlier measurement left of slices."""
     for slice_id in ids:
-        for suffix in (".json", ".npz"):
-            (folder / f"{STEM}_z{slice_id:02d}{suffix}").unlink(missing_ok=True)
+        path = overlap_path(folder, slice_id)
+        for each in (path, path.with_suffix(".npz")):
+            each.unlink(missing_ok=True)
 
 
 def save_overlap(folder: Path, model: OverlapAttenuation) -> Path:
-    """Write what a pair of slices showed, ``overlap_attenuation_zNN`` (JSON and NPZ)."""
-    stem = f"{STEM}_z{model.fixed_id:02d}"
-    save_model(folder, stem, model)
-    return folder / f"{stem}.json"
+    """Write the model of a pair of slices to its `overlap_path`."""
+    path = overlap_path(folder, model.fixed_id)
+    save_model(folder, path.stem, model)
+    return path
 
 
 def with_overlaps(
-    volumes: Sequence[SliceVolume], folder: Path, registration: SliceRegistration
+    volumes: Sequence[SliceVolume],
+    folder: Path,
+    registration: SliceRegistration,
+    ids: Iterable[int] | None = None,
 ) -> list[SliceVolume]:
     """Return slices, those corrected whose pairs the registration bears out.
 
@@ -53,6 +62,8 @@ def with_overlaps(
     ----------
     folder
         Of `save_overlap`; it may lack any slice.
+    ids
+        Slices that are read; None for all.
 
     Raises
     ------
@@ -64,18 +75,20 @@ def with_overlaps(
     accepted = {(p["fixed_id"], p["moving_id"]) for p in registration.pairs if p["accepted"]}
     by_id = {volume.slice_id: volume for volume in volumes if volume.place is None}
     offsets = registration.offset_um
-    found: dict[int, Path] = {}
-    lower: dict[int, int | None] = {}
-    for path in sorted(folder.glob(f"{STEM}_z*.json")):
+    wanted = list(by_id if ids is None else ids)
+    found: dict[int, tuple[int, Path]] = {}
+    for path in (overlap_path(folder, slice_id) for slice_id in wanted):
+        if not path.exists():
+            continue
         model = _KEPT.load(path)
         pair = (model.fixed_id, model.moving_id)
         if pair not in accepted or not all(i in by_id and i in offsets for i in pair):
             continue
         _check_shape(path, model, by_id[pair[0]])
         if _still_there(model, by_id[pair[0]], by_id[pair[1]], registration):
-            found[model.fixed_id], lower[model.fixed_id] = path, model.moving_id
-    logger.info("%d of %d slices corrected by their overlaps", len(found), len(by_id))
-    return corrected(volumes, found, lower, registration.voxel_um[0])
+            found[model.fixed_id] = model.moving_id, path
+    logger.info("%d of %d slices corrected by their overlaps", len(found), len(wanted))
+    return _corrected(volumes, found, registration.voxel_um[0])
 
 
 def compare_overlaps(
@@ -90,15 +103,15 @@ def compare_overlaps(
     Parameters
     ----------
     lower
-        The slice that tells, of each that is to be corrected.
+        The next slice of each that is to be corrected.
     folder
-        Where to write what they tell.
+        Where to write their models.
     first_plane
         As of `measure_overlap`.
     """
     by_id = {volume.slice_id: volume for volume in volumes}
     offsets = registration.offset_um
-    found: dict[int, Path] = {}
+    found: dict[int, tuple[int, Path]] = {}
     for fixed_id, moving_id in lower.items():
         if moving_id is None or not {fixed_id, moving_id} <= set(by_id) & set(offsets):
             continue
@@ -111,8 +124,8 @@ def compare_overlaps(
             first_plane=first_plane,
         )
         if model is not None:
-            found[fixed_id] = save_overlap(folder, model)
-    return corrected(volumes, found, lower, registration.voxel_um[0])
+            found[fixed_id] = moving_id, save_overlap(folder, model)
+    return _corrected(volumes, found, registration.voxel_um[0])
 
 
 def _still_there(
@@ -148,33 +161,18 @@ def _offset_px(fixed: SliceVolume, moving: SliceVolume, registration: SliceRegis
     return plane_of_top(fixed, moving, between, registration.voxel_um[0])
 
 
-def corrected(
-    volumes: Sequence[SliceVolume],
-    found: Mapping[int, Path],
-    lower: Mapping[int, int | None],
-    axial_um: float,
+def _corrected(
+    volumes: Sequence[SliceVolume], found: Mapping[int, tuple[int, Path]], axial_um: float
 ) -> list[SliceVolume]:
-    """Return slices, those corrected of which there is a file.
-
-    Parameters
-    ----------
-    found
-        Files of `save_overlap` by slice.
-    lower
-        The slices that told, by the corrected ones.
-    axial_um
-        Plane distance.
-    """
-    return [
-        replace(
-            volume,
-            read=_Reader(volume, found[volume.slice_id], axial_um),
-            attenuation_from=lower[volume.slice_id],
-        )
-        if volume.slice_id in found
-        else volume
-        for volume in volumes
-    ]
+    """Return slices, those corrected of which the next slice and a file were found."""
+    out = []
+    for volume in volumes:
+        if volume.slice_id in found:
+            moving_id, path = found[volume.slice_id]
+            read = _Reader(volume, path, axial_um)
+            volume = replace(volume, read=read, attenuation_from=moving_id)
+        out.append(volume)
+    return out
 
 
 class _Kept:

@@ -73,7 +73,7 @@ class SliceVolume:
     known
         What pairs made of its planes before, by factor; None where each pair starts anew.
     attenuation_from
-        The slice below that told what the correction of this one lacked; None where none did.
+        The next slice, by whose overlap residual attenuation was corrected; None without.
     stage_z_um, thickness_um
         Height of the stage and thickness of the slice by its own metadata; None where they tell
         none.

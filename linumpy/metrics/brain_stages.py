@@ -252,7 +252,7 @@ def stack_slices_motor(model: Any, found: StageMetrics) -> None:
     found.add("overlap_min", min(shared, default=None), "voxel", "planes that slices share, least")
     found.add("overlap_median", median_of(shared), "voxel", "planes that slices share, median")
     told = sum(place.get("attenuation_from") is not None for place in places)
-    found.add("n_corrected", told, "", "slices whose attenuation the one below made up for")
+    found.add("n_corrected", told, "", "slices corrected for residual attenuation")
     missing = 0
     for above, place in zip(places, places[1:], strict=False):
         begin = place["z_start_px"] + place["first_plane_px"]

@@ -1,6 +1,6 @@
 """Declared stages against the workflow's own graph, as ``-with-dag`` writes it.
 
-Here of flows that run nowhere else without the work; of others in `test_stub`.
+Flows that no other test launches; `test_stub` compares the graphs of the others.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def test_input_of_both_kinds_is_refused(launcher: Launcher, tmp_path: Path) -> N
 def test_a_wrong_table_of_slices_is_refused_at_the_start(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    """Seen to fail without this error; of others tells `tests/launch/test_discover.py`."""
+    """Seen to fail without this error; `tests/launch/test_discover.py` tries the others."""
     table = tmp_path / "decisions.csv"
     table.write_text("slice_id,use\n00,true\n7,true\n", encoding="utf-8")
     raw = make_raw(tmp_path / "raw", [0, 1])
