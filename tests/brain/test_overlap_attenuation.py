@@ -235,7 +235,10 @@ def registration(accepted=True, deeper_um=0.0, aside_um=0.0, rotation_deg=0.0):
 
 
 def test_a_slice_is_read_corrected(tmp_path, rng, lacks, device):
-    """At centres of bins by exp(Δµ·z); any window and planes give the same bits."""
+    """At centres of bins by exp(Δµ·z); any window and planes give the same.
+
+    Not the same bits on all processors: BLAS may round between two products that it adds, or not.
+    """
     save_overlap(tmp_path, lacks)
     data = rng.random(SHAPE).astype(np.float32)
     pair = [volume(0, data, device=device), volume(1, data, device=device)]
@@ -251,7 +254,7 @@ def test_a_slice_is_read_corrected(tmp_path, rng, lacks, device):
     np.testing.assert_allclose(np.log(ratio).mean(), np.log(gain).mean(), atol=5e-3)
     window = (slice(31, 77), slice(0, 51))
     part = to_host(upper.read(slice(17, 40), window)[0])
-    np.testing.assert_array_equal(part, seen[(slice(17, 40), *window)])
+    np.testing.assert_allclose(part, seen[(slice(17, 40), *window)], rtol=5e-7)
 
 
 @pytest.mark.parametrize(
