@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.brain.local_fit import LEAST_FIELD_PX
 from linumpy.brain.pair_shift import PairParts, PairShift
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.solve_deformation import MatchedPlaces, solve_deformation
@@ -42,7 +43,8 @@ def deformation_record(
 
     Returns
     -------
-    See `SliceRegistration.deformation`; None where no parts of any pair were measured.
+    See `SliceRegistration.deformation`; None where no parts of any pair were measured, or where
+    they show no deformation (`LEAST_FIELD_PX`): slices then need not be bent.
     """
     number = {volume.slice_id: n for n, volume in enumerate(slices)}
 
@@ -57,7 +59,8 @@ def deformation_record(
             places = common(fixed, shift.parts.fixed_um), common(moving, shift.parts.moving_um)
             matches.append(MatchedPlaces((fixed, moving), *places, shift.parts.noise_um))
             parts.append(shift.parts)
-    if not matches:
+    least_um = LEAST_FIELD_PX * float(lateral_um.max())
+    if not matches or np.median([each.rest_um for each in parts]) < least_um:
         return None
     ends = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
     corners = {

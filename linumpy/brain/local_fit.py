@@ -42,6 +42,8 @@ _MIN_SHARE = 0.2
 _WINDOWS_A_SIDE = 15
 _DENSE_WINDOWS_A_SIDE = 40
 LEAST_NOISE_PX = 0.1
+LEAST_FIELD_PX = 3 * LEAST_NOISE_PX
+"""Deformation, RMS along one axis, below which windows show little but their own noise."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,8 @@ def fit_locally(
     turn
         Whether the moving stack may be rotated.
     dense
-        Whether windows overlap by half in large planes, too, as far as there is time: the field
-        then shows more, the rigid part hardly.
+        Whether windows overlap by half in large planes, too, as far as there is time, if these are
+        deformed: the field then shows more, the rigid part hardly.
 
     Returns
     -------
@@ -170,7 +172,8 @@ def fit_locally(
         if smooth.used.sum() < _MIN_WINDOWS:
             return None
         if n > 1 and (smooth.used.sum() < _GROWTH * before or n == _MAX_PASSES - 2):
-            if step == finest:
+            bent_px = float(np.sqrt(np.mean(smooth.field_px**2)))
+            if step == finest or bent_px < LEAST_FIELD_PX:
                 break
             step = finest
         before = int(smooth.used.sum())

@@ -73,9 +73,9 @@ class RegisterParams(RigidParams, FaceParams):
         "place slices in depth by the slicing interval alone, without measuring",
     )
     elastic: bool = param(
-        False,
+        True,
         "elastic_enabled",
-        "undo the smooth deformation of slices against each other",
+        "undo the smooth deformation of slices against each other, where there is any",
     )
 
 

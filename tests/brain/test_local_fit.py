@@ -85,6 +85,15 @@ def test_planes_without_deformation_are_as_exact_as_ever(xp):
     assert fit.smooth.shift_sigma_px < 0.05
 
 
+@pytest.mark.parametrize(("rms_px", "step_px"), [(0.0, 48), (4.0, 32)])
+def test_more_windows_are_compared_where_planes_are_deformed(xp, monkeypatch, rms_px, step_px):
+    """Seen to fail: as many for planes that are not."""
+    monkeypatch.setattr(local_fit, "_WINDOWS_A_SIDE", 5)
+    first, second = deformed_pair(3, rms_px=rms_px)
+    fit = fit_locally(xp.asarray(first), xp.asarray(second), 0.3, np.array([1.0, -2.0]), dense=True)
+    assert fit.step_px == step_px
+
+
 def test_other_tissue_has_no_local_fit(xp):
     first, _ = deformed_pair(5)
     other, _ = deformed_pair(6)
