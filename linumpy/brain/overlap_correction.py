@@ -11,12 +11,13 @@ from threading import Lock
 import numpy as np
 
 from linumpy.brain.overlap_attenuation import OverlapAttenuation, measure_overlap
-from linumpy.brain.poses import stage_to_common
+from linumpy.brain.poses import field_over, stage_to_common
 from linumpy.brain.slice_planes import SliceVolume, Window, plane_of_top
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.device import Array, like, namespace
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger
+from linumpy.geometry.shift_field import ShiftField
 from linumpy.intensity.compensate_attenuation import compensate_attenuation
 from linumpy.io.models import load_model, save_model
 
@@ -26,6 +27,8 @@ _SAME_DEPTH_UM = 20.0
 _SAME_PLACE_UM = 40.0
 """By how much all slices together, or a person, may put two elsewhere than their pair did: half of
 a group of planes, and two bins."""
+_ROUNDS = 5
+"""To find what tissue a deformed slice shows: its field changes by a few per cent of a length."""
 _BUDGET_BYTES = 1 << 27
 """Memory of maps that are kept: those of a slab of slices of 1300 pixels a side, some 50."""
 
@@ -121,6 +124,7 @@ def compare_overlaps(
             registration.voxel_um,
             _offset_px(*pair, registration),
             _to_fixed(*pair, registration),
+            _deformation_between(*pair, registration),
             first_plane=first_plane,
         )
         if model is not None:
@@ -151,6 +155,24 @@ def _to_fixed(
     """Return the map of a slice's stage positions to another's, by all slices together."""
     above, below = (stage_to_common(registration, v.slice_id) for v in (fixed, moving))
     return np.asarray(np.linalg.inv(above) @ below)
+
+
+def _deformation_between(
+    fixed: SliceVolume, moving: SliceVolume, registration: SliceRegistration
+) -> ShiftField | None:
+    """Return the deformation of a slice against another over pixels of the latter, px."""
+    fields = registration.fields_um
+    own, other = (fields.get(volume.slice_id) for volume in (fixed, moving))
+    if own is None or other is None:
+        return None
+
+    def between(seen: np.ndarray) -> np.ndarray:
+        place = seen
+        for _ in range(_ROUNDS):
+            place = seen - own.at(place)
+        return other.at(place) - own.at(place)
+
+    return field_over(registration, fixed.slice_id, fixed.corner_um, fixed.shape[1:], between)
 
 
 def _offset_px(fixed: SliceVolume, moving: SliceVolume, registration: SliceRegistration) -> int:

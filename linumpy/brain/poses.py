@@ -6,14 +6,17 @@ whole brain. Maps are 3 × 3 matrices that act on (axis 1, axis 2, 1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core.errors import InputError
+from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.zmorph import planar, turn_about
+
+_NODE_PX = 16
 
 
 def stage_to_common(model: SliceRegistration, slice_id: int) -> np.ndarray:
@@ -27,6 +30,33 @@ def stage_to_common(model: SliceRegistration, slice_id: int) -> np.ndarray:
     entry = entry_of(model, slice_id)
     turned = turn_about(entry.get("rotation_deg", 0.0), pivot_of(model))
     return planar(np.eye(2), entry["offset_um"][1:]) @ turned
+
+
+def field_over(
+    model: SliceRegistration,
+    slice_id: int,
+    corner_um: Sequence[float] | np.ndarray,
+    shape_px: Sequence[int],
+    displacement: Callable[[np.ndarray], np.ndarray],
+) -> ShiftField:
+    """Return a displacement of common positions over the pixels of a slice, px.
+
+    Parameters
+    ----------
+    corner_um
+        Low corner of the slice's pixel (0, 0), stage um.
+    shape_px
+        Lateral pixels of the slice.
+    displacement
+        Gives the displacement at common positions, both (n, 2), um.
+    """
+    place, lateral_um = stage_to_common(model, slice_id), np.asarray(model.voxel_um[1:])
+    rows, columns = (_NODE_PX * np.arange(-(-n // _NODE_PX) + 1.0) for n in shape_px)
+    nodes = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
+    common = (corner_um + (nodes + 0.5) * lateral_um) @ place[:2, :2].T + place[:2, 2]
+    moved = displacement(common) @ np.linalg.inv(place[:2, :2]).T / lateral_um
+    step = float(_NODE_PX)
+    return ShiftField((0.0, 0.0), (step, step), moved.T.reshape(2, len(rows), len(columns)))
 
 
 def entry_of(model: SliceRegistration, slice_id: int) -> Mapping[str, Any]:

@@ -1,13 +1,13 @@
 """Upper bound of the correlation: reconstruction with all known but speckle and noise.
 
-The slices of the ideal run lie where the truth says. Their normalisation and gain are undone; the
-true attenuation is compensated instead, and slices are averaged with the weights that their true
-signal to noise deserves. Where debris, a bubble or a tear hides a slice, others go before it.
+The slices of the ideal run lie where the truth says, and their deformation is undone. So are their
+normalisation and gain; the true attenuation is compensated instead, and slices are averaged with
+the weights that their true signal to noise deserves. Where debris, a bubble or a tear hides a
+slice, others go before it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,23 +20,20 @@ from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
 from linumpy.quality.slice_truth import beside_artefacts, tissue_of
 from linumpy.quality.truth import Truth
-from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab, on_truth_grid, slice_frame
+from linumpy.quality.truth_grid import (
+    MIN_SHARE,
+    PlainVolume,
+    TruthSlab,
+    on_truth_grid,
+    slice_frame,
+    undeformed,
+)
 from linumpy.store.untrusted import read_arrays
 
 _HIDDEN_WEIGHT = 1e-6
 """Of a slice where a body hides it: it counts where no other shows the tissue."""
 
 _ATTENUATION, _NORMALIZATION = "compensate_attenuation", "normalize_intensities_per_slice"
-
-
-@dataclass(frozen=True)
-class PlainVolume:
-    """A slice volume in memory with the geometry of its image; see `linumpy.io.omezarr.Image`."""
-
-    array: np.ndarray
-    valid: np.ndarray | None
-    voxel_um: tuple[float, float, float]
-    translation_um: tuple[float, float, float]
 
 
 class TrueSignal:
@@ -135,6 +132,7 @@ class Bound:
             if volume is not None:
                 own = slice_frame(ideal, truth, slice_id, image, frame)
                 hidden = beside_artefacts(truth.slices[slice_id], lateral_um(clean))
+                volume = undeformed(ideal, slice_id, volume)
                 self._slices.append((slice_id, volume, own, hidden))
 
     def planes(self, slab: TruthSlab) -> tuple[np.ndarray, np.ndarray] | None:

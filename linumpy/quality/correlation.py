@@ -24,7 +24,14 @@ from linumpy.quality.rotation import BlockFrame
 from linumpy.quality.run import Run
 from linumpy.quality.similarity import pearson
 from linumpy.quality.truth import TISSUE_CLASS, Truth
-from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab, block_frame, on_truth_grid, slice_frame
+from linumpy.quality.truth_grid import (
+    MIN_SHARE,
+    TruthSlab,
+    block_frame,
+    on_truth_grid,
+    slice_frame,
+    undeformed,
+)
 
 TARGET = 0.95
 EROSION_VOXELS = 2
@@ -240,8 +247,8 @@ def slice_overlap_ncc(run: Run, truth: Truth, frame: BlockFrame, clean: Any) -> 
         if stop <= start:
             continue
         (a, share_a), (b, share_b) = (
-            on_truth_grid(image, f, clean, start, stop)
-            for image, f in zip(images, frames, strict=True)
+            on_truth_grid(undeformed(run, i, image), f, clean, start, stop)
+            for i, image, f in zip((upper, lower), images, frames, strict=True)
         )
         both = (share_a >= MIN_SHARE) & (share_b >= MIN_SHARE)
         if both.sum() >= MIN_VOXELS:

@@ -1,13 +1,13 @@
 """Ideal run: the pipeline on the same tiles with the truth given to it.
 
 Its models have the run's formats but hold the true focal surface, flat field, tile positions,
-interfaces and slice offsets. Axial response, resampling, blending, normalisation and stacking are
-the pipeline's own.
+interfaces, slice offsets and deformation. Axial response, resampling, blending, normalisation and
+stacking are the pipeline's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +27,9 @@ from linumpy.store.atomic import atomic_path, write_json
 M = TypeVar("M")
 
 IDEAL_BRAIN = "ideal.ome.zarr"
+
+_ROUNDS = 8
+"""To find where tissue is seen: deformation changes by a few per cent of a length."""
 
 
 class Reconstruct(Protocol):
@@ -265,8 +268,52 @@ def write_ideal_registration(run: Run, truth: Truth, ideal: Run) -> None:
         "pairs": [],
         "pivot_um": pivot.tolist(),
         "jumps": [],
+        "deformation": true_deformation(truth, shifts, ids, reference),
     }
     write_json(ideal.models / "register_slices.json", record)
+
+
+def true_deformation(
+    truth: Truth, shifts_um: Mapping[int, np.ndarray], ids: Sequence[int], reference_id: int
+) -> dict[str, Any] | None:
+    """Return the true fields of slices as `SliceRegistration.deformation` holds them.
+
+    Parameters
+    ----------
+    shifts_um
+        From `frame_shifts_um`.
+
+    Returns
+    -------
+    None where no slice is deformed.
+    """
+    maps = {i: found for i in ids if (found := truth.slices[i].deformation) is not None}
+    if not maps:
+        return None
+    reference, shift = truth.slices[reference_id], shifts_um[reference_id]
+    sample = next(iter(maps.values()))[0]
+    last = np.subtract(sample.depth_um.shape, 1)
+    ends = sample.origin_um + np.array([[0, 0], [0, 1], [1, 0], [1, 1]]) * last * sample.step_um
+    ends = reference.from_block_um(ends) - shift
+    sides = [
+        np.arange(low, high + step, step)
+        for low, high, step in zip(ends.min(0), ends.max(0), sample.step_um, strict=True)
+    ]
+    common = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1)
+    block = reference.to_block_um(common + shift)
+    fields = {}
+    for slice_id in maps:
+        seen = block
+        for _ in range(_ROUNDS):
+            seen = seen - (truth.slices[slice_id].tissue_um(seen) - block)
+        field = reference.from_block_um(seen) - shift - common
+        fields[str(slice_id)] = np.moveaxis(field, -1, 0).tolist()
+    return {
+        "origin_um": [float(side[0]) for side in sides],
+        "step_um": list(sample.step_um),
+        "fields_um": fields,
+        "pairs": [],
+    }
 
 
 def _write_field(

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.brain.align_mosaics_3d_from_shifts import align_mosaics_3d_from_shifts
+from linumpy.brain.poses import field_over
 from linumpy.core.errors import InputError
+from linumpy.geometry.turned import Turn
 from linumpy.quality.positions import plane_z_um, slice_z_errors, stacked_z_errors
 from linumpy.quality.resample import average_volume, overlap_weights
 from linumpy.quality.rotation import BlockFrame, lateral_frame, turn_volume
@@ -40,6 +43,16 @@ class TruthSlab:
     clean: np.ndarray
     tissue: np.ndarray
     classes: np.ndarray
+
+
+@dataclass(frozen=True)
+class PlainVolume:
+    """A slice volume in memory with the geometry of its image; see `linumpy.io.omezarr.Image`."""
+
+    array: np.ndarray
+    valid: np.ndarray | None
+    voxel_um: tuple[float, float, float]
+    translation_um: tuple[float, float, float]
 
 
 def block_frame(run: Run, truth: Truth) -> BlockFrame:
@@ -131,3 +144,37 @@ def slice_frame(run: Run, truth: Truth, slice_id: int, image: Any, frame: BlockF
     depth = plane_z_um(run, truth, slice_id) - top + frame.shift_um[0]
     lateral = frame.of_slice(registration, slice_id)
     return replace(lateral, shift_um=(depth, *lateral.shift_um[1:]))
+
+
+def undeformed(run: Run, slice_id: int, image: Any) -> Any:
+    """Return a slice volume with its deformation undone, by the run's registration.
+
+    Parameters
+    ----------
+    image
+        Opened OME-Zarr, or `PlainVolume`; it comes back as it is where the slice has no field.
+    """
+    registration = run.slice_registration
+    field = None if registration is None else registration.fields_um.get(slice_id)
+    if registration is None or field is None:
+        return image
+    shape = image.array.shape
+    corner = np.subtract(image.translation_um, np.asarray(image.voxel_um) / 2)[1:]
+    corner = corner + registration.moved_um[slice_id]
+
+    def read(planes: slice, window: tuple[slice, slice]) -> tuple[np.ndarray, np.ndarray | None]:
+        box = (planes, *window)
+        return image.array[box], None if image.valid is None else image.valid[box]
+
+    found = align_mosaics_3d_from_shifts(
+        read,
+        shape[1:],
+        (0.0, 0.0),
+        slice(0, shape[0]),
+        (slice(0, shape[1]), slice(0, shape[2])),
+        Turn.of(np.eye(2), np.zeros(2)),
+        field_over(registration, slice_id, corner, shape[1:], field.at),
+    )
+    assert found is not None
+    data, valid = (np.asarray(part) for part in found)
+    return PlainVolume(data, valid, image.voxel_um, image.translation_um)
