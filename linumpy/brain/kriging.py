@@ -199,10 +199,11 @@ def _covariance(
     overlap = _overlap(places, window_px)
     extent = max(float(np.ptp(places, axis=0).max()), window_px)
     free = len(rows) - (rows.shape[1] - 1)
+    noises = np.multiply.outer(_NOISE_RATIOS, overlap)
     best, found = -np.inf, Covariance(0.0, window_px, least_noise, window_px)
     for length in np.geomspace(window_px / 2, extent, _LENGTHS).tolist():
         # All ratios in one call, in which other threads go on.
-        tables = _matern(away, length) + np.multiply.outer(_NOISE_RATIOS, overlap)
+        tables = _matern(away, length) + noises
         for ratio, factor in zip(_NOISE_RATIOS, np.linalg.cholesky(tables), strict=True):
             # Both axes have one covariance: side by side they are solved at once.
             white = solve_triangular(factor, both, lower=True, check_finite=False)

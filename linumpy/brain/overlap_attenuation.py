@@ -23,7 +23,7 @@ from linumpy.brain.local_fit import LEAST_NOISE_PX, WINDOW_PX
 from linumpy.brain.pair_shift import PairParts, PairShift
 from linumpy.brain.poses import map_of
 from linumpy.brain.slice_planes import SliceVolume, Window
-from linumpy.core.device import Array, namespace, to_host
+from linumpy.core.device import CPU, Array, Device, namespace, to_host
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import Turn, rotation_matrix
 from linumpy.intensity.compensate_attenuation_methods import box_sums
@@ -39,6 +39,8 @@ _MIN_GROUPS = 2
 _MIN_BINS = 256
 _OUTLIER_SIGMA = 4.0
 _VOXELS_AT_ONCE = 1 << 22
+_VOXELS_AT_ONCE_ON_A_GPU = 1 << 25
+"""There each strip costs a few hundred launches, however small it is."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def measure_overlap(
     field: ShiftField | None = None,
     *,
     first_plane: int,
+    device: Device = CPU,
 ) -> OverlapAttenuation | None:
     """Measure what attenuation the correction of a slice lacks, by the slice below.
 
@@ -163,6 +166,8 @@ def measure_overlap(
         How the slices lie against each other, as of `pair_place`.
     first_plane
         Planes below the moving slice's face that are not trusted.
+    device
+        On which the slices are read.
 
     Returns
     -------
@@ -174,7 +179,8 @@ def measure_overlap(
     if offset_px < 1 or count - first_plane < _MIN_GROUPS * group:
         return None
     n1, n2 = (n // size * size for n in fixed.shape[1:])
-    rows = max(CHUNK_PX, _VOXELS_AT_ONCE // ((offset_px + count) * n2))
+    most = _VOXELS_AT_ONCE_ON_A_GPU if device.is_gpu else _VOXELS_AT_ONCE
+    rows = max(CHUNK_PX, most // ((offset_px + count) * n2))
     rows = -(-rows // size) * size
     turn = sampling(fixed, moving, to_fixed, np.asarray(voxel_um[1:]))
     strips = [
@@ -249,16 +255,17 @@ class _Strip:
             if self.fixed.quality is not None:
                 weight *= self.fixed.quality(slice(offset, offset + count), self.window)
             planes = xp.arange(offset, offset + count, dtype=np.float32) + np.float32(0.5)
-            for half in (0, 1):
-                mine = np.flatnonzero(np.arange(count) // group % 2 == half)
-                total = xp.zeros((4, *face.shape), np.float32)
-                for z in mine.tolist():
-                    w = weight[z]
-                    total[_UPPER] += w * data[offset + z]
-                    total[_LOWER] += w * below[0][z]
-                    total[_DEPTH] += w * xp.maximum(planes[z] - face, np.float32(0.5))
-                    total[_WEIGHT] += w
-                sums[half] = to_host(_bins(total, size))
+            depth = xp.maximum(planes[:, None, None] - face, np.float32(0.5))
+            total = xp.zeros((2, 4, *face.shape), np.float32)
+            for start in range(0, count, group):
+                part, half = slice(start, start + group), total[start // group % 2]
+                w = weight[part]
+                half[_UPPER] += (w * data[offset:][part]).sum(axis=0)
+                half[_LOWER] += (w * below[0][part]).sum(axis=0)
+                half[_DEPTH] += (w * depth[part]).sum(axis=0)
+                half[_WEIGHT] += w.sum(axis=0)
+            for half, out in zip(total, sums, strict=True):
+                out[:] = to_host(_bins(half, size))
         return sums, _first_planes(to_host(face), offset + count, size)
 
 

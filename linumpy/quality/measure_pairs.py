@@ -94,7 +94,7 @@ def measure_pairs(
         if compare is not None:
             compare(pair)
         if overlaps and (shift.fixed_id, shift.moving_id) in neighbours:
-            _measure_overlap(output, pair, shift, voxel_um, interval_um, params)
+            _measure_overlap(output, pair, shift, voxel_um, interval_um, params, device)
 
     remove_overlaps(output, own)
     measure_shifts(slices, pairs, voxel_um, interval_um, params, measured, workers, look)
@@ -114,6 +114,7 @@ def _measure_overlap(
     voxel_um: tuple[float, float, float],
     interval_um: float,
     params: RegisterParams,
+    device: Device,
 ) -> None:
     """Write what a slice shows of the attenuation of the one above, if the two match."""
     if shift.reason:
@@ -125,7 +126,7 @@ def _measure_overlap(
         offset = plane_of_top(*pair, between, voxel_um[0])
     to_fixed, field = pair_place(*pair, shift, np.asarray(voxel_um[1:]))
     found = measure_overlap(
-        *pair, voxel_um, offset, to_fixed, field, first_plane=params.first_plane
+        *pair, voxel_um, offset, to_fixed, field, first_plane=params.first_plane, device=device
     )
     if found is not None:
         save_overlap(output, found)
