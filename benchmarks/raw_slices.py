@@ -1,4 +1,8 @@
-"""Raw tiles of many slices of a given size, of which few are simulated and the others are links."""
+"""Raw tiles of many slices of a given size, of which few are simulated and the others are links.
+
+The tissue repeats along depth after the simulated slices, so that each slice shows what the one
+above it shows further down, links too: all neighbours match, as in a real brain.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import physics
+
+from linumpy.phantom.lattice import white_box
 
 _work: list[Callable[[], None]] = []
 
@@ -62,6 +70,48 @@ class RawSlices:
     template: Path | None
 
 
+class _Repeated:
+    """The phantom's tissue, the same again after some depth."""
+
+    def __init__(self, anatomy: Any, period_um: float) -> None:
+        self._anatomy, self._period_um = anatomy, period_um
+
+    def properties(self, axis2_um: np.ndarray, axis1_um: np.ndarray, depth_um: np.ndarray) -> Any:
+        """Return what lies at positions, as `linumpy.phantom.anatomy.Anatomy` does."""
+        return self._anatomy.properties(axis2_um, axis1_um, depth_um % self._period_um)
+
+
+def repeated(scene: Any) -> Any:
+    """Return the phantom with tissue and speckle that repeat after its slices.
+
+    Raises
+    ------
+    ValueError
+        When that depth is no whole number of samples, on which speckle lies.
+    """
+    from linumpy.phantom import speckle
+
+    params = scene.params
+    period_um = params.n_slices * params.slice_interval_um
+    period = round(period_um / params.axial_um)
+    if abs(period * params.axial_um - period_um) > 1e-6:
+        raise ValueError(f"{period_um} um: expected a multiple of {params.axial_um} um")
+    whole = white_box
+
+    def box(key: Any, start: Any, shape: Any, components: int) -> np.ndarray:
+        """Return noise as `white_box` does, piece by piece along depth."""
+        parts, at, stop = [], start[2], start[2] + shape[2]
+        while at < stop:
+            first = at % period
+            count = min(stop - at, period - first)
+            parts.append(whole(key, (*start[:2], first), (*shape[:2], count), components))
+            at += count
+        return np.concatenate(parts, axis=-1)
+
+    speckle.white_box = box
+    return replace(scene, anatomy=_Repeated(scene.anatomy, period_um))
+
+
 def make_raw(raw: Path, wanted: RawSlices) -> str:
     """Make the raw folder on all cores; return a sentence that says what it holds."""
     from linumpy.phantom.params import preset
@@ -85,6 +135,7 @@ def make_raw(raw: Path, wanted: RawSlices) -> str:
         params, n_tiles = replace(params, tiles_x=side, tiles_y=side), side**2
     brain = physics.read_template(wanted.template) if wanted.template else None
     scene, slices = make_scene(params, wanted.seed, brain)
+    scene = repeated(scene)
     raw.mkdir(parents=True)
     for plan in slices:
         write_metadata(raw, params, plan)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python
 """Reconstruct slices in groups, overlapped, against a process a slice.
 
-One command makes a mosaic grid, learns the models, and reconstructs so many slices of it on each
-GPU: a process a slice; then a process a GPU with all of its slices, so many of them at a time. It
-says how many slices a minute that makes, how long any thread was at each step, and whether all
-slices have the same bits. Files lie in memory unless told otherwise.
+One command makes a mosaic grid, or with --raw raw tiles of a phantom's slice, learns the models,
+and reconstructs so many slices of it on each GPU: a process a slice; then a process a GPU with all
+of its slices, so many of them at a time. It says how many slices a minute that makes, how long any
+thread was at each step, and whether all slices have the same bits. Files lie in memory unless told
+otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ sys.path[:0] = [str(ROOT)]
 
 import measure  # noqa: E402
 from measure import STEPS, Measured, workplace  # noqa: E402
+from raw_slices import RawSlices, make_raw  # noqa: E402
 from several_gpus import describe  # noqa: E402
 from stages import apart, count_tiles, make_grid, remove  # noqa: E402
 from utilisation import Utilisation  # noqa: E402
@@ -76,26 +78,20 @@ class Benchmark:
         """Measure everything; what is known so far is written after each step."""
         args, began_s = self.args, time.perf_counter()
         self.record["date"] = datetime.now(UTC).isoformat(timespec="seconds")
-        n_tiles = apart(count_tiles, args.size)
-        first = self.work / "mosaic_grid_3d_z00.ome.zarr"
-        shape = apart(make_grid, first, args.size, n_tiles, False)
-        ids = range(args.slices * args.gpus)
-        self.grids = [first] + [self.work / f"mosaic_grid_3d_z{i:02d}.ome.zarr" for i in ids[1:]]
-        for link in self.grids[1:]:
-            link.symlink_to(first)
+        self.ids = range(args.slices * args.gpus)
+        self.grids = [self.work / f"mosaic_grid_3d_z{i:02d}.ome.zarr" for i in self.ids]
         self.record |= apart(describe, self.work, bool(self.flags))
-        self.record["work"] = {
-            "n_tiles": n_tiles,
-            "tile_shape": list(shape),
-            "decoded_nbytes": measure.decoded_nbytes(first),
-            "stored_nbytes": measure.stored_nbytes(first),
-            "slices": len(ids),
+        self.record["work"] = apart(self._make_raw) if args.raw else apart(self._make_grids)
+        self.record["work"] |= {
+            "slices": len(self.ids),
             "gpus": args.gpus,
             "made_in_s": time.perf_counter() - began_s,
         }
-        self._start("learn_models", first, "--output", self.models)
+        source = [*self._raw, "--slice", 0] if args.raw else [self.grids[0]]
+        self._start("learn_models", *source, "--output", self.models)
         # Kernels are compiled once a machine.
-        self._start("reconstruct_slice", first, self.work / "warm.ome.zarr", *self._models)
+        warm = [*self._inputs([0]), "--overlap", 1]
+        self._start("reconstruct_slice", self.work / "warm", *warm, *self._models)
         if args.singly:
             self._measure("one by one", self._singly)
         for processes, lanes in args.ways:
@@ -103,6 +99,36 @@ class Benchmark:
             self._measure(name, partial(self._in_groups, processes, lanes))
         self.record["took_s"] = time.perf_counter() - began_s
         self._write()
+
+    def _make_grids(self) -> dict[str, Any]:
+        first, n_tiles = self.grids[0], count_tiles(self.args.size)
+        shape = make_grid(first, self.args.size, n_tiles, False)
+        for link in self.grids[1:]:
+            link.symlink_to(first)
+        return {
+            "n_tiles": n_tiles,
+            "tile_shape": list(shape),
+            "decoded_nbytes": measure.decoded_nbytes(first),
+            "stored_nbytes": measure.stored_nbytes(first),
+        }
+
+    def _make_raw(self) -> dict[str, Any]:
+        args, raw = self.args, self.work / "raw"
+        wanted = RawSlices("large", 400, args.size, 1, len(self.ids), 5, args.template)
+        print(make_raw(raw, wanted), file=sys.stderr, flush=True)
+        tiles = list((raw / "slice_z00" / "tiles").glob("*/image_*.bin"))
+        nbytes = sum(path.stat().st_size for path in tiles)
+        return {"n_tiles": len(tiles), "decoded_nbytes": nbytes, "stored_nbytes": nbytes}
+
+    @property
+    def _raw(self) -> list[object]:
+        return ["--from_root_directory", self.work / "raw"]
+
+    def _inputs(self, ids: Sequence[int]) -> list[object]:
+        """Return the flags that name slices of a group."""
+        if self.args.raw:
+            return [*self._raw, "--slices", *ids]
+        return ["--grids", *(self.grids[i] for i in ids)]
 
     @property
     def _models(self) -> list[object]:
@@ -121,8 +147,9 @@ class Benchmark:
     def _singly(self, folder: Path) -> list[Measured]:
         def make(number: int) -> Measured:
             name = f"z{number:02d}"
+            one = [*self._raw, "--slice", number] if self.args.raw else [self.grids[number]]
             return self._start(
-                *("reconstruct_slice", self.grids[number]),
+                *("reconstruct_slice", *one),
                 *(folder / "slices" / f"slice_{name}.ome.zarr", *self._models),
                 *("--output_models", folder / "models" / name),
                 *("--aip", folder / "aips" / f"aip_{name}.png"),
@@ -134,11 +161,11 @@ class Benchmark:
 
     def _group(self, processes: int, first: int, lanes: int) -> list[object]:
         """Return the flags of one of so many processes a GPU, which share its slices."""
-        grids = self.grids[first :: self.args.gpus * processes]
+        ids = self.ids[first :: self.args.gpus * processes]
         shared = ["--gpu_tasks", processes] if self.names else []
         if self.args.gpu_memory:
             shared += ["--gpu_memory", self.args.gpu_memory]
-        return ["--grids", *grids, *self._models, "--overlap", lanes, *shared]
+        return [*self._inputs(ids), *self._models, "--overlap", lanes, *shared]
 
     def _in_groups(self, processes: int, lanes: int, folder: Path) -> list[Measured]:
         def make(first: int) -> Measured:
@@ -231,6 +258,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sample", type=Path, help="file for the lines that the first way is found at"
     )
+    parser.add_argument("--raw", action="store_true", help="slices of raw tiles, no mosaic grids")
+    parser.add_argument("--template", type=Path, help="the brain, without nilearn: physics.py")
     parser.add_argument("--gpu_memory", help="device memory of each process that is started")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each; the best counts")
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
