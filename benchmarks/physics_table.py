@@ -58,12 +58,15 @@ def _of_ideal(result: Result) -> float | None:
     return None if not best or ours is None else ours / best
 
 
-def _over_stated(name: str, detail: str, target: float) -> Callable[[Result], float | None]:
-    """Return an error over its bound: the larger of the target and what the run itself states."""
+def _over_stated(
+    name: str, detail: str, target: float, times: float = 1
+) -> Callable[[Result], float | None]:
+    """Return an error over its bound: the target, or what the run states, times a factor."""
 
     def read(result: Result) -> float | None:
         value = _figure(name)(result)
-        return None if value is None else value / max(target, _detail(name, detail)(result) or 0)
+        stated = times * (_detail(name, detail)(result) or 0)
+        return None if value is None else value / max(target, stated)
 
     return read
 
@@ -129,8 +132,23 @@ METRICS = (
         1,
     ),
     Metric("slices across", "px", _figure("slice_xy_px"), 0.5, 0.5),
+    Metric(
+        "slices across, over 0.5 px or two stated standard errors",
+        "",
+        _over_stated("slice_xy_px", "sigma_px", 0.5, 2),
+        1,
+        1,
+    ),
     Metric("slices in depth", "voxel", _figure("slice_z_voxel"), 0.5, 2),
     Metric("slice rotation", "deg", _figure("slice_rotation_deg"), 0.2, 0.2),
+    Metric(
+        "slice rotation, over 0.2 deg or two stated standard errors",
+        "",
+        _over_stated("slice_rotation_deg", "sigma_deg", 0.2, 2),
+        1,
+        1,
+    ),
+    Metric("neighbours apart locally", "um", _figure("slice_local_um"), 4, 4),
     Metric("cut face", "voxel", _figure("interface_voxel"), 1, 1),
     Metric("cut face, A-lines", "voxel", _figure("interface_aline_voxel"), 1, 1),
     Metric("cut face, surface", "voxel", _figure("interface_surface_voxel"), 1, 1),

@@ -101,6 +101,27 @@ class SliceRegistration:
         return {s["slice_id"]: np.asarray(s.get("moved_um", (0.0, 0.0))) for s in self.slices}
 
     @property
+    def shift_sigma_um(self) -> float | None:
+        """Standard error of the least sure slice's shift, an axis, by its best pair.
+
+        As far as windows show how far deformation reaches; None where no pair tells.
+        """
+        return self._least_sure("sigma_um")
+
+    @property
+    def turn_sigma_deg(self) -> float | None:
+        """The same of the rotation against the slice that it was measured against."""
+        return self._least_sure("sigma_deg")
+
+    def _least_sure(self, sigma: str) -> float | None:
+        best: dict[int, float] = {}
+        for pair in self.pairs:
+            if pair["accepted"] and pair.get(sigma):
+                for slice_id in (pair["fixed_id"], pair["moving_id"]):
+                    best[slice_id] = min(pair[sigma], best.get(slice_id, np.inf))
+        return max(best.values(), default=None)
+
+    @property
     def fields_um(self) -> dict[int, ShiftField]:
         """Deformation over common positions by slice id; empty where none was solved for."""
         return fields_of(self.deformation)

@@ -122,7 +122,7 @@ def _unsolved_deformation(accepted: list[Any], found: StageMetrics) -> None:
     if size is not None and found.metrics["deformation_seen"].status != OK:
         found.warnings.append(
             f"neighbouring slices are deformed against each other by {size:.0f} um; "
-            "elastic_enabled corrects that"
+            "elastic_enabled corrects that from 0.3 pixels on"
         )
 
 
@@ -172,6 +172,21 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         "voxel",
         "measured depths of accepted pairs against the solved ones",
         "depth_residual",
+    )
+    shift_um = model.shift_sigma_um
+    found.add(
+        "shift_sigma",
+        None if shift_um is None else shift_um / float(voxel[1:].min()),
+        "pixel",
+        "standard error of the least sure slice's shift, by deformation",
+        "slice_shift_sigma",
+    )
+    found.add(
+        "turn_sigma",
+        model.turn_sigma_deg,
+        "degree",
+        "standard error of the least sure slice's rotation, likewise",
+        "slice_turn_sigma",
     )
     if model.deformation is not None:
         _deformation(model.deformation, found)

@@ -83,6 +83,9 @@ LIMITS = {
     "psf_max": Limits(0.1, 0.05, higher_is_better=True),
     "atlas_overlap": Limits(0.8, 0.5, higher_is_better=True),
     "orientation_margin": Limits(0.02, 0.0, higher_is_better=True),
+    # Half of what slices are to be known to (docs/accuracy.md), and ten times that.
+    "slice_shift_sigma": Limits(0.25, 2.5),
+    "slice_turn_sigma": Limits(0.1, 1.0),
     # Of depth. One voxel is what depths are to be known to (docs/accuracy.md).
     "depth_residual": Limits(1, 3),
     "depth_sigma": Limits(1, 3),

@@ -170,8 +170,13 @@ def slice_positions(run: Run, truth: Truth) -> dict[str, AccuracyMetric]:
     voxel = np.asarray(run.tile_registrations[reference].voxel_um)
     relative_xy = {i: e / voxel[1:] for i, e in xy.items() if i != reference}
     metrics = {
-        "slice_xy_px": _worst_metric(relative_xy, "px", SLICE_XY_TARGET_PX),
-        "slice_rotation_deg": _rotation_metric(turns),
+        "slice_xy_px": _worst_metric(
+            relative_xy,
+            "px",
+            SLICE_XY_TARGET_PX,
+            sigma_px=(registration.shift_sigma_um or 0.0) / float(voxel[1:].min()),
+        ),
+        "slice_rotation_deg": _rotation_metric(turns, registration.turn_sigma_deg),
         "slice_drift_px": _drift_metric({i: e / voxel[1:] for i, e in xy.items()}),
     }
     if reference in z:
@@ -301,13 +306,14 @@ def _worst_metric(
     )
 
 
-def _rotation_metric(errors: Mapping[int, float]) -> AccuracyMetric:
+def _rotation_metric(errors: Mapping[int, float], sigma_deg: float | None) -> AccuracyMetric:
     values = np.array(list(errors.values()))
     return make_metric(
         float(np.sqrt(np.mean(values**2))) if len(values) else None,
         "deg",
         len(values),
         target=SLICE_ROTATION_TARGET_DEG,
+        sigma_deg=sigma_deg,
         slices=dict(errors),
     )
 

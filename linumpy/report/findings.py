@@ -37,7 +37,12 @@ _OF_STATUS = {"error": PROBLEM, "warning": ATTENTION}
 _TOLD_ELSEWHERE = frozenset({"held_by_stage_share", "accepted_share", "excluded_share"})
 _SAID_ELSEWHERE = re.compile("is left out: |match no other slice|the gap stays empty")
 # Uncertainties: stated when a run ends; notes until they reach the second limit.
-_UNCERTAINTIES = frozenset({"position_bound", "stretch_bound", "field_bound", "unmeasured_steps"})
+_UNCERTAINTIES = frozenset(
+    {
+        *("position_bound", "stretch_bound", "field_bound"),
+        *("shift_sigma", "turn_sigma", "unmeasured_steps"),
+    }
+)
 _OF_SLICE = re.compile(r"^slice z\d+:? ")
 # By a finding of their own, with places.
 _TOLD_FLAGS = frozenset({"reflection", "shadow"})

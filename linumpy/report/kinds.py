@@ -288,6 +288,18 @@ METRICS = {
         "Cuts are uneven.",
         "Look at the depths in the section Alignment; check the blade.",
     ),
+    "shift_sigma": (
+        "A slice may lie across from where it belongs",
+        "Slices are deformed against each other, and a deformation over the part that shows tissue "
+        "looks like a shift.",
+        "Look at the section Alignment; less deformation (blade, embedding) is all that helps.",
+    ),
+    "turn_sigma": (
+        "A slice may be rotated against where it belongs",
+        "Slices are deformed against each other, and a deformation over the part that shows tissue "
+        "looks like a rotation.",
+        "Look at the section Alignment; less deformation (blade, embedding) is all that helps.",
+    ),
     "depth_sigma": (
         "Depth of a slice is uncertain",
         "The largest standard error of a depth below the first slice.",

@@ -20,6 +20,7 @@ from linumpy.brain.register_slices import (
     solve_registration,
 )
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume, expected_plane
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.core import log
 from linumpy.core.device import to_host
 from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
@@ -503,3 +504,21 @@ def test_speckle_helper_moves_by_its_argument(rng, tissue):
     other = image(rng, tissue[:2], (23, 14), (30, 30), 1.0)
     np.testing.assert_allclose(one[:, 3:, :-2], other[:, :-3, 2:], rtol=1e-5)
     assert FINE == 4
+
+
+def test_the_least_sure_slice_tells_how_sure_shift_and_rotation_are() -> None:
+    """Each slice by the best of its accepted pairs; a pair without parts tells nothing."""
+
+    def model(*pairs: tuple[int, int, float, bool]) -> SliceRegistration:
+        table = [
+            {"fixed_id": a, "moving_id": b, "sigma_um": s, "sigma_deg": s / 100, "accepted": used}
+            for a, b, s, used in pairs
+        ]
+        return SliceRegistration(0, (10.0,) * 3, 200.0, [], table)
+
+    chain = (0, 1, 1.0, True), (1, 2, 4.0, True)
+    for more, worst in (((0, 2, 2.0, True), 2.0), ((0, 2, 2.0, False), 4.0)):
+        found = model(*chain, more, (0, 1, 0.0, True))
+        assert found.shift_sigma_um == worst
+        assert found.turn_sigma_deg == worst / 100
+    assert model((0, 1, 0.0, True), (0, 1, 3.0, False)).shift_sigma_um is None

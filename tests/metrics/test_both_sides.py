@@ -96,6 +96,12 @@ EACH_SIDE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("register_slices", "confidence"): (
         {"pairs": _pairs(True)}, {"pairs": _pairs(True, confidence=0.35)},
     ),
+    ("register_slices", "shift_sigma"): (
+        {"pairs": _pairs(True, sigma_um=1.0)}, {"pairs": _pairs(True, sigma_um=6.0)},
+    ),
+    ("register_slices", "turn_sigma"): (
+        {"pairs": _pairs(True, sigma_deg=0.05)}, {"pairs": _pairs(True, sigma_deg=0.15)},
+    ),
     ("register_slices", "residual_rms"): (
         {"pairs": _pairs(True)}, {"pairs": _pairs(True, residual_um=(0.0, 40.0, 40.0))},
     ),
