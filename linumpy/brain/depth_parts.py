@@ -5,7 +5,6 @@ Parts are whole layers of shards, so that no two processes write to one file.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -43,7 +42,7 @@ LEAST_NBYTES = 256 << 20
 """Of the volume, for a process on cores: with less, it takes longer to start than it saves."""
 
 START_NBYTES = 600 << 20
-"""What a GPU writes of a volume while one process starts: they start one after the other
+"""What a process on a GPU writes of a volume while another starts
 (docs/benchmarks/2026-11-25-depth-parts.md)."""
 
 HOST_NBYTES = 2 << 30
@@ -70,11 +69,8 @@ def usual_parts(device: Device, shape: Sequence[int]) -> int:
 
 
 def worthwhile(device: Device, nbytes: int) -> int:
-    """Return by how many processes a volume is written soonest, with cores and memory for all.
-
-    On GPUs n of them take n times their start, and an nth of the volume's time.
-    """
-    return math.isqrt(nbytes // START_NBYTES) if device.is_gpu else nbytes // LEAST_NBYTES
+    """Return by how many processes a volume is written soonest, with cores and memory for all."""
+    return nbytes // (START_NBYTES if device.is_gpu else LEAST_NBYTES)
 
 
 def host_nbytes(shape: Sequence[int]) -> int:

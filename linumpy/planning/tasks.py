@@ -172,11 +172,8 @@ def _gain(stage: Declaration, n_slices: int) -> float:
     return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]
 
 
-PART_SHARE = 0.64
-"""Of the time of a step by parts of depth: what its processes divide on GPUs."""
-
-PART_START_S = 2.1
-"""What each process adds to it: they start one after the other
+PART_SHARE = 0.77
+"""Of the time of a step by parts of depth: what its processes divide on GPUs
 (docs/benchmarks/2026-11-25-depth-parts.md)."""
 
 
@@ -192,7 +189,7 @@ def _by_parts(graph: Graph, stage: Declaration, seconds: float) -> float:
         return seconds
     # Of the process with the most layers; parts are whole ones.
     part = -(-layers // count) / layers
-    return seconds * (1 - PART_SHARE + PART_SHARE * part) + PART_START_S * count
+    return seconds * (1 - PART_SHARE + PART_SHARE * part)
 
 
 def _places(

@@ -30,7 +30,7 @@ from linumpy.planning.sizes import plan_disks, plan_sizes, pyramid_factor
 from linumpy.planning.stage_times import StageTimes, read_stage_times
 from linumpy.planning.survey import survey
 from linumpy.planning.table import plan_json, plan_text
-from linumpy.planning.tasks import PART_SHARE, PART_START_S, Task, build_tasks
+from linumpy.planning.tasks import PART_SHARE, Task, build_tasks
 from linumpy.stage_params.declared import STAGES
 
 REPOSITORY = Path(__file__).parents[2]
@@ -510,9 +510,9 @@ def test_script_names_all_that_is_wrong_and_only_flags_that_it_has(headers, tmp_
 @pytest.mark.parametrize(
     ("shape", "gpus", "expected"),
     [
-        # Ten layers by three processes of one GPU, or by five of two: four of them, or two, each.
-        ((2400, 1500, 1500), 1, 36 + 3 * PART_START_S + 64 * 0.4),
-        ((2400, 1500, 1500), 2, 36 + 5 * PART_START_S + 64 * 0.2),
+        # Ten layers by three processes of one GPU, or by six of two: four of them, or two, each.
+        ((2400, 1500, 1500), 1, 23 + 77 * 0.4),
+        ((2400, 1500, 1500), 2, 23 + 77 * 0.2),
         # One layer; and too small.
         ((250, 5000, 5000), 4, 100),
         ((600, 300, 300), 4, 100),
@@ -522,7 +522,7 @@ def test_steps_by_parts_of_depth_are_faster_by_whole_layers(shape, gpus, expecte
     sizes = SimpleNamespace(brain_shape=shape, brain_bytes=4 * math.prod(shape))
     graph = SimpleNamespace(params={"gpu_count": gpus}, sizes=sizes)
     found = tasks._by_parts(graph, STAGES["stack_slices_motor"], 100.0)
-    assert PART_SHARE == 0.64 and found == pytest.approx(expected)
+    assert PART_SHARE == 0.77 and found == pytest.approx(expected)
     assert tasks._by_parts(graph, STAGES["register_slices"], 100.0) == 100.0
 
 
