@@ -61,7 +61,7 @@ def _of_ideal(result: Result) -> float | None:
 def _over_stated(
     name: str, detail: str, target: float, times: float = 1
 ) -> Callable[[Result], float | None]:
-    """Return an error over its bound: the target, or what the run states, times a factor."""
+    """Return an error over the larger of a target and so many times what the run itself states."""
 
     def read(result: Result) -> float | None:
         value = _figure(name)(result)

@@ -18,10 +18,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import physics
-
-from linumpy.phantom.lattice import white_box
 
 _work: list[Callable[[], None]] = []
 
@@ -76,7 +73,7 @@ class _Repeated:
     def __init__(self, anatomy: Any, period_um: float) -> None:
         self._anatomy, self._period_um = anatomy, period_um
 
-    def properties(self, axis2_um: np.ndarray, axis1_um: np.ndarray, depth_um: np.ndarray) -> Any:
+    def properties(self, axis2_um: Any, axis1_um: Any, depth_um: Any) -> Any:
         """Return what lies at positions, as `linumpy.phantom.anatomy.Anatomy` does."""
         return self._anatomy.properties(axis2_um, axis1_um, depth_um % self._period_um)
 
@@ -89,22 +86,24 @@ def repeated(scene: Any) -> Any:
     ValueError
         When that depth is no whole number of samples, on which speckle lies.
     """
+    import numpy as np
+
     from linumpy.phantom import speckle
+    from linumpy.phantom.lattice import white_box
 
     params = scene.params
     period_um = params.n_slices * params.slice_interval_um
     period = round(period_um / params.axial_um)
     if abs(period * params.axial_um - period_um) > 1e-6:
         raise ValueError(f"{period_um} um: expected a multiple of {params.axial_um} um")
-    whole = white_box
 
-    def box(key: Any, start: Any, shape: Any, components: int) -> np.ndarray:
+    def box(key: Any, start: Any, shape: Any, components: int) -> Any:
         """Return noise as `white_box` does, piece by piece along depth."""
         parts, at, stop = [], start[2], start[2] + shape[2]
         while at < stop:
             first = at % period
             count = min(stop - at, period - first)
-            parts.append(whole(key, (*start[:2], first), (*shape[:2], count), components))
+            parts.append(white_box(key, (*start[:2], first), (*shape[:2], count), components))
             at += count
         return np.concatenate(parts, axis=-1)
 

@@ -87,11 +87,10 @@ class Benchmark:
             "gpus": args.gpus,
             "made_in_s": time.perf_counter() - began_s,
         }
-        source = [*self._raw, "--slice", 0] if args.raw else [self.grids[0]]
-        self._start("learn_models", *source, "--output", self.models)
+        self._start("learn_models", *self._input(0), "--output", self.models)
         # Kernels are compiled once a machine.
-        warm = [*self._inputs([0]), "--overlap", 1]
-        self._start("reconstruct_slice", self.work / "warm", *warm, *self._models)
+        warm = self.work / "warm.ome.zarr"
+        self._start("reconstruct_slice", *self._input(0), warm, *self._models)
         if args.singly:
             self._measure("one by one", self._singly)
         for processes, lanes in args.ways:
@@ -124,6 +123,10 @@ class Benchmark:
     def _raw(self) -> list[object]:
         return ["--from_root_directory", self.work / "raw"]
 
+    def _input(self, number: int) -> list[object]:
+        """Return the words that name one slice."""
+        return [*self._raw, "--slice", number] if self.args.raw else [self.grids[number]]
+
     def _inputs(self, ids: Sequence[int]) -> list[object]:
         """Return the flags that name slices of a group."""
         if self.args.raw:
@@ -147,9 +150,9 @@ class Benchmark:
     def _singly(self, folder: Path) -> list[Measured]:
         def make(number: int) -> Measured:
             name = f"z{number:02d}"
-            one = [*self._raw, "--slice", number] if self.args.raw else [self.grids[number]]
             return self._start(
-                *("reconstruct_slice", *one),
+                "reconstruct_slice",
+                *self._input(number),
                 *(folder / "slices" / f"slice_{name}.ome.zarr", *self._models),
                 *("--output_models", folder / "models" / name),
                 *("--aip", folder / "aips" / f"aip_{name}.png"),

@@ -254,15 +254,16 @@ class _Strip:
             weight = used.astype(np.float32)
             if self.fixed.quality is not None:
                 weight *= self.fixed.quality(slice(offset, offset + count), self.window)
-            planes = xp.arange(offset, offset + count, dtype=np.float32) + np.float32(0.5)
-            depth = xp.maximum(planes[:, None, None] - face, np.float32(0.5))
+            middles = xp.arange(offset, offset + count, dtype=np.float32) + np.float32(0.5)
             total = xp.zeros((2, 4, *face.shape), np.float32)
             for start in range(0, count, group):
                 part, half = slice(start, start + group), total[start // group % 2]
                 w = weight[part]
                 half[_UPPER] += (w * data[offset:][part]).sum(axis=0)
                 half[_LOWER] += (w * below[0][part]).sum(axis=0)
-                half[_DEPTH] += (w * depth[part]).sum(axis=0)
+                half[_DEPTH] += (
+                    w * xp.maximum(middles[part, None, None] - face, np.float32(0.5))
+                ).sum(axis=0)
                 half[_WEIGHT] += w.sum(axis=0)
             for half, out in zip(total, sums, strict=True):
                 out[:] = to_host(_bins(half, size))
