@@ -65,7 +65,7 @@ class Head:
 
     def scripts(self) -> list[int]:
         """Return those that compute: the scripts of its tasks."""
-        return [pid for pid in self.members() if b"/linum_" in _command_line(pid)]
+        return [pid for pid in self.members() if b"/linum_" in command_line(pid)]
 
     def kill(self) -> None:
         """Kill the head alone; its tasks go on."""
@@ -99,7 +99,8 @@ def _state(pid: int) -> str:
         return "X"
 
 
-def _command_line(pid: int) -> bytes:
+def command_line(pid: int) -> bytes:
+    """Return the words of a process, each ended by a zero byte; none of one that is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
