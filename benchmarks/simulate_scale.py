@@ -98,8 +98,7 @@ def make_tasks(found: Survey, *, grids: bool, gpus: int = 1) -> list[Task]:
     moved = moved_bytes(found, sizes, learned_tiles(found, params), grids=grids)
     return [
         Task(
-            # SLURM gives a job whole GPUs.
-            **{**vars(task), "gpu": task.gpu if gpus else float(task.gpu > 0)},
+            **vars(task),
             moved_bytes=moved.get(task.process, 0.0) * task.n_slices,
         )
         for task in tasks

@@ -31,17 +31,14 @@ SLICES = 3
 """Slices that one worker needs: one and the two next ones make its pairs. Two more have the pairs
 of one slice more in hand."""
 
-_TASKS_A_GPU = 4
-"""That measure pairs at a time (conf/gpu.config)."""
 
-
-def pair_workers(device: Device) -> int:
-    """Return how many pairs of slices are measured at once.
+def pair_workers(device: Device, processes: int = 1) -> int:
+    """Return how many pairs of slices each of some processes measures at once.
 
     On a GPU, too, it is more than one: half of a pair's time goes into solves on the host.
     """
-    cores = cores_a_gpu() // _TASKS_A_GPU if device.is_gpu else default_workers(device)
-    return max(1, min(cores, MAX_PAIRS))
+    cores = cores_a_gpu() if device.is_gpu else default_workers(device)
+    return max(1, min(cores // processes, MAX_PAIRS))
 
 
 @dataclass

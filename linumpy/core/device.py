@@ -393,8 +393,9 @@ def tile_workers(tile_nbytes: int, device: Device = CPU) -> int:
 
 
 def cores_a_gpu() -> int:
-    """Return the cores that there are for each GPU that processes of this machine share."""
-    return len(os.sched_getaffinity(0)) // lease.hold().offered
+    """Return the cores for this process's share of a GPU, those of the machine divided evenly."""
+    held = lease.hold()
+    return len(os.sched_getaffinity(0)) // (held.offered * held.tasks)
 
 
 def to_host(array: Array) -> np.ndarray:

@@ -34,7 +34,7 @@ from linumpy.core.exit_status import (
     exit_status,
     message,
 )
-from linumpy.core.leases.lease import Ask, keep_one
+from linumpy.core.leases.lease import Ask, hold, keep_one
 from linumpy.core.log import configure_logging, logger
 from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave, spare_scipy
 
@@ -60,9 +60,12 @@ _KINDS: dict[int | None, type[Exception]] = {
 
 
 def processes_a_gpu() -> int:
-    """Return how many processes to have on the current GPU, by cores and memory; 0 or more."""
+    """Return how many processes to have on the current GPU, by cores and memory; 0 or more.
+
+    Tasks that share it are as many processes already.
+    """
     return min(
-        MOST_PROCESSES,
+        MOST_PROCESSES // hold().tasks,
         cores_a_gpu() // CORES_A_PROCESS,
         free_gpu_bytes() // LEAST_SHARE_NBYTES,
     )

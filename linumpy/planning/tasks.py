@@ -165,8 +165,15 @@ GROUP_GAINS = (1.0, 1.0, 1.55, 2.5)
 (`linumpy.slices.slice_group`; docs/benchmarks/2026-11-25-slice-groups.md)."""
 
 
-def _gain(stage: Declaration, n_slices: int) -> float:
+PAIRS_GAIN = 2.0
+"""How many times as fast pairs are measured by the processes of a GPU that a task has for itself:
+three, of which each starts and reads two slices more; estimated."""
+
+
+def _gain(graph: Graph, stage: Declaration, n_slices: int) -> float:
     """Return how many times as fast as one by one a task's slices are made on a GPU."""
+    if stage.name == "measure_pairs" and not graph.params["gpu_count"]:
+        return PAIRS_GAIN
     if stage.name != "reconstruct_slice":
         return 1.0
     return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]
@@ -238,14 +245,15 @@ def _task(
     seconds = 0.0 if time is None else time.seconds(*_work(graph, stage, own))
     alone = stage.label == BRAIN and not graph.params["use_gpu"]
     if on_gpu:
-        seconds = _by_parts(graph, stage, seconds / _gain(stage, len(own)))
+        seconds = _by_parts(graph, stage, seconds / _gain(graph, stage, len(own)))
     return Task(
         name=name,
         process=stage.name,
         needs=tuple(dict.fromkeys(needs)),
         cores=ALL_CORES if alone else CORES_ASKED,
         memory_bytes=REQUESTS[stage.label],
-        gpu=1 / stage.gpu_tasks if on_gpu else 0.0,
+        # A scheduler gives each task a GPU of its own.
+        gpu=1 / (stage.gpu_tasks if graph.params["gpu_count"] else 1) if on_gpu else 0.0,
         start_s=0.0 if time is None else time.start_s,
         compute_s=seconds,
         n_slices=1 if stage.per == "run" else len(own),

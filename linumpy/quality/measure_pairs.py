@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,8 +27,9 @@ from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_slices import Pair, measure_shifts, pairs_to_measure
 from linumpy.brain.slice_folder import load_folder
 from linumpy.brain.slice_planes import SliceVolume, plane_of_top
-from linumpy.core.device import CPU, Device
+from linumpy.core.device import CPU, Device, batch_share, share_of_gpu
 from linumpy.core.errors import InputError
+from linumpy.core.worker_process import Setting, WorkerProcess, processes_a_gpu
 from linumpy.io.table_rows import table_text
 from linumpy.io.tables import SHIFT_COLUMNS
 from linumpy.params import build
@@ -36,6 +38,12 @@ from linumpy.quality.measured_similarities import Known, save_similarities
 from linumpy.stage_params.brain import RegisterParams
 from linumpy.stage_params.quality import ComparisonParams
 from linumpy.store.atomic import write_text
+
+_Part = tuple[list[int], int]
+"""Ids of slices, and pairs in hand at once."""
+
+_LEAST_SLICES = 2
+"""For a process: it reads the next two as well."""
 
 
 def measure_pairs(
@@ -49,6 +57,7 @@ def measure_pairs(
     rating: bool = True,
     overlaps: bool = True,
     device: Device = CPU,
+    processes: int | None = None,
 ) -> None:
     """Measure the pairs of a folder's slices, and write what was found to a folder.
 
@@ -67,44 +76,100 @@ def measure_pairs(
         Whether pairs are also compared for `assess_slice_quality`.
     overlaps
         Whether residual attenuation is measured from the overlaps of neighbours.
+    processes
+        How many divide the pairs among them, each with files of its own; None for as many as keep
+        a GPU busy, and one without. What is measured is the same.
 
     Raises
     ------
     InputError
         When the folder lacks one of them, or its slices do not belong together.
+    MemoryError, DeviceMemoryError, DeviceStuckError
+        When memory was short for a process, or the device is lost.
     """
-    with _table(values.get("shifts_rows"), shifts) as table:
-        volumes, voxel_um, interval_um = load_folder(folder, table, config, device=device)
-    slices = [volume for volume in volumes if volume.place is None]
-    there = {volume.slice_id for volume in slices}
-    own = there if ids is None else set(ids)
-    if not own or own - there:
-        lacking = ", ".join(f"slice z{i:02d}" for i in sorted(own - there)) or "any slice"
+    begin = partial(_Group, folder, output, values, shifts, config, rating, overlaps, device)
+    group = begin()
+    own = sorted(set(ids) if ids is not None else group.ids)
+    if not own or set(own) - group.ids:
+        lacking = ", ".join(f"slice z{i:02d}" for i in own if i not in group.ids) or "any slice"
         raise InputError(f"{folder}: has no volume of {lacking}, of which pairs are measured")
-    name = f"z{min(own):02d}"
-    params, compared = build(RegisterParams, values), build(ComparisonParams, values)
-    slices, workers = keep_slices(slices, device, pair_workers(device))
-    known = Known()
-    measured: dict[tuple[int, int], Depths] = {}
-    compare = _comparison(slices, voxel_um, interval_um, compared, known) if rating else None
-    pairs = [pair for pair in pairs_to_measure(slices) if pair[0].slice_id in own]
-    neighbours = set(itertools.pairwise(volume.slice_id for volume in slices))
+    most = _usual_processes(device) if processes is None else processes
+    count = max(1, min(most, len(own) // _LEAST_SLICES))
+    workers = pair_workers(device, count)
+    parts = [[int(i) for i in part] for part in np.array_split(own, count)]
+    with ExitStack() as stack:
+        share = stack.enter_context(share_of_gpu(count)) if device.is_gpu and count > 1 else None
+        setting = Setting.like_here(device, share, threads=workers)
+        others = []
+        for part in parts[1:]:
+            process: WorkerProcess[_Part, None] = WorkerProcess(setting, partial(_begun, begin))
+            others.append(stack.enter_context(process))
+            process.send((part, workers))
+        group.measure((parts[0], workers))
+        for part, process in zip(parts[1:], others, strict=True):
+            process.receive(f"pairs of z{part[0]:02d} to z{part[-1]:02d}")
 
-    def look(pair: Pair, shift: PairShift) -> None:
-        if compare is not None:
-            compare(pair)
-        if overlaps and (shift.fixed_id, shift.moving_id) in neighbours:
-            _measure_overlap(output, pair, shift, voxel_um, interval_um, params, device)
 
-    remove_overlaps(output, own)
-    measure_shifts(slices, pairs, voxel_um, interval_um, params, measured, workers, look)
-    # Of a folder of all slices, a group tells of its own and of those next to them.
-    told = own | {volume.slice_id for pair in pairs for volume in pair}
-    slices = [volume for volume in slices if volume.slice_id in told]
-    save_pairs(output, name, measured, slices, voxel_um, params)
-    if rating:
-        find_constant(slices, voxel_um, compared, known)
-        save_similarities(output, name, known, slices, voxel_um, compared)
+def _usual_processes(device: Device) -> int:
+    # A retry begins with fewer.
+    return int(processes_a_gpu() * batch_share()) if device.is_gpu else 1
+
+
+class _Group:
+    """Slices of a folder, and what to measure of their pairs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        output: Path,
+        values: Mapping[str, Any],
+        shifts: Path | None,
+        config: Path | None,
+        rating: bool,
+        overlaps: bool,
+        device: Device,
+    ) -> None:
+        with _table(values.get("shifts_rows"), shifts) as table:
+            volumes, self.voxel_um, self.interval_um = load_folder(
+                folder, table, config, device=device
+            )
+        self.slices = [volume for volume in volumes if volume.place is None]
+        self.ids = {volume.slice_id for volume in self.slices}
+        self.output, self.rating, self.overlaps = output, rating, overlaps
+        self.params, self.compared = build(RegisterParams, values), build(ComparisonParams, values)
+        self.device = device
+
+    def measure(self, part: _Part) -> None:
+        """Measure the pairs whose upper slice is one of a part's, so many at once."""
+        own, workers = part
+        name = f"z{min(own):02d}"
+        slices, workers = keep_slices(self.slices, self.device, workers)
+        known = Known()
+        measured: dict[tuple[int, int], Depths] = {}
+        scale = self.voxel_um, self.interval_um
+        compare = _comparison(slices, *scale, self.compared, known) if self.rating else None
+        pairs = [pair for pair in pairs_to_measure(slices) if pair[0].slice_id in own]
+        neighbours = set(itertools.pairwise(volume.slice_id for volume in slices))
+
+        def look(pair: Pair, shift: PairShift) -> None:
+            if compare is not None:
+                compare(pair)
+            if self.overlaps and (shift.fixed_id, shift.moving_id) in neighbours:
+                _measure_overlap(self.output, pair, shift, *scale, self.params, self.device)
+
+        remove_overlaps(self.output, own)
+        measure_shifts(slices, pairs, *scale, self.params, measured, workers, look)
+        # Of a folder of all slices, a part tells of its own and of those next to them.
+        told = {*own, *(volume.slice_id for pair in pairs for volume in pair)}
+        slices = [volume for volume in slices if volume.slice_id in told]
+        save_pairs(self.output, name, measured, slices, self.voxel_um, self.params)
+        if self.rating:
+            find_constant(slices, self.voxel_um, self.compared, known)
+            save_similarities(self.output, name, known, slices, self.voxel_um, self.compared)
+
+
+def _begun(begin: Callable[[], _Group]) -> Callable[[_Part], None]:
+    return begin().measure
 
 
 def _measure_overlap(

@@ -26,7 +26,7 @@ def slice_flags(slice_ids, grids, raw, acquisition, task) {
 
 // The flags of scripts that compute on voxels. The schema's pattern lets no more through than a size.
 // A task that is tried again has a device for itself, and takes half the batches there, whatever stopped
-// it before.
+// it before. One that a scheduler gave a device has it for itself, too.
 def gpu_flags(use_gpu, gpu_memory, task) {
     if (!use_gpu) {
         return '--no-use_gpu'
@@ -34,7 +34,7 @@ def gpu_flags(use_gpu, gpu_memory, task) {
     [
         '--use_gpu',
         gpu_memory == null ? '' : "--gpu_memory ${gpu_memory}",
-        "--gpu_tasks ${task.attempt > 1 ? 1 : task.ext.gpu_tasks}",
+        "--gpu_tasks ${task.attempt > 1 || task.executor != 'local' ? 1 : task.ext.gpu_tasks}",
         task.attempt > 1 ? "--gpu_batch ${0.5 ** (task.attempt - 1)}" : '',
     ].findAll { flag -> flag }.join(' ')
 }

@@ -1,14 +1,19 @@
 """Pairs measured in groups: the registration and the rating of all pairs in one process."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from linumpy.brain import register_pairwise as registering
+from linumpy.brain.kept_slices import pair_workers
 from linumpy.brain.output import register_folder
-from linumpy.core.errors import InputError
+from linumpy.core import worker_process
+from linumpy.core.device import Device
+from linumpy.core.errors import InputError, LinumpyError
+from linumpy.core.leases import lease
 from linumpy.io.omezarr import create_image
 from linumpy.io.slice_layout import volume_spec
 from linumpy.quality import assess_slice_quality as assessing
@@ -94,16 +99,17 @@ def no_measurements(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(("size", "processes"), [(1, 1), (4, 1), (6, 3)])
 def test_pairs_in_groups_give_the_bytes_of_all_in_one_process(
-    brain, tmp_path, request, size
+    brain, tmp_path, request, size, processes
 ) -> None:
     alone = registered(brain, tmp_path / "alone")
     assert {"register_slices.json", "register_slices_metrics.json", "rated.csv"} <= set(alone)
     model = json.loads(alone["register_slices.json"])
     assert sum(pair["accepted"] for pair in model["pairs"]) >= 6
     (tmp_path / "groups").mkdir()
-    pairs = groups(brain, tmp_path / "groups", size)
+    pairs = groups(brain, tmp_path / "groups", size, processes=processes)
+    assert len(list(pairs.glob("register_pairs_z*.json"))) == -(-len(IDS) // size) * processes
     # What groups measured is all that is needed, but for what looks worse than good pairs do.
     request.getfixturevalue("no_measurements")
     assert registered(brain, tmp_path / "solved", pairs=pairs) == alone
@@ -152,6 +158,32 @@ def test_lacking_slices_and_damaged_files_are_named(brain, tmp_path) -> None:
             registered(brain, tmp_path / name, pairs=pairs)
 
 
+@pytest.mark.parametrize(
+    ("tasks", "cores", "processes", "threads"), [(None, 16, 3, 4), (4, 16, 0, 4), (1, 8, 3, 2)]
+)
+def test_processes_share_a_gpu_that_no_other_task_has(
+    monkeypatch, tasks, cores, processes, threads
+) -> None:
+    """Four tasks of a machine's GPU have a quarter of its cores each."""
+    monkeypatch.setattr(lease, "_outcome", lease.Held(lease.Ask(tasks), ()))
+    monkeypatch.setattr(worker_process, "free_gpu_bytes", lambda: 80 << 30)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    assert worker_process.processes_a_gpu() == processes
+    assert pair_workers(Device("cuda"), max(1, processes)) == threads
+
+
+@pytest.mark.slow
+def test_what_fails_in_another_process_is_named(brain, tmp_path) -> None:
+    slices = tmp_path / "slices"
+    shutil.copytree(brain / "slices", slices)
+    (chunk,) = (path for path in (slices / "slice_z06.ome.zarr/0/c").rglob("*") if path.is_file())
+    chunk.write_bytes(b"?" * chunk.stat().st_size)
+    shifts = brain / "shifts_xy.csv"
+    with pytest.raises(LinumpyError, match="slice_z06"):
+        measure_pairs(slices, tmp_path / "pairs", VALUES, shifts=shifts, processes=2)
+    assert not (tmp_path / "pairs/register_pairs_z03.json").exists()
+
+
 def test_overlaps_of_groups_are_those_of_all(brain, tmp_path):
     """Over the gap too few planes are shared. Without them, what was there before is removed."""
     shifts = brain / "shifts_xy.csv"
@@ -167,5 +199,8 @@ def test_overlaps_of_groups_are_those_of_all(brain, tmp_path):
     offsets = [json.loads(p.read_text())["offset_px"] for p in sorted(whole.glob("over*z0?.json"))]
     assert offsets == [8, 13, 8, 8]
     assert overlaps(groups(brain, tmp_path, 2, rating=False)) == found
+    divided = tmp_path / "divided"
+    measure_pairs(brain / "slices", divided, VALUES, shifts=shifts, rating=False, processes=2)
+    assert overlaps(divided) == found
     measure_pairs(brain / "slices", whole, VALUES, shifts=shifts, rating=False, overlaps=False)
     assert overlaps(whole) == {}

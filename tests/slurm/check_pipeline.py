@@ -134,6 +134,9 @@ def test_each_gpu_task_has_one_device_and_cpu_tasks_have_none(stated: Stated) ->
         for note in notes:
             devices = note["environment"].get("CUDA_VISIBLE_DEVICES")
             assert devices is None if script in CPU_ONLY else devices in ("0", "1"), script
+            # All of it: pairs, too, of which four tasks share one on a machine.
+            alone = "--gpu_tasks 1" in " ".join(note["arguments"])
+            assert alone is (script not in CPU_ONLY), script
 
 
 def test_gpu_tasks_at_a_time_have_different_devices(stated: Stated) -> None:

@@ -219,12 +219,17 @@ class Held:
     lease: Lease | None = None
     offered: int = 1
 
+    @property
+    def tasks(self) -> int:
+        """How many of its kind a device takes at a time."""
+        return self.ask.tasks or 1
+
     def memory_limit(self) -> int | None:
         """Return the bytes of a device that its share leaves to arrays; None for all that is free.
 
         A process that shares a device also has CUDA and its kernels there.
         """
-        if self.ask.tasks in (None, 1) or not self.gpus:
+        if self.tasks == 1 or not self.gpus:
             return None
         least = min(self.gpus, key=lambda gpu: gpu.total_nbytes)
         share = least.total_nbytes * self.ask.parts(least) // PARTS
