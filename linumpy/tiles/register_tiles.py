@@ -25,7 +25,8 @@ from linumpy.geometry.network import (
     solve_network,
 )
 from linumpy.tiles.pairs import PairResult
-from linumpy.tiles.scan_distortion import PEAK_BIAS_PX, StepMismatch
+from linumpy.tiles.scan_distortion import StepMismatch
+from linumpy.tiles.scan_shape import PEAK_BIAS_PX
 
 SECOND_LOOK_Z_SCORE = 4.0
 

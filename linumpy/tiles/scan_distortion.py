@@ -30,19 +30,23 @@ from linumpy.geometry.least_squares import (
     column_products,
     least_squares,
     linear_combination,
-    normal_equations,
     solve_positive,
 )
-from linumpy.geometry.network import robust_spread
 from linumpy.geometry.resample import apply_axis_weights, resample_masked
 from linumpy.tiles.scan_posterior import posterior_mean, standard_error
+from linumpy.tiles.scan_shape import (
+    LINEARITY,
+    ORDERS,
+    Strip,
+    scan_basis,
+    scan_prior,
+    shared_pixels,
+    strip_equations,
+    whole_difference,
+)
 
 FAST_AXIS = 0
 """Of the lateral axes: A-lines follow one another along axis 1 of a tile."""
-
-_ORDERS = 8
-_LINEARITY = 0.02
-"""Of the field, a standard deviation: "some percent"."""
 
 _LINEARITIES = (0.0001, 0.03)
 """Of scans in general; how bent this one is follows from its strips."""
@@ -52,39 +56,8 @@ _LEAST_ANISOTROPY = 0.003
 """A few times what stages are specified to."""
 
 _SIGNIFICANT = 4.0
-_SIGNIFICANT_BEND = 29.9
-"""χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in ten thousand."""
-
-_MIN_STRIP_SIGMA_PX = 0.02
-PEAK_BIAS_PX = 0.05 / np.sqrt(2)
-"""RMS of the bias of correlation peaks: some hundredths of a pixel, by whole pixels and by what
-windows cut off (Nogueira et al., Meas. Sci. Technol. 13, 963, 2002). Strips at one place share it,
-so that many of them make it significant."""
-
 _MIN_POSITIONS = 3
 """Tiles along either axis: of two rows, backlash looks like scale."""
-
-
-@dataclass(frozen=True)
-class Strip:
-    """What a strip of a pair's overlap measures along the fast axis.
-
-    Attributes
-    ----------
-    tiles
-        Numbers of the pair's tiles: strips of one pair share its step.
-    pixels
-        First pixel of tile a, and the one after the last.
-    step_px
-        How far tile b lies from tile a, by the whole overlap.
-    displacement_px
-        The same by this strip.
-    """
-
-    tiles: tuple[int, int]
-    pixels: tuple[int, int]
-    step_px: float
-    displacement_px: float
 
 
 @dataclass(frozen=True)
@@ -201,14 +174,14 @@ def fit_scan_distortion(
     if not len(steps):
         return None
     scale = _pooled([found for part in slices if (found := _anisotropy(part))])
-    normal, right, bent = _strip_equations(n_pixels, slices)
-    shares = np.mean([_whole(n_pixels, step) / step for step in steps], axis=0)
+    normal, right, bent = strip_equations(n_pixels, [part.strips for part in slices])
+    shares = np.mean([whole_difference(n_pixels, step) / step for step in steps], axis=0)
     if scale:
         weight = 1 / (scale.variance + _STAGE_LINEARITY**2)
         normal = normal + weight * np.outer(shares, shares)
         right = right + weight * scale.value * shares
-    prior = _prior(n_pixels)
-    scales = (_LINEARITIES[0] / _LINEARITY, _LINEARITIES[1] / _LINEARITY)
+    prior = scan_prior(n_pixels)
+    scales = (_LINEARITIES[0] / LINEARITY, _LINEARITIES[1] / LINEARITY)
     coefficients = posterior_mean(normal, right, prior, scales)
     used = float(shares @ coefficients)
     share_sigma = standard_error(normal, right, prior, scales, shares, used)
@@ -217,9 +190,9 @@ def fit_scan_distortion(
     has_strips = any(part.strips for part in slices)
     likely = has_strips and scale and scale.is_fast and abs(used) > share_sigma
     if not (bent or likely or (scale and scale.is_distortion)):
-        coefficients = np.zeros(_ORDERS)
+        coefficients = np.zeros(ORDERS)
         share_sigma = float(np.hypot(share_sigma, used))
-    error_px = _basis(np.arange(n_pixels), n_pixels) @ coefficients
+    error_px = scan_basis(np.arange(n_pixels), n_pixels) @ coefficients
     reach_px = max(
         float(part.stage_px[:, FAST_AXIS].std()) for part in slices if len(part.stage_px)
     )
@@ -231,80 +204,6 @@ def fit_scan_distortion(
         position_sigma_px=float(share_sigma * reach_px),
         scale_sigma=float(share_sigma),
     )
-
-
-def _prior(n_pixels: int) -> np.ndarray:
-    """Return the inverse covariance of the coefficients before anything was measured.
-
-    A mirror has mass, so that its velocity is continuous: coefficients fall at least with the
-    square of their order, from the second, the lowest that bends the scan, on.
-    """
-    fall = np.maximum(np.arange(1, _ORDERS + 1) / 2, 1) ** 2
-    return np.diag((fall / (_LINEARITY * n_pixels)) ** 2)
-
-
-def _basis(pixel: np.ndarray, n_pixels: int) -> np.ndarray:
-    """Return the Legendre polynomials of orders 1 to `_ORDERS` over the field, a row a pixel."""
-    field = (2 * np.asarray(pixel, float) + 1) / n_pixels - 1
-    return np.asarray(np.polynomial.legendre.legvander(field, _ORDERS)[..., 1:])
-
-
-def _difference(pixels: np.ndarray, step_px: float, n_pixels: int) -> np.ndarray:
-    """Return the mean over pixels of tile a of what each coefficient adds to a displacement."""
-    both = _basis(pixels - step_px, n_pixels) - _basis(pixels, n_pixels)
-    return np.asarray(both.mean(axis=0))
-
-
-def _whole(n_pixels: int, step_px: float) -> np.ndarray:
-    return _difference(_shared(n_pixels, step_px), step_px, n_pixels)
-
-
-def _shared(n_pixels: int, step_px: float, pixels: tuple[int, int] | None = None) -> np.ndarray:
-    """Return the pixels of tile a, or of a strip of it, that tile b shows too."""
-    first, last = pixels or (0, n_pixels)
-    step = round(step_px)
-    return np.arange(max(first, step), min(last, n_pixels + step))
-
-
-def _strip_equations(
-    n_pixels: int, slices: Sequence[ScanEvidence]
-) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return normal equations of strips, each pair's step free, and whether the scan is bent."""
-    strips = [s for part in slices for s in part.strips]
-    if not strips:
-        return np.zeros((_ORDERS, _ORDERS)), np.zeros(_ORDERS), False
-    prior = _prior(n_pixels)
-    rows = np.array(
-        [_difference(_shared(n_pixels, s.step_px, s.pixels), s.step_px, n_pixels) for s in strips]
-    )
-    measured = np.array([s.displacement_px for s in strips])
-    owners = [(n, s.tiles) for n, part in enumerate(slices) for s in part.strips]
-    names = {name: n for n, name in enumerate(dict.fromkeys(owners))}
-    pair = np.array([names[name] for name in owners])
-    weight = np.ones(len(strips))
-    sigma = 1.0
-    for _ in range(10):
-        design, data = (_centred(values, weight, pair) for values in (rows, measured[:, None]))
-        normal, right = normal_equations(design, data[:, 0], weight)
-        found = solve_positive(normal / sigma**2 + prior, right / sigma**2)
-        residual = data[:, 0] - linear_combination(design, found)
-        # Of n strips, pairs and coefficients fit some by themselves.
-        free = max(len(strips) - len(names) - _ORDERS, 1)
-        sigma = max(robust_spread(residual) * np.sqrt(len(strips) / free), _MIN_STRIP_SIGMA_PX)
-        # Cauchy weights at three standard deviations, as of pairs of tiles.
-        weight = 1 / (1 + (residual / (3 * sigma)) ** 2)
-    gain = float(weight @ (data[:, 0] ** 2 - residual**2)) / sigma**2
-    explained = float(np.sqrt(np.mean((data[:, 0] - residual) ** 2)))
-    enough = len(strips) - len(names) > _ORDERS and explained > PEAK_BIAS_PX
-    bent = enough and gain > _SIGNIFICANT_BEND
-    return normal / sigma**2, right / sigma**2, bent
-
-
-def _centred(values: np.ndarray, weight: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Return values (rows, columns) less the weighted mean of their group."""
-    total = np.bincount(group, weight)
-    means = np.stack([np.bincount(group, weight * column) / total for column in values.T], axis=1)
-    return np.asarray(values - means[group])
 
 
 def _pooled(parts: Sequence[_Anisotropy]) -> _Anisotropy | None:
@@ -362,7 +261,7 @@ class StepMismatch:
     def __init__(self, error_px: np.ndarray) -> None:
         n = len(error_px)
         self._steps = np.arange(1 - n, n)
-        shared = [(step, _shared(n, step)) for step in self._steps.tolist()]
+        shared = [(step, shared_pixels(n, step)) for step in self._steps.tolist()]
         self._added = np.array([(error_px[x - s] - error_px[x]).mean() for s, x in shared])
 
     def added(self, step_px: float) -> float:

@@ -8,7 +8,8 @@ import numpy as np
 
 from linumpy.tiles.pairs import PairResult, TilePair
 from linumpy.tiles.register_tiles import SECOND_LOOK_Z_SCORE, Solution
-from linumpy.tiles.scan_distortion import FAST_AXIS, ScanEvidence, Strip
+from linumpy.tiles.scan_distortion import FAST_AXIS, ScanEvidence
+from linumpy.tiles.scan_shape import Strip
 
 _STRIP_PX, _MIN_STRIP_PX = 8, 4
 _MIN_STRIPS, _MAX_STRIPS, _SLOW_STRIPS = 3, 8, 5
