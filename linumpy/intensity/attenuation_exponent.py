@@ -78,7 +78,11 @@ def find_exponent(power: Array, usable: Array, optical_depth: Array, axial_mm: f
     # Data get no more weight than the prior: anatomy, too, darkens the dark columns.
     trust = min(trust, 0.5)
     k = trust * found + (1 - trust) * PRIOR_EXPONENT
-    return Exponent(float(np.clip(k, 0.3, 1.3)), float(PRIOR_ERROR * np.sqrt(1 - trust)), found)
+    # Where both contradict each other beyond their errors, one of them is wrong, and none tells
+    # which (between-group variance: DerSimonian and Laird, Control. Clin. Trials 7, 177, 1986).
+    between = max(0.0, (found - PRIOR_EXPONENT) ** 2 - PRIOR_ERROR**2 - variance)
+    error = np.sqrt((1 - trust) * (PRIOR_ERROR**2 + trust * between))
+    return Exponent(float(np.clip(k, 0.3, 1.3)), float(error), found)
 
 
 def _regress(level: np.ndarray, slope: np.ndarray) -> float:

@@ -215,7 +215,7 @@ def test_the_exponent_comes_from_the_data(xp, rng, true):
 
 @pytest.mark.parametrize(("true", "found"), [(0.6, False), (-0.5, True)])
 def test_steep_dark_tissue_is_detected(xp, rng, true, found):
-    """Steep tissue is brighter, as reported, or darker."""
+    """Steep tissue is brighter, as reported, or darker: then k is known less than before."""
     level = rng.uniform(-0.5, 0.5, (1, 40, 40)) + np.zeros((40, 1, 1))
     mu = 2.5 * np.exp(true * level)
     optical = np.cumsum(mu, axis=0) * STEP_MM
@@ -225,6 +225,7 @@ def test_steep_dark_tissue_is_detected(xp, rng, true, found):
     assert exponent.seen is not None
     departure = abs(exponent.seen - PRIOR_EXPONENT) / PRIOR_ERROR
     assert (departure > LIMITS["exponent_departure"].warning) is found
+    assert (exponent.error > PRIOR_ERROR) is found
 
 
 def test_weights_survive_their_code(xp, rng):
