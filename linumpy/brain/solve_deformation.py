@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.geometry.least_squares import least_squares, linear_combination
 from linumpy.geometry.network import cauchy_weights, robust_spread
 from linumpy.geometry.shift_field import ShiftField, lattice_weights
 
@@ -91,7 +90,8 @@ def solve_deformation(
 
     Returns
     -------
-    Fields without shift and rotation over their slices.
+    Fields, with the shift and rotation that they have over their slices: without, neighbours would
+    no longer match over their tissue, which is but a part of a slice.
     """
     numbers = sorted({n for match in matches for n in match.pair})
     if not numbers:
@@ -102,8 +102,6 @@ def solve_deformation(
     for _ in range(_ROUNDS):
         values = system.solve(values)
     errors = system.held_out_um(values)
-    for row, number in zip(values, numbers, strict=True):
-        row -= lattice.rigid_part(row, corners_um[number])
     return DeformationSolution(
         {number: lattice.field(row) for number, row in zip(numbers, values, strict=True)},
         system.left_um(np.zeros_like(values)),
@@ -168,23 +166,6 @@ class _Lattice:
         return scipy.sparse.csr_array(
             (weight.ravel(), (rows, index.ravel())), shape=(len(points), self.size)
         )
-
-    def rigid_part(self, values: np.ndarray, corners: np.ndarray) -> np.ndarray:
-        """Return shift and rotation of a field (nodes, 2) over the nodes between corners."""
-        nodes = self.nodes
-        low, high = corners.min(axis=0), corners.max(axis=0)
-        inside = ((nodes >= low) & (nodes <= high)).all(axis=1)
-        inside = inside if inside.sum() > 2 else np.ones(len(nodes), bool)
-        away = nodes - nodes[inside].mean(axis=0)
-        none, one = np.zeros(len(nodes)), np.ones(len(nodes))
-        columns = np.stack(
-            [
-                np.stack([one, none, -away[:, 1]], axis=1),
-                np.stack([none, one, away[:, 0]], axis=1),
-            ]
-        )
-        rigid = least_squares(columns[:, inside].reshape(-1, 3), values[inside].T.ravel())
-        return linear_combination(columns, rigid).T
 
 
 class _System:
