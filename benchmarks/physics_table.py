@@ -149,6 +149,7 @@ METRICS = (
         1,
     ),
     Metric("neighbours apart locally", "um", _figure("slice_local_um"), 4, 4),
+    Metric("neighbours apart in all", "um", _detail("slice_local_um", "with_rigid_part")),
     Metric("cut face", "voxel", _figure("interface_voxel"), 1, 1),
     Metric("cut face, A-lines", "voxel", _figure("interface_aline_voxel"), 1, 1),
     Metric("cut face, surface", "voxel", _figure("interface_surface_voxel"), 1, 1),
