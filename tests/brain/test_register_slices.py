@@ -507,11 +507,17 @@ def test_speckle_helper_moves_by_its_argument(rng, tissue):
 
 
 def test_the_least_sure_slice_tells_how_sure_shift_and_rotation_are() -> None:
-    """Each slice by the best of its accepted pairs; a pair without parts tells nothing."""
+    """Each slice by the best of its accepted pairs; a pair without parts tells nothing.
 
-    def model(*pairs: tuple[int, int, float, bool]) -> SliceRegistration:
+    A loop that does not close makes all of them less sure, one that closes better none surer.
+    """
+
+    def model(*pairs: tuple[int, int, float, bool], off: float = 0.0) -> SliceRegistration:
         table = [
-            {"fixed_id": a, "moving_id": b, "sigma_um": s, "sigma_deg": s / 100, "accepted": used}
+            {
+                **{"fixed_id": a, "moving_id": b, "sigma_um": s, "sigma_deg": s / 100},
+                **{"residual_um": [9.0, off, -off], "residual_deg": off / 100, "accepted": used},
+            }
             for a, b, s, used in pairs
         ]
         return SliceRegistration(0, (10.0,) * 3, 200.0, [], table)
@@ -521,4 +527,11 @@ def test_the_least_sure_slice_tells_how_sure_shift_and_rotation_are() -> None:
         found = model(*chain, more, (0, 1, 0.0, True))
         assert found.shift_sigma_um == worst
         assert found.turn_sigma_deg == worst / 100
+    loop = (*chain, (0, 2, 2.0, True))
+    assert model(*loop, off=0.1).shift_sigma_um == 2.0
+    open_ = model(*loop, off=3.0)
+    ratio = np.sqrt(3.0**2 * (1 + 1 / 4**2 + 1 / 2**2))
+    assert open_.shift_sigma_um == pytest.approx(2 * ratio)
+    assert open_.turn_sigma_deg == pytest.approx(2 * ratio / 100)
+    assert model(*chain, off=3.0).shift_sigma_um == 4.0
     assert model((0, 1, 0.0, True), (0, 1, 3.0, False)).shift_sigma_um is None
