@@ -146,9 +146,9 @@ def strip_equations(
     enough = len(strips) - len(names) > ORDERS and explained > PEAK_BIAS_PX
     bent = enough and fit.gain(everything, fit.coefficients) > _SIGNIFICANT_BEND
     if bent:
-        owner = np.array([n for n, _ in owners])
-        alone = len(np.unique(owner)) == 1
-        group = pair * _FOLDS // len(names) if alone else owner % _FOLDS
+        owner = np.unique([n for n, _ in owners], return_inverse=True)[1]
+        # Of a single slice, quarters of its pairs.
+        group = owner % _FOLDS if owner.any() else pair * _FOLDS // len(names)
         bent = _held_out_gain(fit, group, rows, measured, pair, prior) > _EVIDENT_BEND
     return fit.normal / fit.sigma**2, fit.right / fit.sigma**2, bent
 

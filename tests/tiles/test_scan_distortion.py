@@ -170,6 +170,19 @@ def test_what_strips_of_one_slice_have_in_common_is_no_bend():
     assert found == {"one slice's": 0, "the same": 10}
 
 
+def test_a_bend_is_found_whichever_slices_have_strips():
+    """One alone, or two of five. Seen to fail with slices parted by their numbers."""
+    rng = np.random.default_rng(3)
+    strips = []
+    for _ in range(2):
+        true = grid(4, 4) + rng.normal(size=(16, 2))
+        results = bent_pairs(rng, grid(4, 4), true, LAWS["S and bow"])
+        solve_positions(grid(4, 4), results)
+        strips.append(measured_strips(rng, true, results, LAWS["S and bow"], 0.08))
+    assert strip_equations(SIDE, [strips[0]])[2]
+    assert strip_equations(SIDE, [strips[0], [], [], [], strips[1]])[2]
+
+
 def test_jitter_alone_bends_no_scan_of_single_slices():
     """Seen to fail with the posterior mean alone."""
     rng = np.random.default_rng(8)
