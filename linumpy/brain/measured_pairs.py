@@ -8,7 +8,7 @@ of all pairs in one process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,13 @@ def saved(folder: Path, stem: str) -> list[Path]:
     if not found:
         raise InputError(f"{folder}: no {stem}_z*.json, as linum_measure_pairs.py writes them")
     return found
+
+
+def remove_groups(folder: Path, stem: str, ids: Iterable[int]) -> None:
+    """Remove the files of groups that began with some slices: groups may be others now."""
+    for slice_id in ids:
+        for suffix in (".json", ".npz"):
+            (folder / f"{stem}_z{slice_id:02d}{suffix}").unlink(missing_ok=True)
 
 
 def _shifts(model: MeasuredPairs) -> Iterator[tuple[int, PairShift]]:

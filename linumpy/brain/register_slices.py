@@ -22,7 +22,11 @@ from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
-from linumpy.brain.slice_registration import SliceRegistration
+from linumpy.brain.slice_registration import (
+    LEAST_SIGMA_DEG,
+    LEAST_SIGMA_UM,
+    SliceRegistration,
+)
 from linumpy.brain.solve_depths import DepthSolution, solve_depths
 from linumpy.brain.solve_slices import SliceSolution, solve_slices
 from linumpy.core.log import logger, progress
@@ -31,10 +35,8 @@ from linumpy.stage_params.brain import EULER, RegisterParams
 
 Pair = tuple[SliceVolume, SliceVolume]
 
-_MIN_PAIR_SIGMA_UM = 1.0
 _MIN_MOTOR_SIGMA_UM = 2.0
 _MIN_DEPTH_SIGMA_UM = 0.1
-_MIN_PAIR_SIGMA_DEG = 0.005
 _MIN_TURN_SIGMA_DEG = 0.02
 _NEGLIGIBLE_PX = 0.1
 _MAX_ID_STEP = 2
@@ -162,7 +164,7 @@ def solve_registration(
     while True:
         good = [shifts[n] for n in used]
         links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
-        trust = _trust(good, [s.sigma_um for s in good], _MIN_PAIR_SIGMA_UM)
+        trust = _trust(good, [s.sigma_um for s in good], LEAST_SIGMA_UM)
         if params.transform == EULER:
             turns = _solve_turns(slices, links, good, middle)
         lateral = solve_slices(
@@ -170,7 +172,7 @@ def solve_registration(
             links,
             _common_errors(good, links, turns, pivot),
             trust,
-            min_pair_sigma=_MIN_PAIR_SIGMA_UM,
+            min_pair_sigma=LEAST_SIGMA_UM,
             min_prior_sigma=_MIN_MOTOR_SIGMA_UM,
         )
         wrong = _implausible(lateral, links, good)
@@ -300,8 +302,8 @@ def _solve_turns(
         len(slices),
         links,
         np.array([[s.rotation_deg] for s in shifts]).reshape(-1, 1),
-        _trust(shifts, [s.sigma_deg for s in shifts], _MIN_PAIR_SIGMA_DEG),
-        min_pair_sigma=_MIN_PAIR_SIGMA_DEG,
+        _trust(shifts, [s.sigma_deg for s in shifts], LEAST_SIGMA_DEG),
+        min_pair_sigma=LEAST_SIGMA_DEG,
         min_prior_sigma=_MIN_TURN_SIGMA_DEG,
         find_jumps=False,
     )
@@ -362,7 +364,7 @@ def _solve_depths(
         steps * interval_um + np.array([s.shift_um[0] for s in chosen]),
         _trust(chosen, [s.z_sigma_um for s in chosen], _MIN_DEPTH_SIGMA_UM),
         accounts=expected_depths(slices, interval_um),
-        min_pair_sigma=_MIN_PAIR_SIGMA_UM,
+        min_pair_sigma=LEAST_SIGMA_UM,
         min_face_sigma=_MIN_MOTOR_SIGMA_UM,
     )
 

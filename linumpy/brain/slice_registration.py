@@ -10,8 +10,12 @@ import numpy as np
 from linumpy.brain.deformation_model import fields_of
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
-from linumpy.geometry.network import connected_components
+from linumpy.geometry.network import bridges, connected_components
 from linumpy.geometry.shift_field import ShiftField
+
+LEAST_SIGMA_UM = 1.0
+LEAST_SIGMA_DEG = 0.005
+"""Standard errors that no pair is better than, an axis: a tenth of a pixel of 10 µm."""
 
 
 @dataclass(frozen=True)
@@ -105,32 +109,34 @@ class SliceRegistration:
     def shift_sigma_um(self) -> float | None:
         """Standard error of the least sure slice's shift, an axis, by its best pair.
 
-        As far as windows show how far deformation reaches, and as loops of pairs contradict that;
-        None where no pair tells.
+        By what windows show of deformation, enlarged by how badly loops of pairs close (the root of
+        χ² over its degrees of freedom, at least 1); None where no pair tells.
         """
-        return self._least_sure("sigma_um", "residual_um")
+        return self._least_sure("sigma_um", "residual_um", LEAST_SIGMA_UM)
 
     @property
     def turn_sigma_deg(self) -> float | None:
         """The same of the rotation against the slice that it was measured against."""
-        return self._least_sure("sigma_deg", "residual_deg")
+        return self._least_sure("sigma_deg", "residual_deg", LEAST_SIGMA_DEG)
 
-    def _least_sure(self, sigma: str, residual: str) -> float | None:
+    def _least_sure(self, sigma: str, residual: str, least: float) -> float | None:
         pairs = [p for p in self.pairs if p["accepted"] and p.get(sigma)]
-        best: dict[int, float] = {}
-        for pair in pairs:
-            for slice_id in (pair["fixed_id"], pair["moving_id"]):
-                best[slice_id] = min(pair[sigma], best.get(slice_id, np.inf))
-        if not best:
+        if not pairs:
             return None
+        sigmas = [float(np.hypot(p[sigma], least)) for p in pairs]
+        best: dict[int, float] = {}
+        for pair, own in zip(pairs, sigmas, strict=True):
+            for slice_id in (pair["fixed_id"], pair["moving_id"]):
+                best[slice_id] = min(own, best.get(slice_id, np.inf))
         # Errors of a pair's windows that they have in common show in loops alone, by which all
         # standard errors are enlarged (Birge, Phys. Rev. 40, 207, 1932).
         number = {slice_id: n for n, slice_id in enumerate(sorted(best))}
         links = [(number[p["fixed_id"]], number[p["moving_id"]]) for p in pairs]
         loops = len(links) - len(number) + 1 + int(connected_components(len(number), links).max())
         # Of three residuals the first is that of the depth.
-        left = np.array([np.atleast_1d(p[residual])[-2:] / p[sigma] for p in pairs])
-        ratio = np.sqrt((left**2).mean(axis=1).sum() / loops) if loops else 1.0
+        left = [np.atleast_1d(p[residual])[-2:] / s for p, s in zip(pairs, sigmas, strict=True)]
+        closed = ~bridges(len(number), links)
+        ratio = np.sqrt(np.square(left).mean(axis=1)[closed].sum() / loops) if loops else 1.0
         return float(max(best.values()) * max(ratio, 1.0))
 
     @property

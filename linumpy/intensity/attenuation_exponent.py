@@ -80,7 +80,9 @@ def find_exponent(power: Array, usable: Array, optical_depth: Array, axial_mm: f
     k = trust * found + (1 - trust) * PRIOR_EXPONENT
     # Where both contradict each other beyond their errors, one of them is wrong, and none tells
     # which (between-group variance: DerSimonian and Laird, Control. Clin. Trials 7, 177, 1986).
-    between = max(0.0, (found - PRIOR_EXPONENT) ** 2 - PRIOR_ERROR**2 - variance)
+    # An estimate far out says no more than one beyond all reports, and powers must stay finite.
+    apart = float(np.clip(found, -1, 2)) - PRIOR_EXPONENT
+    between = max(0.0, apart**2 - PRIOR_ERROR**2 - variance)
     error = np.sqrt((1 - trust) * (PRIOR_ERROR**2 + trust * between))
     return Exponent(float(np.clip(k, 0.3, 1.3)), float(error), found)
 

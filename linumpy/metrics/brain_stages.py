@@ -178,7 +178,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         "shift_sigma",
         None if shift_um is None else shift_um / float(voxel[1:].min()),
         "pixel",
-        "standard error of the least sure slice's shift, by deformation",
+        "standard error of the least sure slice's shift, by deformation and loops of pairs",
         "slice_shift_sigma",
     )
     found.add(

@@ -165,15 +165,15 @@ GROUP_GAINS = (1.0, 1.0, 1.55, 2.5)
 (`linumpy.slices.slice_group`; docs/benchmarks/2026-11-25-slice-groups.md)."""
 
 
-PAIRS_GAIN = 2.0
-"""How many times as fast pairs are measured by the processes of a GPU that a task has for itself:
-three, of which each starts and reads two slices more; estimated."""
+PAIR_GAINS = (1.0, 1.0, 1.5, 2.0)
+"""How many times as fast pairs are measured by one to three processes of a GPU that a task has for
+itself, with two cores each and at least two slices; estimated: each starts, and reads two more."""
 
 
 def _gain(graph: Graph, stage: Declaration, n_slices: int) -> float:
     """Return how many times as fast as one by one a task's slices are made on a GPU."""
     if stage.name == "measure_pairs" and not graph.params["gpu_count"]:
-        return PAIRS_GAIN
+        return PAIR_GAINS[min(n_slices // 2, len(PAIR_GAINS) - 1)]
     if stage.name != "reconstruct_slice":
         return 1.0
     return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]

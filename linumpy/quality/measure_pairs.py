@@ -18,22 +18,31 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.brain.depth_parts import HOST_NBYTES
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.kept_slices import keep_slices, pair_workers
-from linumpy.brain.measured_pairs import Depths, save_pairs
+from linumpy.brain.measured_pairs import STEM as PAIRS
+from linumpy.brain.measured_pairs import Depths, remove_groups, save_pairs
 from linumpy.brain.overlap_attenuation import measure_overlap, pair_place
 from linumpy.brain.overlap_correction import remove_overlaps, save_overlap
 from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_slices import Pair, measure_shifts, pairs_to_measure
 from linumpy.brain.slice_folder import load_folder
 from linumpy.brain.slice_planes import SliceVolume, plane_of_top
-from linumpy.core.device import CPU, Device, batch_share, share_of_gpu
+from linumpy.core.device import CPU, Device, batch_share, default_workers, share_of_gpu
 from linumpy.core.errors import InputError
-from linumpy.core.worker_process import Setting, WorkerProcess, processes_a_gpu
+from linumpy.core.host_memory import granted_host_bytes
+from linumpy.core.worker_process import (
+    CORES_A_PROCESS,
+    Setting,
+    WorkerProcess,
+    processes_a_gpu,
+)
 from linumpy.io.table_rows import table_text
 from linumpy.io.tables import SHIFT_COLUMNS
 from linumpy.params import build
 from linumpy.quality.assess_slice_quality import compare_pair, find_constant
+from linumpy.quality.measured_similarities import STEM as SIMILARITIES
 from linumpy.quality.measured_similarities import Known, save_similarities
 from linumpy.stage_params.brain import RegisterParams
 from linumpy.stage_params.quality import ComparisonParams
@@ -78,7 +87,8 @@ def measure_pairs(
         Whether residual attenuation is measured from the overlaps of neighbours.
     processes
         How many divide the pairs among them, each with files of its own; None for as many as keep
-        a GPU busy, and one without. What is measured is the same.
+        a GPU busy, and one without. What is measured is the same. What fails in another process
+        is raised when this one is done with its part.
 
     Raises
     ------
@@ -97,6 +107,9 @@ def measure_pairs(
     count = max(1, min(most, len(own) // _LEAST_SLICES))
     workers = pair_workers(device, count)
     parts = [[int(i) for i in part] for part in np.array_split(own, count)]
+    for stem in (PAIRS, SIMILARITIES):
+        remove_groups(output, stem, own)
+    remove_overlaps(output, own)
     with ExitStack() as stack:
         share = stack.enter_context(share_of_gpu(count)) if device.is_gpu and count > 1 else None
         setting = Setting.like_here(device, share, threads=workers)
@@ -111,8 +124,12 @@ def measure_pairs(
 
 
 def _usual_processes(device: Device) -> int:
+    """Return how many processes to have, by the GPU and by cores and host memory of the task."""
+    if not device.is_gpu:
+        return 1
+    granted = min(default_workers(CPU) // CORES_A_PROCESS, granted_host_bytes() // HOST_NBYTES)
     # A retry begins with fewer.
-    return int(processes_a_gpu() * batch_share()) if device.is_gpu else 1
+    return int(min(processes_a_gpu(), granted) * batch_share())
 
 
 class _Group:
@@ -157,7 +174,6 @@ class _Group:
             if self.overlaps and (shift.fixed_id, shift.moving_id) in neighbours:
                 _measure_overlap(self.output, pair, shift, *scale, self.params, self.device)
 
-        remove_overlaps(self.output, own)
         measure_shifts(slices, pairs, *scale, self.params, measured, workers, look)
         # Of a folder of all slices, a part tells of its own and of those next to them.
         told = {*own, *(volume.slice_id for pair in pairs for volume in pair)}

@@ -292,13 +292,15 @@ METRICS = {
         "A slice may lie across from where it belongs",
         "Slices are deformed against each other, and a deformation over the part that shows tissue "
         "looks like a shift.",
-        "Look at the section Alignment; less deformation (blade, embedding) is all that helps.",
+        "Look at pairs in the section Alignment: one that is wrong makes all less sure. Else less "
+        "deformation (blade, embedding) is all that helps.",
     ),
     "turn_sigma": (
         "A slice may be rotated against where it belongs",
         "Slices are deformed against each other, and a deformation over the part that shows tissue "
         "looks like a rotation.",
-        "Look at the section Alignment; less deformation (blade, embedding) is all that helps.",
+        "Look at pairs in the section Alignment: one that is wrong makes all less sure. Else less "
+        "deformation (blade, embedding) is all that helps.",
     ),
     "depth_sigma": (
         "Depth of a slice is uncertain",

@@ -30,8 +30,8 @@ _SIGNIFICANT_BEND = 29.9
 
 _FOLDS = 4
 _EVIDENT_BEND = 18.4
-"""2·ln(10⁴): held out, a straight scan is exceeded by so much about once in ten thousand (Wasserman
-et al., Proc. Natl. Acad. Sci. 117, 16880, 2020)."""
+"""2·ln(10⁴). A likelihood ratio on held-out data exceeds 10⁴ by chance once in ten thousand at most
+(Wasserman et al., Proc. Natl. Acad. Sci. 117, 16880, 2020); folds are summed: it is a guide."""
 
 _MIN_STRIP_SIGMA_PX = 0.02
 PEAK_BIAS_PX = 0.05 / np.sqrt(2)

@@ -20,7 +20,11 @@ from linumpy.brain.register_slices import (
     solve_registration,
 )
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume, expected_plane
-from linumpy.brain.slice_registration import SliceRegistration
+from linumpy.brain.slice_registration import (
+    LEAST_SIGMA_DEG,
+    LEAST_SIGMA_UM,
+    SliceRegistration,
+)
 from linumpy.core import log
 from linumpy.core.device import to_host
 from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
@@ -522,16 +526,23 @@ def test_the_least_sure_slice_tells_how_sure_shift_and_rotation_are() -> None:
         ]
         return SliceRegistration(0, (10.0,) * 3, 200.0, [], table)
 
+    def stated(sigma: float) -> float:
+        return float(np.hypot(sigma, LEAST_SIGMA_UM))
+
     chain = (0, 1, 1.0, True), (1, 2, 4.0, True)
     for more, worst in (((0, 2, 2.0, True), 2.0), ((0, 2, 2.0, False), 4.0)):
         found = model(*chain, more, (0, 1, 0.0, True))
-        assert found.shift_sigma_um == worst
-        assert found.turn_sigma_deg == worst / 100
+        assert found.shift_sigma_um == stated(worst)
+        assert found.turn_sigma_deg == np.hypot(worst / 100, LEAST_SIGMA_DEG)
     loop = (*chain, (0, 2, 2.0, True))
-    assert model(*loop, off=0.1).shift_sigma_um == 2.0
-    open_ = model(*loop, off=3.0)
-    ratio = np.sqrt(3.0**2 * (1 + 1 / 4**2 + 1 / 2**2))
-    assert open_.shift_sigma_um == pytest.approx(2 * ratio)
-    assert open_.turn_sigma_deg == pytest.approx(2 * ratio / 100)
-    assert model(*chain, off=3.0).shift_sigma_um == 4.0
+    assert model(*loop, off=0.1).shift_sigma_um == stated(2.0)
+    ratio = np.sqrt(sum((3.0 / stated(sigma)) ** 2 for sigma in (1.0, 4.0, 2.0)))
+    assert model(*loop, off=3.0).shift_sigma_um == pytest.approx(stated(2.0) * ratio)
+    ratio = np.sqrt(sum((0.03 / np.hypot(s / 100, LEAST_SIGMA_DEG)) ** 2 for s in (1.0, 4.0, 2.0)))
+    off = model(*loop, off=3.0).turn_sigma_deg
+    assert off == pytest.approx(np.hypot(0.02, LEAST_SIGMA_DEG) * ratio)
+    # Pairs that no loop holds, and one that claims to be as good as certain, are no evidence.
+    assert model(*chain, off=3.0).shift_sigma_um == stated(4.0)
+    certain = (0, 1, 0.001, True), (1, 2, 0.001, True), (0, 2, 0.001, True)
+    assert model(*certain, off=0.3).shift_sigma_um == stated(0.001)
     assert model((0, 1, 0.0, True), (0, 1, 3.0, False)).shift_sigma_um is None

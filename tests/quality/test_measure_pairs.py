@@ -11,12 +11,13 @@ from linumpy.brain import register_pairwise as registering
 from linumpy.brain.kept_slices import pair_workers
 from linumpy.brain.output import register_folder
 from linumpy.core import worker_process
-from linumpy.core.device import Device
+from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError, LinumpyError
 from linumpy.core.leases import lease
 from linumpy.io.omezarr import create_image
 from linumpy.io.slice_layout import volume_spec
 from linumpy.quality import assess_slice_quality as assessing
+from linumpy.quality import measure_pairs as measuring
 from linumpy.quality.assess_folder import assess_folder
 from linumpy.quality.measure_pairs import measure_pairs
 
@@ -172,6 +173,23 @@ def test_processes_share_a_gpu_that_no_other_task_has(
     assert pair_workers(Device("cuda"), max(1, processes)) == threads
 
 
+@pytest.mark.parametrize(
+    ("cores", "host_gib", "share", "expected"),
+    [("", 64, 1.0, 3), ("4", 64, 1.0, 2), ("", 4, 1.0, 2), ("", 64, 0.5, 1), ("1", 64, 1.0, 0)],
+)
+def test_processes_follow_cores_and_memory_of_the_task(
+    monkeypatch, cores, host_gib, share, expected
+) -> None:
+    """A task of a batch system is told its cores, a retry takes half of all."""
+    monkeypatch.setattr(measuring, "processes_a_gpu", lambda: 3)
+    monkeypatch.setattr(measuring, "granted_host_bytes", lambda: host_gib << 30)
+    monkeypatch.setattr(measuring, "batch_share", lambda: share)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setenv("OMP_NUM_THREADS", cores)
+    assert measuring._usual_processes(Device("cuda")) == expected
+    assert measuring._usual_processes(CPU) == 1
+
+
 @pytest.mark.slow
 def test_what_fails_in_another_process_is_named(brain, tmp_path) -> None:
     slices = tmp_path / "slices"
@@ -202,5 +220,11 @@ def test_overlaps_of_groups_are_those_of_all(brain, tmp_path):
     divided = tmp_path / "divided"
     measure_pairs(brain / "slices", divided, VALUES, shifts=shifts, rating=False, processes=2)
     assert overlaps(divided) == found
+    # Fewer processes leave nothing behind that more of them measured before.
+    assert {p.stem for p in divided.glob("register_*.json")} == {
+        "register_pairs_z00", "register_pairs_z03"
+    }  # fmt: skip
+    measure_pairs(brain / "slices", divided, VALUES, shifts=shifts, rating=False, processes=1)
+    assert [p.stem for p in divided.glob("register_*.json")] == ["register_pairs_z00"]
     measure_pairs(brain / "slices", whole, VALUES, shifts=shifts, rating=False, overlaps=False)
     assert overlaps(whole) == {}
