@@ -24,7 +24,6 @@ from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
 from linumpy.brain.slice_registration import (
     LEAST_SIGMA_DEG,
-    LEAST_SIGMA_UM,
     SliceRegistration,
 )
 from linumpy.brain.solve_depths import DepthSolution, solve_depths
@@ -35,6 +34,7 @@ from linumpy.stage_params.brain import EULER, RegisterParams
 
 Pair = tuple[SliceVolume, SliceVolume]
 
+_MIN_PAIR_SIGMA_UM = 1.0
 _MIN_MOTOR_SIGMA_UM = 2.0
 _MIN_DEPTH_SIGMA_UM = 0.1
 _MIN_TURN_SIGMA_DEG = 0.02
@@ -164,7 +164,7 @@ def solve_registration(
     while True:
         good = [shifts[n] for n in used]
         links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
-        trust = _trust(good, [s.sigma_um for s in good], LEAST_SIGMA_UM)
+        trust = _trust(good, [s.sigma_um for s in good], _MIN_PAIR_SIGMA_UM)
         if params.transform == EULER:
             turns = _solve_turns(slices, links, good, middle)
         lateral = solve_slices(
@@ -172,7 +172,7 @@ def solve_registration(
             links,
             _common_errors(good, links, turns, pivot),
             trust,
-            min_pair_sigma=LEAST_SIGMA_UM,
+            min_pair_sigma=_MIN_PAIR_SIGMA_UM,
             min_prior_sigma=_MIN_MOTOR_SIGMA_UM,
         )
         wrong = _implausible(lateral, links, good)
@@ -364,7 +364,7 @@ def _solve_depths(
         steps * interval_um + np.array([s.shift_um[0] for s in chosen]),
         _trust(chosen, [s.z_sigma_um for s in chosen], _MIN_DEPTH_SIGMA_UM),
         accounts=expected_depths(slices, interval_um),
-        min_pair_sigma=LEAST_SIGMA_UM,
+        min_pair_sigma=_MIN_PAIR_SIGMA_UM,
         min_face_sigma=_MIN_MOTOR_SIGMA_UM,
     )
 

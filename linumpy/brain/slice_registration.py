@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from linumpy.brain.deformation_model import fields_of
+from linumpy.brain.local_fit import LEAST_NOISE_PX
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
 from linumpy.geometry.network import bridges, connected_components
 from linumpy.geometry.shift_field import ShiftField
 
-LEAST_SIGMA_UM = 1.0
 LEAST_SIGMA_DEG = 0.005
-"""Standard errors that no pair is better than, an axis: a tenth of a pixel of 10 µm."""
+"""Standard error of a rotation that no pair is better than."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class SliceRegistration:
         By what windows show of deformation, enlarged by how badly loops of pairs close (the root of
         χ² over its degrees of freedom, at least 1); None where no pair tells.
         """
-        return self._least_sure("sigma_um", "residual_um", LEAST_SIGMA_UM)
+        return self._least_sure("sigma_um", "residual_um", LEAST_NOISE_PX * max(self.voxel_um[1:]))
 
     @property
     def turn_sigma_deg(self) -> float | None:
@@ -133,10 +133,12 @@ class SliceRegistration:
         number = {slice_id: n for n, slice_id in enumerate(sorted(best))}
         links = [(number[p["fixed_id"]], number[p["moving_id"]]) for p in pairs]
         loops = len(links) - len(number) + 1 + int(connected_components(len(number), links).max())
+        if not loops:
+            return max(best.values())
         # Of three residuals the first is that of the depth.
         left = [np.atleast_1d(p[residual])[-2:] / s for p, s in zip(pairs, sigmas, strict=True)]
         closed = ~bridges(len(number), links)
-        ratio = np.sqrt(np.square(left).mean(axis=1)[closed].sum() / loops) if loops else 1.0
+        ratio = np.sqrt(np.square(left).mean(axis=1)[closed].sum() / loops)
         return float(max(best.values()) * max(ratio, 1.0))
 
     @property

@@ -22,7 +22,6 @@ from linumpy.brain.register_slices import (
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume, expected_plane
 from linumpy.brain.slice_registration import (
     LEAST_SIGMA_DEG,
-    LEAST_SIGMA_UM,
     SliceRegistration,
 )
 from linumpy.core import log
@@ -527,7 +526,7 @@ def test_the_least_sure_slice_tells_how_sure_shift_and_rotation_are() -> None:
         return SliceRegistration(0, (10.0,) * 3, 200.0, [], table)
 
     def stated(sigma: float) -> float:
-        return float(np.hypot(sigma, LEAST_SIGMA_UM))
+        return float(np.hypot(sigma, 1.0))
 
     chain = (0, 1, 1.0, True), (1, 2, 4.0, True)
     for more, worst in (((0, 2, 2.0, True), 2.0), ((0, 2, 2.0, False), 4.0)):
