@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -80,9 +79,8 @@ def test_values_of_options() -> None:
 
 
 def test_help_takes_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text is the workflow's own; Java alone takes two of the four seconds of the promise."""
+    """The text is the workflow's own, and nothing is on PATH."""
     monkeypatch.setenv("COLUMNS", "90")
-    start = time.monotonic()
     done = subprocess.run(
         [sys.executable, REPOSITORY / "scripts/linum_nextflow.py", "run", "linumpy", "--help"],
         cwd=tmp_path,
@@ -91,7 +89,6 @@ def test_help_takes_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         text=True,
         check=True,
     )
-    assert time.monotonic() - start < 4
     assert done.stdout.strip() == help_text(read_schema(str(SCHEMA))).strip()
     assert list(tmp_path.iterdir()) == []
 
