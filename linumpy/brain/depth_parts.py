@@ -26,6 +26,7 @@ from linumpy.core.host_memory import granted_host_bytes, map_arrays, share_heap
 from linumpy.core.leases.lease import Ask, hold
 from linumpy.core.worker_process import (
     CORES_A_PROCESS,
+    HOST_NBYTES,
     Setting,
     WorkerProcess,
     processes_a_gpu,
@@ -44,9 +45,6 @@ LEAST_NBYTES = 256 << 20
 START_NBYTES = 600 << 20
 """What a process on a GPU writes of a volume while another starts
 (docs/benchmarks/2026-11-25-depth-parts.md)."""
-
-HOST_NBYTES = 2 << 30
-"""Host memory of a process that works on a GPU."""
 
 BASE_NBYTES, BLOCKS, LAYERS = 400 << 20, 2.5, 0.3
 """Host memory of one on cores: the interpreter, blocks of the brain and layers of it."""

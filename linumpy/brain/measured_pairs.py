@@ -128,8 +128,8 @@ def saved(folder: Path, stem: str) -> list[Path]:
     return found
 
 
-def remove_groups(folder: Path, stem: str, ids: Iterable[int]) -> None:
-    """Remove the files of groups that began with some slices: groups may be others now."""
+def remove_saved(folder: Path, stem: str, ids: Iterable[int]) -> None:
+    """Remove what an earlier measurement left of slices, or of groups that began with them."""
     for slice_id in ids:
         for suffix in (".json", ".npz"):
             (folder / f"{stem}_z{slice_id:02d}{suffix}").unlink(missing_ok=True)

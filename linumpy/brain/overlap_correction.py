@@ -38,14 +38,6 @@ def overlap_path(folder: Path, slice_id: int) -> Path:
     return folder / f"{STEM}_z{slice_id:02d}.json"
 
 
-def remove_overlaps(folder: Path, ids: Iterable[int]) -> None:
-    """Remove what an earlier measurement left of slices."""
-    for slice_id in ids:
-        path = overlap_path(folder, slice_id)
-        for each in (path, path.with_suffix(".npz")):
-            each.unlink(missing_ok=True)
-
-
 def save_overlap(folder: Path, model: OverlapAttenuation) -> Path:
     """Write the model of a pair of slices to its `overlap_path`."""
     path = overlap_path(folder, model.fixed_id)

@@ -22,10 +22,7 @@ from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
-from linumpy.brain.slice_registration import (
-    LEAST_SIGMA_DEG,
-    SliceRegistration,
-)
+from linumpy.brain.slice_registration import LEAST_SIGMA_DEG, SliceRegistration
 from linumpy.brain.solve_depths import DepthSolution, solve_depths
 from linumpy.brain.solve_slices import SliceSolution, solve_slices
 from linumpy.core.log import logger, progress

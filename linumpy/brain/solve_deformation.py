@@ -127,13 +127,6 @@ class _Lattice:
     def size(self) -> int:
         return self.shape[0] * self.shape[1]
 
-    @property
-    def nodes(self) -> np.ndarray:
-        sides = [
-            o + d * np.arange(n) for o, d, n in zip(self.origin, self.step, self.shape, strict=True)
-        ]
-        return np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
-
     def field(self, values: np.ndarray) -> ShiftField:
         return ShiftField(self.origin, self.step, values.T.reshape(2, *self.shape).copy())
 

@@ -47,6 +47,9 @@ MOST_PROCESSES = 3
 CORES_A_PROCESS = 2
 """One that works on a GPU takes 1.5; one without keeps two busy with its threads."""
 
+HOST_NBYTES = 2 << 30
+"""Host memory of one that works on a GPU."""
+
 LEAST_SHARE_NBYTES = 8 << 30
 """Of a GPU's memory, for a process: batches of full size, and room for what waits."""
 

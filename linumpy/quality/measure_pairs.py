@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.brain.depth_parts import HOST_NBYTES
 from linumpy.brain.expected_depths import expected_depths
 from linumpy.brain.kept_slices import keep_slices, pair_workers
 from linumpy.brain.measured_pairs import STEM as PAIRS
-from linumpy.brain.measured_pairs import Depths, remove_groups, save_pairs
+from linumpy.brain.measured_pairs import Depths, remove_saved, save_pairs
 from linumpy.brain.overlap_attenuation import measure_overlap, pair_place
-from linumpy.brain.overlap_correction import remove_overlaps, save_overlap
+from linumpy.brain.overlap_correction import STEM as OVERLAPS
+from linumpy.brain.overlap_correction import save_overlap
 from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.register_slices import Pair, measure_shifts, pairs_to_measure
 from linumpy.brain.slice_folder import load_folder
@@ -34,6 +34,7 @@ from linumpy.core.errors import InputError
 from linumpy.core.host_memory import granted_host_bytes
 from linumpy.core.worker_process import (
     CORES_A_PROCESS,
+    HOST_NBYTES,
     Setting,
     WorkerProcess,
     processes_a_gpu,
@@ -106,10 +107,9 @@ def measure_pairs(
     most = _usual_processes(device) if processes is None else processes
     count = max(1, min(most, len(own) // _LEAST_SLICES))
     workers = pair_workers(device, count)
-    parts = [[int(i) for i in part] for part in np.array_split(own, count)]
-    for stem in (PAIRS, SIMILARITIES):
-        remove_groups(output, stem, own)
-    remove_overlaps(output, own)
+    parts = [part.tolist() for part in np.array_split(own, count)]
+    for stem in (PAIRS, SIMILARITIES, OVERLAPS):
+        remove_saved(output, stem, own)
     with ExitStack() as stack:
         share = stack.enter_context(share_of_gpu(count)) if device.is_gpu and count > 1 else None
         setting = Setting.like_here(device, share, threads=workers)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import affine_transform, gaussian_filter, map_coordinates
 
+from linumpy.brain.measured_pairs import remove_saved
 from linumpy.brain.output import align_slice, stack_folder
 from linumpy.brain.overlap_attenuation import (
     OverlapAttenuation,
@@ -16,8 +17,8 @@ from linumpy.brain.overlap_attenuation import (
     solve,
 )
 from linumpy.brain.overlap_correction import (
+    STEM,
     compare_overlaps,
-    remove_overlaps,
     save_overlap,
     with_overlaps,
 )
@@ -354,9 +355,9 @@ def test_pairs_without_a_registration_are_refused(tmp_path):
 
 def test_what_was_measured_before_is_removed(tmp_path, lacks):
     save_overlap(tmp_path, lacks)
-    remove_overlaps(tmp_path, [1])
+    remove_saved(tmp_path, STEM, [1])
     assert len(list(tmp_path.glob("overlap_attenuation_z00*"))) == 2
-    remove_overlaps(tmp_path, [0])
+    remove_saved(tmp_path, STEM, [0])
     assert not list(tmp_path.glob("overlap_attenuation*"))
 
 

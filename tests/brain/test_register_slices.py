@@ -20,10 +20,7 @@ from linumpy.brain.register_slices import (
     solve_registration,
 )
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume, expected_plane
-from linumpy.brain.slice_registration import (
-    LEAST_SIGMA_DEG,
-    SliceRegistration,
-)
+from linumpy.brain.slice_registration import LEAST_SIGMA_DEG, SliceRegistration
 from linumpy.core import log
 from linumpy.core.device import to_host
 from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
