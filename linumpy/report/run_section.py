@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,8 +128,9 @@ def render_section(record: Mapping[str, Any], tasks: Sequence[Task]) -> str:
     )
 
 
+@cache
 def make_environment() -> jinja2.Environment:
-    """Return what fills the report's templates."""
+    """Return what fills the report's templates, which it keeps: a slice's page fills one, too."""
     import jinja2
 
     return jinja2.Environment(

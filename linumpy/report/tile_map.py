@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -237,8 +238,9 @@ def _ticks(low: float, span: float) -> list[tuple[float, str]]:
     ]
 
 
-def _colour_map() -> list[str]:
+@cache
+def _colour_map() -> tuple[str, ...]:
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(colormaps[MAP]((n + 0.5) / _COLOURS)) for n in range(_COLOURS)]
+    return tuple(to_hex(colormaps[MAP]((n + 0.5) / _COLOURS)) for n in range(_COLOURS))
