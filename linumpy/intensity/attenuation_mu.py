@@ -61,7 +61,8 @@ def estimate_mu(
     usable
         Boolean of the same shape.
     unlike
-        Of the same shape: by how much bins differ from the mean that `power` is, relatively.
+        Of the same shape: by how much bins differ from the mean that `power` is, relatively
+        (`log_moments`).
     region
         Bins a side that slopes are averaged over.
     smith_sigma
@@ -104,20 +105,36 @@ def estimate_mu(
     return MuEstimate(mu, xp.sqrt(variance), own, mu_end, exponent)
 
 
-def unlikeness(
+def log_moments(
     total: Array, number: Array, noise: Array, power: Array, usable: Array, width: int
-) -> Array:
-    """Return the RMS of ln(power of a bin / mean power around it) over that neighbourhood."""
+) -> tuple[Array, Array]:
+    """Return mean and standard deviation of ln(power of a bin / mean power around it).
+
+    Optical depths add up in logarithms. Of bins that attenuate unlike each other, the mean power
+    is more and more that of the least: with it, µ of textured tissue came out 8 % too low.
+
+    Parameters
+    ----------
+    total, number
+        Sums of power and how many voxels are in them, float32 (z, bins, bins), NumPy or CuPy.
+    noise
+        Power of each plane.
+    power
+        Mean over `width` bins a side, without noise.
+    usable
+        Boolean, where both are wanted; other bins around count for nothing.
+    """
     xp = namespace(power)
     if width == 1:
-        return xp.zeros_like(power)
+        return xp.zeros_like(power), xp.zeros_like(power)
     own = total / xp.maximum(number, 1) - noise[:, None, None]
     used = usable & (number > 0) & (own > 0) & (power > 0)
     ratio = xp.log(xp.where(used, own, 1) / xp.where(used, power, 1)).astype(np.float32)
-    share = box_sums(used.astype(np.float32), width)
+    share = xp.maximum(box_sums(used.astype(np.float32), width), np.float32(1))
+    mean = box_sums(ratio, width) / share
     # Filters that sum as they go leave less than 0 where there is nothing.
-    squares = xp.maximum(box_sums(ratio * ratio, width), np.float32(0))
-    return xp.sqrt(squares / xp.maximum(share, np.float32(1)))
+    square = xp.maximum(box_sums(ratio * ratio, width) / share - mean**2, np.float32(0))
+    return mean, xp.sqrt(square)
 
 
 def _slope_spread(own: Array, region: Array) -> tuple[float, float]:

@@ -26,7 +26,7 @@ from linumpy.core.device import Array, is_device_array, like, namespace, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.resample import apply_axis_weights
 from linumpy.intensity.attenuation_exponent import PRIOR_ERROR, PRIOR_EXPONENT
-from linumpy.intensity.attenuation_mu import estimate_mu, unlikeness
+from linumpy.intensity.attenuation_mu import estimate_mu, log_moments
 from linumpy.intensity.attenuation_tissue import find_tissue
 from linumpy.intensity.compensate_attenuation_methods import (
     box_sums,
@@ -251,7 +251,8 @@ def estimate_attenuation(
     if params.method in ("klett", "li"):
         usable = cut_at_noise(power, tissue, noise, params.snr_threshold_db)
     region = 2 * round(_REGION_UM / (2 * bin_px * voxel_um[1])) + 1
-    unlike = unlikeness(total, number, noise, power, usable, width)
+    mean, unlike = log_moments(total, number, noise, power, usable, width)
+    power = power * xp.exp(mean)
     errors = np.zeros((0, len(power)), np.float32) if response_errors is None else response_errors
     smith_sigma = _SMITH_SIGMA_PX / bin_px
     found = estimate_mu(power, usable, unlike, params, axial_mm, region, smith_sigma, errors)

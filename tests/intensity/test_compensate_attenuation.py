@@ -230,6 +230,22 @@ def test_klett_resolves_tissue_above_brighter_tissue(xp):
     assert np.median(found["li"][:30]) < 0.95 * 1.6
 
 
+def test_columns_unlike_each_other_count_alike_at_any_depth(xp, rng):
+    """The mean power of columns is more and more that of the clearest: 0.64 to 0.85 of their µ.
+
+    At the lower end the slope of a wider region stands for what lies below.
+    """
+    side, n = 64, 60
+    of_bins = 6 * rng.lognormal(0, 0.4, (side // 4, side // 4))
+    mu = of_bins.repeat(4, axis=0).repeat(4, axis=1)
+    model = estimate(xp, medium(mu, n, side=side), noise=[0.0] * n)
+    found = to_host(model.mu_per_mm).astype(float)[:, 1:-1, 1:-1]
+    # Averaged over three bins a side.
+    windows = np.lib.stride_tricks.sliding_window_view(of_bins, (3, 3))
+    ratio = found / windows.mean(axis=(2, 3))
+    np.testing.assert_allclose(np.median(ratio, axis=(1, 2)), 1, atol=0.03)
+
+
 def test_a_slice_of_one_medium_is_all_tissue(xp, rng):
     field = rng.normal(size=(2, 60, 32, 32)) * medium(0.5, amplitude=30)
     amplitude = np.sqrt((field**2).sum(axis=0) / 2).astype(np.float32)
