@@ -2,7 +2,9 @@
 """Stack slices into one brain with its pyramid."""
 
 import argparse
+import threading
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
@@ -59,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     share_heap()
     map_arrays()
     refuse_any(args.overwrite, args.preview)
+    if args.preview is not None:
+        # Beside the stacking, which takes longer.
+        threading.Thread(target=import_module, args=("matplotlib.figure",), daemon=True).start()
     stack_folder(
         args.slices,
         args.shifts,

@@ -24,6 +24,7 @@ from linumpy.core.device import (
 from linumpy.core.errors import LinumpyError
 from linumpy.core.host_memory import granted_host_bytes, map_arrays, share_heap
 from linumpy.core.leases.lease import Ask, hold
+from linumpy.core.timeline import span
 from linumpy.core.worker_process import (
     CORES_A_PROCESS,
     HOST_NBYTES,
@@ -190,9 +191,11 @@ class DepthParts:
             not, it leaves (`Pyramid.leave`).
         """
         found = self.run(work, self.divide(n_planes))
-        for pyramid in pyramids:
-            self.spread(partial(_finish, pyramid), pyramid.shared(), "coarse levels of the pyramid")
-            pyramid.remove_shared()
+        with span("pyramid"):
+            for pyramid in pyramids:
+                shared = pyramid.shared()
+                self.spread(partial(_finish, pyramid), shared, "coarse levels of the pyramid")
+                pyramid.remove_shared()
         return found
 
 

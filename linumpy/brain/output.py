@@ -23,6 +23,7 @@ from linumpy.core.device import CPU, Array, Device, to_host
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger, progress
 from linumpy.core.stream import stream
+from linumpy.core.timeline import span
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, placed_map
 from linumpy.io.models import load_model, model_place, save_model
 from linumpy.io.omezarr import create_image, open_image
@@ -200,9 +201,10 @@ def stack_folder(
             f"--pairs {pairs}: goes with --registration, and not with --no_xy_shift; slices on "
             "their canvas were corrected when they were moved there"
         )
-    volumes, voxel_um, interval_um = load_folder(
-        folder, None if aligned else shifts, config, device=device
-    )
+    with span("open"):
+        volumes, voxel_um, interval_um = load_folder(
+            folder, None if aligned else shifts, config, device=device
+        )
     model = motor_registration(volumes, voxel_um, interval_um)
     if registration is not None:
         model = load_model(*model_place(registration), SliceRegistration)
@@ -211,7 +213,8 @@ def stack_folder(
         if not aligned:
             volumes = _as_registered(volumes, model)
             if pairs is not None:
-                volumes = with_overlaps(volumes, pairs, model)
+                with span("correct"):
+                    volumes = with_overlaps(volumes, pairs, model)
     if aligned:
         flat = [
             {**s, "offset_um": [s["offset_um"][0], 0.0, 0.0], "rotation_deg": 0.0}

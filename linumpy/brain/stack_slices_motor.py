@@ -184,10 +184,12 @@ def stack_slices_motor(
         depth_parts(device, count) as processes,
     ):
         brain = _Brain(image, slices, canvas, places, params, resolutions_um, device.first())
-        shown = processes.write(brain.stack, n_planes, [brain.pyramid])
+        with span("stack"):
+            shown = processes.write(brain.stack, n_planes, [brain.pyramid])
         # Nothing has appeared yet: a brain that lacks a slice never does.
         _check_shown(places, set().union(*shown))
-        write_tissue_label(image, processes)
+        with span("label"):
+            write_tissue_label(image, processes)
     return BrainModel(
         voxel_um,
         origin_um,

@@ -9,6 +9,8 @@ adds whole numbers, of which no sum needs rounding (`normal_equations`).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
@@ -20,10 +22,16 @@ _CHUNK = 1024
 _COMBINED_ROWS = 8192
 """Rows that stay in a core's cache while their columns are added up."""
 _WHOLE_ROWS = 512
+_WHOLE_CHUNKS = 16
+"""That a thread adds up at a time."""
 _WHOLE_BITS = 22
 """Sums over 2^9 rows of products of two such numbers make the 53 bits of a float64."""
 _LEAST_EXPONENT = -900
 """Columns of smaller numbers count as 0: their scale would overflow."""
+
+
+Each = Callable[[Callable[[int], list[np.ndarray]], Iterable[int]], Iterable[list[np.ndarray]]]
+"""``map``, or that of a pool of threads: results are the same."""
 
 
 def column_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -51,7 +59,7 @@ def column_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return out
 
 
-def linear_combination(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def linear_combination(columns: np.ndarray, weights: np.ndarray, each: Each = map) -> np.ndarray:
     """Return ``columns @ weights``, column by column.
 
     Parameters
@@ -60,13 +68,20 @@ def linear_combination(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
         Shape (…, k).
     weights
         Shape (k,) or (k, j).
+    each
+        Calls a function of parts of the rows.
     """
     rows = columns.reshape(math.prod(columns.shape[:-1]), len(weights))
     out = np.zeros((len(rows), *weights.shape[1:]))
-    for start in range(0, len(rows), _COMBINED_ROWS):
+
+    def add(start: int) -> list[np.ndarray]:
         chunk = slice(start, start + _COMBINED_ROWS)
         for column, weight in zip(rows[chunk].T, weights, strict=True):
             out[chunk] += column * weight if weights.ndim == 1 else column[:, None] * weight
+        return []
+
+    for _ in each(add, range(0, len(rows), _COMBINED_ROWS)):
+        pass
     return out.reshape(*columns.shape[:-1], *weights.shape[1:])
 
 
@@ -164,7 +179,7 @@ def least_squares(
 
 
 def normal_equations(
-    design: np.ndarray, values: np.ndarray, weight: np.ndarray | None = None
+    design: np.ndarray, values: np.ndarray, weight: np.ndarray | None = None, each: Each = map
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ``design.T @ diag(weight) @ design`` and ``design.T @ diag(weight) @ values``.
 
@@ -176,22 +191,38 @@ def normal_equations(
     ----------
     design, values, weight
         As of `least_squares`; weights are not negative.
+    each
+        Calls a function of parts of the rows.
     """
     k = design.shape[1]
     columns = values.reshape(len(values), math.prod(values.shape[1:]))
-    n = k + columns.shape[1]
-    table = np.zeros((n, n))
-    for start in range(0, len(design), _WHOLE_ROWS):
-        chunk = slice(start, start + _WHOLE_ROWS)
-        # Columns lie in rows: the few of a table are too short to be gone through one by one.
-        rest = np.empty((n, len(design[chunk])))
+    table = np.zeros((k + columns.shape[1],) * 2)
+    starts = range(0, len(design), _WHOLE_ROWS * _WHOLE_CHUNKS)
+    for totals in each(partial(_whole_products, design, columns, weight), starts):
+        for total in totals:
+            table += total
+    return table[:k, :k], table[:k, k:].reshape(k, *values.shape[1:])
+
+
+def _whole_products(
+    design: np.ndarray, columns: np.ndarray, weight: np.ndarray | None, start: int
+) -> list[np.ndarray]:
+    """Return the products of all columns over each of some chunks of rows."""
+    k = design.shape[1]
+    # Columns lie in rows: the few of a table are too short to be gone through one by one.
+    room = np.empty((2, k + columns.shape[1], _WHOLE_ROWS))
+    end = min(len(design), start + _WHOLE_ROWS * _WHOLE_CHUNKS)
+    totals = []
+    for first in range(start, end, _WHOLE_ROWS):
+        chunk = slice(first, min(first + _WHOLE_ROWS, end))
+        rest, high = room[:, :, : chunk.stop - first]
         rest[:k], rest[k:] = design[chunk].T, columns[chunk].T
         if weight is not None:
             rest *= np.sqrt(weight[chunk])
         exponent = np.frexp(np.maximum(rest.max(axis=1), -rest.min(axis=1)))[1]
         exponent = np.maximum(exponent, _LEAST_EXPONENT) - _WHOLE_BITS
         rest *= np.ldexp(1.0, -exponent)[:, None]
-        high = np.rint(rest)
+        np.rint(rest, out=high)
         rest -= high
         # What is left is half a number at most.
         rest *= 2.0 ** (_WHOLE_BITS + 1)
@@ -199,5 +230,5 @@ def normal_equations(
         cross = high @ low.T
         total = (low @ low.T) * 2.0 ** -(_WHOLE_BITS + 1) + (cross + cross.T)
         total = total * 2.0 ** -(_WHOLE_BITS + 1) + high @ high.T
-        table += np.ldexp(total, exponent[:, None] + exponent)
-    return table[:k, :k], table[:k, k:].reshape(k, *values.shape[1:])
+        totals.append(np.ldexp(total, exponent[:, None] + exponent))
+    return totals

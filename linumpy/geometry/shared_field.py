@@ -21,25 +21,29 @@ as optical aberrations and vignetting are, with a prior that its high degrees ar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.core.device import Array, to_host
+from linumpy.core.device import CPU, Array, default_workers, to_host
 from linumpy.core.errors import InputError
 from linumpy.geometry.least_squares import (
+    Each,
     column_products,
-    least_squares,
     linear_combination,
     normal_equations,
+    solve_each,
     solve_positive,
 )
 from linumpy.geometry.neighbours import close_pairs
 
 _ROBUST_SIGMA = 1.4826
 _TUKEY = 4.685
-_ITERATIONS = 12
+_ITERATIONS, _TILE_ITERATIONS = 12, 5
+_TILES_AT_ONCE = 16
+"""That are solved together; their designs are held, 2 MB each."""
 _SMALL_STEP = 1e-2
 """Of a standard error; steps become smaller by a factor of four to seven each time."""
 _MIN_SIGMA = 1e-6
@@ -247,15 +251,16 @@ def fit_shared_field(
     u1, u2 = np.meshgrid(*centres, indexing="ij")
     model = _Basis(tile_shape, degree, tuple(lines))
     terms = model.evaluate(u1, u2)
-    theta, information, tile_sigma = _tile_evidence(kept, terms)
-    rows, differences, pair_of_row = _overlap_equations(kept, terms, model, cell)
     overlap_sigma, n_pairs = 0.0, 0
-    if len(differences):
-        n_pairs = int(pair_of_row[-1]) + 1
-        size = max(float(linear_combination(terms, theta).std()), robust_sigma(differences))
-        theta, overlap_sigma, information = _combine(
-            rows, differences, pair_of_row, theta, information, model.prior(size)
-        )
+    with ThreadPoolExecutor(default_workers(CPU), "linumpy-field") as pool:
+        theta, information, tile_sigma = _tile_evidence(kept, terms, pool)
+        rows, differences, pair_of_row = _overlap_equations(kept, terms, model, cell)
+        if len(differences):
+            n_pairs = int(pair_of_row[-1]) + 1
+            size = max(float(linear_combination(terms, theta).std()), robust_sigma(differences))
+            theta, overlap_sigma, information = _combine(
+                rows, differences, pair_of_row, theta, information, model.prior(size), pool.map
+            )
     centred = (terms - terms.mean(axis=(0, 1))).reshape(-1, len(theta))
     spread = column_products(centred, centred) / len(centred)
     variance = float((solve_positive(information, np.eye(len(theta))) * spread).sum())
@@ -285,7 +290,7 @@ def _tukey(residual: np.ndarray, sigma: float) -> np.ndarray:
 
 
 def _tile_evidence(
-    maps: Sequence[TileMap], terms: np.ndarray
+    maps: Sequence[TileMap], terms: np.ndarray, pool: ThreadPoolExecutor
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Fit each tile alone; answer the robust mean of the fits and its information matrix.
 
@@ -294,21 +299,7 @@ def _tile_evidence(
     Tiles at one place of successive slices show much the same tissue: slices add no information.
     """
     n_terms = terms.shape[-1]
-    ridge = 1e-3 * np.diag([*np.ones(n_terms), 0.0])
-    fits = []
-    # One after the other: threads that fill the same heap take twice as long on 16 cores.
-    for tile in maps:
-        good = np.isfinite(tile.values)
-        design = np.column_stack([terms[good], np.ones(good.sum())])
-        values = tile.values[good] - np.median(tile.values[good])
-        weight = np.ones(len(values))
-        solution = np.zeros(n_terms + 1)
-        for _ in range(5):
-            solution = least_squares(design, values, weight, ridge * weight.sum())
-            residual = values - linear_combination(design, solution)
-            weight = _tukey(residual, robust_sigma(residual))
-        fits.append(solution[:n_terms])
-    theta = np.array(fits)
+    theta = np.array(list(_fit_each(maps, terms, pool)))
     mean = np.median(theta, axis=0)
     for _ in range(_ITERATIONS):
         spread = np.array([robust_sigma(column) for column in theta.T])
@@ -326,6 +317,42 @@ def _tile_evidence(
     fitted = linear_combination(terms, mean)
     residual = np.concatenate([(m.values - fitted - np.nanmedian(m.values)).ravel() for m in maps])
     return mean, information, robust_sigma(residual)
+
+
+class _TileFit:
+    """One tile fitted alone: coefficients of the terms, and a constant, by weighted equations."""
+
+    def __init__(self, tile: TileMap, terms: np.ndarray) -> None:
+        good = np.isfinite(tile.values)
+        self._design = np.column_stack([terms[good], np.ones(good.sum())])
+        self._values = tile.values[good] - np.median(tile.values[good])
+        self._weight = np.ones(len(self._values))
+        self._ridge = 1e-3 * np.diag([*np.ones(terms.shape[-1]), 0.0])
+
+    def equations(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the table and the right side of the system to solve."""
+        normal, right = normal_equations(self._design, self._values, self._weight)
+        return normal + self._ridge * self._weight.sum(), right
+
+    def equations_about(self, solution: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return those in which cells far from a solution count less."""
+        residual = self._values - linear_combination(self._design, solution)
+        self._weight = _tukey(residual, robust_sigma(residual))
+        return self.equations()
+
+
+def _fit_each(
+    maps: Sequence[TileMap], terms: np.ndarray, pool: ThreadPoolExecutor
+) -> Iterator[np.ndarray]:
+    """Yield the coefficients of each tile alone."""
+    for start in range(0, len(maps), _TILES_AT_ONCE):
+        fits = [_TileFit(tile, terms) for tile in maps[start : start + _TILES_AT_ONCE]]
+        systems = list(pool.map(_TileFit.equations, fits))
+        for left in reversed(range(_TILE_ITERATIONS)):
+            solutions = solve_each(*(np.stack(side) for side in zip(*systems, strict=True)))
+            if left:
+                systems = list(pool.map(_TileFit.equations_about, fits, solutions))
+        yield from solutions[:, : terms.shape[-1]]
 
 
 def _overlap_equations(
@@ -395,6 +422,7 @@ def _combine(
     tile_mean: np.ndarray,
     tile_information: np.ndarray,
     prior: np.ndarray,
+    each: Each,
 ) -> tuple[np.ndarray, float, np.ndarray]:
     """Solve for the field from overlaps and tiles together, robustly.
 
@@ -405,9 +433,9 @@ def _combine(
     """
     theta = tile_mean
     of_tiles = linear_combination(tile_information, tile_mean)
-    sigma = robust_sigma(differences - linear_combination(rows, theta))
+    sigma = robust_sigma(differences - linear_combination(rows, theta, each))
     for _ in range(_ITERATIONS):
-        residual = differences - linear_combination(rows, theta)
+        residual = differences - linear_combination(rows, theta, each)
         sigma = robust_sigma(residual)
         weight = _tukey(residual, sigma)
         # Neighbouring cells of a pair err together (the pair's true shift is not the nominal
@@ -416,7 +444,7 @@ def _combine(
         expected = sigma**2 * np.maximum(np.bincount(pair_of_row, weight**2), 1e-9)
         design_effect = max(1.0, float(np.median(sums**2 / expected) / 0.455))
         of_overlaps, right = normal_equations(
-            rows, differences, weight / (sigma**2 * design_effect)
+            rows, differences, weight / (sigma**2 * design_effect), each
         )
         normal = of_overlaps + tile_information + prior
         step = solve_positive(normal, right + of_tiles) - theta

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+
+from linumpy.core.device import CPU, default_workers
 
 TISSUE_RANGE = 2.7
 """What grey and white matter differ by in amplitude, at most. Reduced scattering of white matter is
@@ -23,6 +28,14 @@ def two_media(dark: np.ndarray, bright: np.ndarray, contrast: float = TISSUE_RAN
     return bool(np.median(bright) > contrast * np.median(dark))
 
 
+def _by_planes(work: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
+    """Call a function that treats each plane by itself of parts of the planes, in threads."""
+    count = max(1, min(default_workers(CPU), len(arrays[0])))
+    parts = zip(*(np.array_split(array, count) for array in arrays), strict=True)
+    with ThreadPoolExecutor(count, "linumpy-tissue") as pool:
+        return np.concatenate(list(pool.map(lambda part: work(*part), parts)))
+
+
 def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.ndarray:
     """Return which cells are tissue.
 
@@ -39,14 +52,10 @@ def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.n
     threshold
         Least value of tissue.
     """
-    from scipy.ndimage import gaussian_filter
     from skimage.filters import threshold_otsu
 
     data = known >= 0.5
-    # One layer after the other: a cut face is no gradual passage.
-    smooth = gaussian_filter(np.where(data, cells, 0), (0, 1, 1))
-    share = gaussian_filter(data.astype(np.float32), (0, 1, 1))
-    smooth /= np.maximum(share, 1e-6)
+    smooth = _by_planes(_mean_around, cells, data)
     candidates = data & (smooth > threshold) & (cells > threshold)
     if not candidates.any():
         return candidates
@@ -61,11 +70,25 @@ def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.n
     return candidates
 
 
+def _mean_around(cells: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Smooth what is data; one layer after the other: a cut face is no gradual passage."""
+    from scipy.ndimage import gaussian_filter
+
+    smooth = gaussian_filter(np.where(data, cells, 0), (0, 1, 1))
+    share = gaussian_filter(data.astype(np.float32), (0, 1, 1))
+    smooth /= np.maximum(share, 1e-6)
+    return smooth
+
+
 def trim_rim(tissue: np.ndarray, cells: np.ndarray) -> np.ndarray:
     """Remove cells of the lateral rim that are less than half as bright as the tissue beside them.
 
     Otsu's threshold of logarithms takes a cell that holds little tissue for tissue.
     """
+    return _by_planes(_without_rim, tissue, cells)
+
+
+def _without_rim(tissue: np.ndarray, cells: np.ndarray) -> np.ndarray:
     from scipy.ndimage import gaussian_filter
     from skimage.morphology import erosion
 
@@ -85,10 +108,16 @@ def clean_mask(tissue: np.ndarray, known: np.ndarray) -> np.ndarray:
     known
         Share of voxels with data in each cell; a cell of less than half is no tissue.
     """
-    from skimage.morphology import closing, disk, remove_small_holes, remove_small_objects
+    from skimage.morphology import remove_small_holes, remove_small_objects
 
-    # Plane by plane: slices may leave gaps in depth, which are no tissue.
+    closed = _by_planes(_closed, tissue) & (known >= 0.5)
+    return remove_small_holes(remove_small_objects(closed)) & (known >= 0.5)
+
+
+def _closed(tissue: np.ndarray) -> np.ndarray:
+    """Close each plane: slices may leave gaps in depth, which are no tissue."""
+    from skimage.morphology import closing, disk
+
     padded = np.pad(tissue, ((0, 0), (_CLOSING_PX,) * 2, (_CLOSING_PX,) * 2))
     closed = np.stack([closing(plane, disk(_CLOSING_PX)) for plane in padded])
-    closed = closed[:, _CLOSING_PX:-_CLOSING_PX, _CLOSING_PX:-_CLOSING_PX] & (known >= 0.5)
-    return remove_small_holes(remove_small_objects(closed)) & (known >= 0.5)
+    return closed[:, _CLOSING_PX:-_CLOSING_PX, _CLOSING_PX:-_CLOSING_PX]
