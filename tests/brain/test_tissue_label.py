@@ -10,6 +10,7 @@ from ome_zarr_models import open_ome_zarr
 
 from linumpy.brain import tissue_label as module
 from linumpy.brain.tissue_label import write_tissue_label
+from linumpy.intensity import tissue
 from linumpy.io.omezarr import create_image
 from linumpy.io.pyramid import Part, Pyramid, write_parts
 from linumpy.io.slice_layout import volume_spec
@@ -124,3 +125,17 @@ def test_a_brain_without_tissue_has_an_empty_mask(tmp_path):
     nothing = write(tmp_path / "a.ome.zarr", np.zeros(SHAPE, np.float32), np.ones(SHAPE, np.uint8))
     assert not nothing["0"][:].any()
     assert nothing.attrs["ome"]["image-label"]["properties"][0]["volume_mm3"] == 0
+
+
+def test_threads_change_no_voxel(scene, monkeypatch):
+    """Planes are divided among threads; objects and holes are those of the whole."""
+    data, valid, _ = scene
+    cells, known = data[::2, ::3, ::3], valid[::2, ::3, ::3].astype(np.float16)
+    masks = []
+    for threads in (1, 2, 7):
+        monkeypatch.setattr(tissue, "default_workers", lambda _, n=threads: n)
+        found = tissue.trim_rim(tissue.tissue_cells(cells, known, 0.001), cells)
+        masks.append(tissue.clean_mask(found, known))
+    assert 0.1 < masks[0].mean() < 0.9
+    np.testing.assert_array_equal(masks[1], masks[0])
+    np.testing.assert_array_equal(masks[2], masks[0])
