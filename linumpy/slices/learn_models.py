@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,10 @@ import numpy as np
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger
-from linumpy.core.timeline import span
 from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.io.grid import check_slice_ids, open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
-from linumpy.slices.engine import Stage
 from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.raw_source import RawInput, SliceInput
 from linumpy.slices.register_stage import SCAN_MODEL, load_scan
@@ -145,12 +142,12 @@ def learn_models(
             rough = make_learners(params)[SURFACE]
             for evidence in side_by_side.run(first, None).values():
                 evidence.give(rough)
-            surface = _solve({SURFACE: rough})[SURFACE]
+            surface = side_by_side.solve({SURFACE: rough})[SURFACE]
         found = side_by_side.run([c.slice_id for c in chosen], surface)
-    for learner in learners.values():
-        for evidence in found.values():
-            evidence.give(learner)
-    solved = _solve(learners)
+        for learner in learners.values():
+            for evidence in found.values():
+                evidence.give(learner)
+        solved = side_by_side.solve(learners)
     layout = next(reversed(found.values())).layout
     return AcquisitionModels(
         {learner.name: solved[learner.name] for learner in fields},
@@ -161,20 +158,6 @@ def learn_models(
             [evidence.scan for evidence in found.values() if evidence.scan is not None],
         ),
     )
-
-
-def _solve(learners: Mapping[str, Stage]) -> dict[str, Any]:
-    """Solve for all models side by side: none needs another."""
-    if not learners:
-        return {}
-
-    def solve(learner: Stage) -> Any:
-        with span("solve", learner.name):
-            return learner.solve()
-
-    with ThreadPoolExecutor(len(learners), "linumpy-solve") as pool:
-        tasks = {name: pool.submit(solve, learner) for name, learner in learners.items()}
-    return {name: task.result() for name, task in tasks.items()}
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ number of threads or processes, and be put together in their order afterwards, w
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +20,7 @@ import numpy as np
 
 from linumpy.core import overlap
 from linumpy.core.device import Device, default_workers, is_device_array, share_of_gpu, to_host
+from linumpy.core.timeline import span
 from linumpy.core.worker_process import Setting, WorkerProcess
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.io.grid import GridInfo
@@ -236,18 +239,24 @@ class SliceMeasurer:
         return SliceEvidence(layout, measured, positions.corners_um(), register.evidence)
 
 
-_Item = tuple[int, FocalCurvature | None]
+_Item = tuple[int, FocalCurvature | None] | Stage
+"""What a process beside this one measures a slice by, or a learner whose model it solves for."""
 
 
-def _begun(make: Callable[[], SliceMeasurer]) -> Callable[[_Item], SliceEvidence]:
+def _begun(make: Callable[[], SliceMeasurer]) -> Callable[[_Item], Any]:
     measurer = make()
-    return lambda item: measurer(*item)
+    return lambda item: item.solve() if isinstance(item, Stage) else measurer(*item)
 
 
 def _measured_by(
-    process: WorkerProcess[_Item, SliceEvidence], slice_id: int, surface: FocalCurvature | None
-) -> SliceEvidence:
+    process: WorkerProcess[_Item, Any], slice_id: int, surface: FocalCurvature | None
+) -> Any:
     return process((slice_id, surface), f"z{slice_id:02d}")
+
+
+def _solved(learner: Stage, process: WorkerProcess[_Item, Any] | None) -> Any:
+    with span("solve", learner.name):
+        return learner.solve() if process is None else process(learner, learner.name)
 
 
 class Lanes:
@@ -283,16 +292,16 @@ class Lanes:
         own = make()
         self._measure: list[Callable[[int, FocalCurvature | None], SliceEvidence]] = [own]
         self._measure *= self._count
+        self._beside: list[WorkerProcess[_Item, Any]] = []
         if self._count > 1 and not self._apart:
             self._tiles = default_workers(device) + TILES_BESIDE
         elif self._count > 1:
             share = self._stack.enter_context(share_of_gpu(self._count)) if device.is_gpu else None
             setting = Setting.like_here(device, share)
             for n in range(1, self._count):
-                process: WorkerProcess[_Item, SliceEvidence] = WorkerProcess(
-                    setting, partial(_begun, make)
-                )
-                self._measure[n] = partial(_measured_by, self._stack.enter_context(process))
+                process: WorkerProcess[_Item, Any] = WorkerProcess(setting, partial(_begun, make))
+                self._beside.append(self._stack.enter_context(process))
+                self._measure[n] = partial(_measured_by, process)
         # What a lane has in its memory stays with it.
         self._own: list[deque[int]] = [deque() for _ in range(self._count)]
 
@@ -324,6 +333,16 @@ class Lanes:
             deque(range(self._count)), work, self._count, self._tiles, apart=self._apart
         )
         return {slice_id: found[slice_id] for slice_id in slice_ids}
+
+    def solve(self, learners: Mapping[str, Stage]) -> dict[str, Any]:
+        """Return the models of learners, by name.
+
+        None needs another. As threads of one process they would wait for each other's interpreter.
+        """
+        with ThreadPoolExecutor(max(1, len(learners)), "linumpy-solve") as pool:
+            where = itertools.chain([None, *self._beside], itertools.repeat(None))
+            models = pool.map(_solved, learners.values(), where)
+            return dict(zip(learners, models, strict=True))
 
 
 def _next(items: deque[int]) -> int | None:
