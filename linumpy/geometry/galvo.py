@@ -19,11 +19,14 @@ N_BSCANS = 20
 MIN_BAND = 5
 MIN_SURROUND = 10.0
 MIN_AIP_MEAN = 20.0
+"""Amplitudes of what is no dark B-scan or tile, or half of the brightest where none reaches them:
+a microscope's numbers may have any unit."""
 N_SAMPLED_TILES = 5
 CONTRAST = 0.10
 FULL_CONTRAST = 0.3
 TILE_CONFIDENCE = 0.5
 MIN_TRACK_TILES = 3
+_TINY = 1e-30
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ def band_confidence(aip: Array, start: int, n_extra: int) -> float:
     band = lines[side : side + n_extra].mean(axis=0)
     surround = (lines[:side].mean(axis=0) + lines[side + n_extra :].mean(axis=0)) / 2
     band, surround = to_host(band), to_host(surround)
-    bright = surround >= MIN_SURROUND
+    bright = (surround > 0) & (surround >= min(MIN_SURROUND, surround.max() / 2))
     if not bright.any():
         return 0.0
     band, surround = band[bright], surround[bright]
@@ -246,30 +249,34 @@ def detect_slice_galvo_shift(
     n_tiles, n_extra
         Number of tiles; width of the band.
     """
-    shifts, n_alines = {}, 0
+    looked: dict[int, tuple[GalvoShift, float]] = {}
+    shifts: dict[int, GalvoShift] = {}
+    n_alines = 0
 
-    def look(index: int) -> None:
+    def look(index: int) -> dict[int, GalvoShift]:
+        """Look at a tile too; return the shifts of those that are not dark."""
         nonlocal n_alines
         aip = read_aip(index)
         n_alines = aip.shape[0]
-        if float(aip.mean()) >= MIN_AIP_MEAN:
-            shifts[index] = detect_galvo_shift(aip, n_extra)
+        looked[index] = detect_galvo_shift(aip, n_extra), float(aip.mean())
+        least = min(MIN_AIP_MEAN, max(mean for _, mean in looked.values()) / 2)
+        return {i: shift for i, (shift, mean) in looked.items() if mean >= max(least, _TINY)}
 
     sampled = sampled_tiles(n_tiles)
     for index in sampled:
-        look(index)
+        shifts = look(index)
     found = slice_galvo_shift(list(shifts.values()), n_alines, n_extra)
     if not shifts:
         return found
     ends = track_tiles(n_tiles)
     for index in ends:
-        look(index)
+        shifts = look(index)
     # Where too few are bright, their neighbours may show whether the trigger drifts.
     seen = {*sampled, *ends}
     for index in [i + 1 for i in sampled if i + 1 < n_tiles and i + 1 not in seen]:
         if sum(map(_is_trusted, shifts.values())) >= MIN_TRACK_TILES:
             break
-        look(index)
+        shifts = look(index)
     return with_track(found, shifts, n_alines, n_extra)
 
 

@@ -9,8 +9,6 @@ adds whole numbers, of which no sum needs rounding (`normal_equations`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from functools import partial
 
 import numpy as np
 
@@ -22,16 +20,10 @@ _CHUNK = 1024
 _COMBINED_ROWS = 8192
 """Rows that stay in a core's cache while their columns are added up."""
 _WHOLE_ROWS = 512
-_WHOLE_CHUNKS = 16
-"""That a thread adds up at a time."""
 _WHOLE_BITS = 22
 """Sums over 2^9 rows of products of two such numbers make the 53 bits of a float64."""
 _LEAST_EXPONENT = -900
 """Columns of smaller numbers count as 0: their scale would overflow."""
-
-
-Each = Callable[[Callable[[int], list[np.ndarray]], Iterable[int]], Iterable[list[np.ndarray]]]
-"""``map``, or that of a pool of threads: results are the same."""
 
 
 def column_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -59,7 +51,7 @@ def column_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return out
 
 
-def linear_combination(columns: np.ndarray, weights: np.ndarray, each: Each = map) -> np.ndarray:
+def linear_combination(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return ``columns @ weights``, column by column.
 
     Parameters
@@ -68,20 +60,13 @@ def linear_combination(columns: np.ndarray, weights: np.ndarray, each: Each = ma
         Shape (…, k).
     weights
         Shape (k,) or (k, j).
-    each
-        Calls a function of parts of the rows.
     """
     rows = columns.reshape(math.prod(columns.shape[:-1]), len(weights))
     out = np.zeros((len(rows), *weights.shape[1:]))
-
-    def add(start: int) -> list[np.ndarray]:
+    for start in range(0, len(rows), _COMBINED_ROWS):
         chunk = slice(start, start + _COMBINED_ROWS)
         for column, weight in zip(rows[chunk].T, weights, strict=True):
             out[chunk] += column * weight if weights.ndim == 1 else column[:, None] * weight
-        return []
-
-    for _ in each(add, range(0, len(rows), _COMBINED_ROWS)):
-        pass
     return out.reshape(*columns.shape[:-1], *weights.shape[1:])
 
 
@@ -179,7 +164,7 @@ def least_squares(
 
 
 def normal_equations(
-    design: np.ndarray, values: np.ndarray, weight: np.ndarray | None = None, each: Each = map
+    design: np.ndarray, values: np.ndarray, weight: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ``design.T @ diag(weight) @ design`` and ``design.T @ diag(weight) @ values``.
 
@@ -191,31 +176,16 @@ def normal_equations(
     ----------
     design, values, weight
         As of `least_squares`; weights are not negative.
-    each
-        Calls a function of parts of the rows.
     """
     k = design.shape[1]
     columns = values.reshape(len(values), math.prod(values.shape[1:]))
-    table = np.zeros((k + columns.shape[1],) * 2)
-    starts = range(0, len(design), _WHOLE_ROWS * _WHOLE_CHUNKS)
-    for totals in each(partial(_whole_products, design, columns, weight), starts):
-        for total in totals:
-            table += total
-    return table[:k, :k], table[:k, k:].reshape(k, *values.shape[1:])
-
-
-def _whole_products(
-    design: np.ndarray, columns: np.ndarray, weight: np.ndarray | None, start: int
-) -> list[np.ndarray]:
-    """Return the products of all columns over each of some chunks of rows."""
-    k = design.shape[1]
+    n = k + columns.shape[1]
+    table = np.zeros((n, n))
     # Columns lie in rows: the few of a table are too short to be gone through one by one.
-    room = np.empty((2, k + columns.shape[1], _WHOLE_ROWS))
-    end = min(len(design), start + _WHOLE_ROWS * _WHOLE_CHUNKS)
-    totals = []
-    for first in range(start, end, _WHOLE_ROWS):
-        chunk = slice(first, min(first + _WHOLE_ROWS, end))
-        rest, high = room[:, :, : chunk.stop - first]
+    room = np.empty((2, n, min(_WHOLE_ROWS, len(design))))
+    for start in range(0, len(design), _WHOLE_ROWS):
+        chunk = slice(start, start + _WHOLE_ROWS)
+        rest, high = room[:, :, : len(design[chunk])]
         rest[:k], rest[k:] = design[chunk].T, columns[chunk].T
         if weight is not None:
             rest *= np.sqrt(weight[chunk])
@@ -230,5 +200,5 @@ def _whole_products(
         cross = high @ low.T
         total = (low @ low.T) * 2.0 ** -(_WHOLE_BITS + 1) + (cross + cross.T)
         total = total * 2.0 ** -(_WHOLE_BITS + 1) + high @ high.T
-        totals.append(np.ldexp(total, exponent[:, None] + exponent))
-    return totals
+        table += np.ldexp(total, exponent[:, None] + exponent)
+    return table[:k, :k], table[:k, k:].reshape(k, *values.shape[1:])

@@ -41,6 +41,7 @@ _REGION_UM = 120.0
 """Slopes are averaged over no more: cortical layers and fibre bundles are a few hundred µm wide."""
 _SMITH_SIGMA_PX = 3.0
 _MAX_SNR = 1e6
+_TINY = np.float32(1e-30)
 _SPECKLE = (4 / np.pi - 1) / 16
 """Relative variance of a bin's mean amplitude by speckle: that of a Rayleigh distribution
 (Goodman, Speckle Phenomena in Optics, 2007), over the grains of about 10 µm that 40 µm hold."""
@@ -243,7 +244,8 @@ def estimate_attenuation(
     snr = xp.where(
         tissue,
         xp.minimum(
-            power / xp.maximum(noise[:, None, None], np.float32(1e-6)), np.float32(_MAX_SNR)
+            power / xp.maximum(noise[:, None, None], power / np.float32(_MAX_SNR) + _TINY),
+            np.float32(_MAX_SNR),
         ),
         np.float32(_MAX_SNR),
     )

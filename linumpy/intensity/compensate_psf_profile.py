@@ -13,7 +13,8 @@ do, however much the voxels were averaged before; means of squares do not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +47,9 @@ _MAX_ERROR = 1 / 3
 
 _MIN_SEEN = 0.2
 """Share of the A-lines that must show a plane, of how many show the plane that most do."""
+
+_NOTHING = 1e-12
+"""Of the largest power: what A-lines without a signal get where no noise was seen."""
 
 _OUTLIER = 2.5
 _ROUNDS = 5
@@ -105,66 +109,107 @@ def measure_profile(
     NoProfileError
         When too few A-lines show a face with something below it.
     """
-    lines, tile = _a_lines(cells)
+    values, tile = _a_lines(cells)
     face, own_face = (np.concatenate([_faces(c, n) for c in cells]) for n in (_FACE_CELLS, 1))
-    noise_power, noise_error = _noise_power(lines, face, tile)
+    noise = _noise_power(values, face, tile)
     # What lies below each A-line's own face; where cuts are tilted they begin at different planes.
-    below = np.arange(lines.shape[1]) >= (face + _FACE_MARGIN_PX)[:, None]
-    lines = np.where(below, lines, np.nan).astype(float)
-    whole = np.isfinite(lines).sum(axis=1) >= _MIN_PLANES
+    below = np.arange(values.shape[1]) >= (face + _FACE_MARGIN_PX)[:, None]
+    values = np.where(below, values, np.nan).astype(float)
+    whole = np.isfinite(values).sum(axis=1) >= _MIN_PLANES
     if whole.sum() < _MIN_CELLS:
-        raise _nothing_found(f"{whole.sum()} of {len(lines)} A-line cells show it below a face")
-    lines, tile, face, own_face = lines[whole], tile[whole], face[whole], own_face[whole]
-    place = np.concatenate([np.arange(c[0].size) for c in cells])[whole]
+        raise _nothing_found(f"{whole.sum()} of {len(values)} A-line cells show it below a face")
+    place = np.concatenate([np.arange(c[0].size) for c in cells])
+    lines = _Lines(values, tile, place, face * axial_um, own_face * axial_um).take(whole)
     # Deeper, steep tissue is as dark as agarose.
-    upper = np.cumsum(np.isfinite(lines), axis=1) <= max(_MIN_PLANES, round(_UPPER_UM / axial_um))
-    shown = np.where(upper, lines, np.nan)
-    level = np.sqrt(np.maximum(np.nanmean(np.square(shown), axis=1) - noise_power, 0))
-    chosen = _agarose(level, noise_power, tile)
-    medium = "agarose"
+    n_upper = max(_MIN_PLANES, round(_UPPER_UM / axial_um))
+    upper = np.cumsum(np.isfinite(lines.values), axis=1) <= n_upper
+    shown = np.where(upper, lines.values, np.nan)
+    level = np.sqrt(np.maximum(np.nanmean(np.square(shown), axis=1) - noise[0], 0))
+    chosen = _agarose(level, noise[0], lines.tile)
     if chosen is not None:
-        chosen = _alike(lines, chosen, noise_power)
-    if chosen is None or chosen.sum() < _MIN_CELLS:
-        medium, chosen = "tissue", level**2 > 4 * noise_power
+        chosen = _alike(lines.values, chosen, noise[0])
+    if chosen is not None and chosen.sum() >= _MIN_CELLS:
+        # Of agarose that never rises above noise, nothing is learned.
+        with suppress(NoProfileError):
+            return _agarose_profile(lines.take(chosen), level[chosen], noise, slices)
+    chosen = level**2 > 4 * noise[0]
     if chosen.sum() < _MIN_CELLS:
         raise _nothing_found(f"{chosen.sum()} A-line cells are brighter than noise")
-    seen_power = float(np.median(level[chosen] ** 2))
-    lines, tile, place = lines[chosen], tile[chosen], place[chosen]
-    mu, mu_error = 0.0, np.inf
-    if medium == "agarose":
-        level, _ = _level_and_slope(lines, noise_power)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            log_level = np.log(level)
-        ids = np.zeros(len(cells), int) if slices is None else np.asarray(slices)
-        number = np.unique(ids, return_inverse=True)[1][tile]
-        # Neighbours share errors of a face, which single A-lines do not.
-        told_face = (own_face if seen_power > _MIN_SIGNAL * noise_power else face)[chosen]
-        mu, mu_error = attenuation_from_faces(log_level, told_face * axial_um, place, number, tile)
-    else:
+    return _profile("tissue", lines.take(chosen), noise)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """A-lines (n, z), NaN above their faces; the tile of each, its place there, and its face in µm.
+
+    A face is smooth (`face_um`) or what the A-line shows by itself (`own_face_um`).
+    """
+
+    values: np.ndarray
+    tile: np.ndarray
+    place: np.ndarray
+    face_um: np.ndarray
+    own_face_um: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> _Lines:
+        return _Lines(*(part[chosen] for part in vars(self).values()))
+
+
+def _agarose_profile(
+    lines: _Lines, level: np.ndarray, noise: tuple[float, float], slices: Sequence[int] | None
+) -> AxialProfile:
+    """Return the profile of A-lines of agarose, of these mean amplitudes, and its attenuation."""
+    found = _profile("agarose", lines, noise)
+    own_level, _ = _level_and_slope(lines.values, noise[0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_level = np.log(own_level)
+    ids = np.zeros(lines.tile.max() + 1, int) if slices is None else np.asarray(slices)
+    number = np.unique(ids, return_inverse=True)[1][lines.tile]
+    # Neighbours share errors of a face, which single A-lines do not.
+    alone = float(np.median(level**2)) > _MIN_SIGNAL * noise[0]
+    face_um = lines.own_face_um if alone else lines.face_um
+    mu, error = attenuation_from_faces(log_level, face_um, lines.place, number, lines.tile)
+    return replace(found, mu_per_mm=mu, mu_error=error)
+
+
+def _profile(medium: str, lines: _Lines, noise: tuple[float, float]) -> AxialProfile:
+    """Return the profile of A-lines of one medium.
+
+    Raises
+    ------
+    NoProfileError
+        When it is above noise in too few planes.
+    """
+    noise_power, noise_error = noise
+    agarose = medium == "agarose"
+    values = lines.values
+    if not agarose:
         # Logarithms, so that bright tissue does not decide alone.
-        lines = np.log(np.maximum(np.square(lines) - noise_power, 0.1 * noise_power + 1e-12))
-    start, log_power = _chained(lines, noise_power, medium == "tissue")
-    error = _errors(lines, tile, start, log_power, noise_power, medium == "tissue")
+        powers = np.square(values)
+        least = 0.1 * noise_power + _NOTHING * np.nanmax(powers)
+        values = np.log(np.maximum(powers - noise_power, least))
+    start, log_power = _chained(values, noise_power, not agarose)
+    error = _errors(values, lines.tile, start, log_power, noise_power, not agarose)
     error = np.hypot(error, noise_error / np.exp(log_power))
     # The tissue of tiles differs, whatever the noise.
     told = _leading(
-        error < _MAX_ERROR if medium == "agarose" else np.exp(log_power) > _MIN_SIGNAL * noise_power
+        error < _MAX_ERROR if agarose else np.exp(log_power) > _MIN_SIGNAL * noise_power
     )
     log_power, error = log_power[:told], error[:told]
     if len(log_power) < _MIN_PLANES:
         raise _nothing_found(f"its profile is above noise in {len(log_power)} planes")
     return AxialProfile(
         medium=medium,
-        n_planes=lines.shape[1],
+        n_planes=values.shape[1],
         start=start,
         stop=start + len(log_power),
         log_power=log_power,
         error=error,
         noise_power=noise_power,
-        n_cells=len(lines),
-        n_tiles=len(np.unique(tile)),
-        mu_per_mm=mu,
-        mu_error=mu_error,
+        n_cells=len(values),
+        n_tiles=len(np.unique(lines.tile)),
+        mu_per_mm=0.0,
+        mu_error=np.inf,
     )
 
 

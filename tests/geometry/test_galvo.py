@@ -83,15 +83,17 @@ def test_repair_undoes_the_drift(nx: int, n_extra: int, shift: int, nz: int) -> 
 def slow_confidence(aip: np.ndarray, start: int, n_extra: int) -> float:
     """Return the confidence of a band away from all borders, B-scan by B-scan."""
     margin = max(10, n_extra // 2)
-    n = darker = clear = 0
-    ratios = 0.0
+    found = []
     for b in sorted({int(round(v)) for v in np.linspace(0, aip.shape[1] - 1, 20)}):
         line = aip[:, b].astype(float)
-        band = line[start : start + n_extra].mean()
         before = line[start - 2 * margin : start].mean()
         after = line[start + n_extra : start + n_extra + 2 * margin].mean()
-        surround = (before + after) / 2
-        if surround < 10:
+        found.append((line[start : start + n_extra].mean(), (before + after) / 2))
+    least = min(10, max(surround for _, surround in found) / 2)
+    n = darker = clear = 0
+    ratios = 0.0
+    for band, surround in found:
+        if surround < least or surround <= 0:
             continue
         n += 1
         ratio = (surround - band) / surround if band < surround else 0.0
@@ -125,10 +127,23 @@ def test_what_is_no_band_is_not_trusted() -> None:
     assert detect_galvo_shift(flat, 20).confidence < 0.6
     bright = np.roll(scan(100, 20), -30, axis=0)
     assert band_confidence(300 - bright, 70, 20) == 0.0
-    assert detect_galvo_shift(scan(100, 20) * 0.05, 20).confidence == 0.0  # too dark to tell
+    assert detect_galvo_shift(np.zeros((120, 40)), 20).confidence == 0.0
     assert detect_galvo_shift(flat, 0) == GalvoShift(0, 0.0)
     assert detect_galvo_shift(flat[:21], 20) == GalvoShift(0, 0.0)
     assert band_confidence(flat, 10, 4) == 0.0
+
+
+@pytest.mark.parametrize("unit", [2.0**-40, 2.0**-4, 2.0**20])
+def test_amplitudes_may_have_any_unit(unit: float) -> None:
+    """A band of normalised data was not seen at all, and its dark A-lines stayed in the tiles."""
+    good = np.roll(scan(100, 20), -33, axis=0) * unit
+    dark = np.random.default_rng(1).uniform(0, 0.2, good.shape) * unit
+
+    def read_aip(index: int) -> np.ndarray:
+        return dark if index == 50 and unit < 1 else good
+
+    assert detect_galvo_shift(good, 20) == detect_galvo_shift(good / unit, 20)
+    assert detect_slice_galvo_shift(read_aip, 101, 20) == GalvoShift(33, pytest.approx(1.0))
 
 
 def test_a_few_middle_tiles_are_looked_at() -> None:

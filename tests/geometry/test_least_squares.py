@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -51,22 +50,6 @@ def test_products_of_any_number_of_rows(rng, n):
     np.testing.assert_allclose(column_products(left, right), left.T @ right, rtol=1e-13)
     one = column_products(left, right[:, 0])
     assert one.tolist() == column_products(left, right)[:, 0].tolist()
-
-
-@pytest.mark.parametrize("n", [0, 511, 8192, 8193, 30000])
-def test_threads_change_no_bit(rng, n):
-    design, values, weight = rng.normal(size=(n, 7)), rng.normal(size=n), rng.random(n)
-    with ThreadPoolExecutor(3) as pool:
-        for alone, shared in zip(
-            normal_equations(design, values, weight),
-            normal_equations(design, values, weight, pool.map),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(alone, shared)
-        np.testing.assert_array_equal(
-            linear_combination(design, values[:7] if n else np.ones(7)),
-            linear_combination(design, values[:7] if n else np.ones(7), pool.map),
-        )
 
 
 @pytest.mark.parametrize("n", [0, 1, 1024, 2500])
