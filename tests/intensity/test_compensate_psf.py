@@ -244,6 +244,15 @@ def test_agarose_below_the_noise_gives_the_response(rng, amplitude):
     assert abs(model.agarose_mu_per_mm - AGAROSE_MU) < 0.3
 
 
+def test_tissue_serves_where_agarose_never_shows(rng):
+    """Nothing was learned: dim A-lines beside tissue were taken for agarose that would show."""
+    tiles = simulated(rng, n_tiles=16, tilt_px=9, agarose_amplitude=0.05)
+    model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
+    assert model.medium == "tissue"
+    assert abs(model.medium_mu_per_mm - 1.8) < 0.3
+    assert abs(model.focus_um - 260) < 40
+
+
 def test_steep_tissue_is_not_agarose(rng):
     """Over all of its depth it is hardly brighter."""
     tiles = simulated(rng, tilt_px=9, agarose_amplitude=60.0, tissue_mu=9.0)
