@@ -158,11 +158,10 @@ class _Lines:
 def _agarose_profile(
     lines: _Lines, level: np.ndarray, noise: tuple[float, float], slices: Sequence[int] | None
 ) -> AxialProfile:
-    """Return the profile of A-lines of agarose, of these mean amplitudes, and its attenuation."""
+    """Return the profile of A-lines of agarose, and its attenuation; `level` is their amplitude."""
     found = _profile("agarose", lines, noise)
-    own_level, _ = _level_and_slope(lines.values, noise[0])
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_level = np.log(own_level)
+        log_level = np.log(_level_and_slope(lines.values, noise[0])[0])
     ids = np.zeros(lines.tile.max() + 1, int) if slices is None else np.asarray(slices)
     number = np.unique(ids, return_inverse=True)[1][lines.tile]
     # Neighbours share errors of a face, which single A-lines do not.
@@ -173,16 +172,9 @@ def _agarose_profile(
 
 
 def _profile(medium: str, lines: _Lines, noise: tuple[float, float]) -> AxialProfile:
-    """Return the profile of A-lines of one medium.
-
-    Raises
-    ------
-    NoProfileError
-        When it is above noise in too few planes.
-    """
+    """Return the profile of A-lines of one medium; an error if few planes are above noise."""
     noise_power, noise_error = noise
-    agarose = medium == "agarose"
-    values = lines.values
+    agarose, values = medium == "agarose", lines.values
     if not agarose:
         # Logarithms, so that bright tissue does not decide alone.
         powers = np.square(values)
@@ -192,9 +184,8 @@ def _profile(medium: str, lines: _Lines, noise: tuple[float, float]) -> AxialPro
     error = _errors(values, lines.tile, start, log_power, noise_power, not agarose)
     error = np.hypot(error, noise_error / np.exp(log_power))
     # The tissue of tiles differs, whatever the noise.
-    told = _leading(
-        error < _MAX_ERROR if agarose else np.exp(log_power) > _MIN_SIGNAL * noise_power
-    )
+    shown = error < _MAX_ERROR if agarose else np.exp(log_power) > _MIN_SIGNAL * noise_power
+    told = _leading(shown)
     log_power, error = log_power[:told], error[:told]
     if len(log_power) < _MIN_PLANES:
         raise _nothing_found(f"its profile is above noise in {len(log_power)} planes")

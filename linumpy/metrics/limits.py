@@ -65,6 +65,9 @@ LIMITS = {
     # In percent: what the flat field is to be known to (docs/accuracy.md), and what brightness
     # along depth is.
     "flat_field_bound": Limits(2.0, 5.0),
+    # Dark bands have 1; one of 0.64 was in the wrong place, of a fly-back that is not dark
+    # (docs/benchmarks/2026-11-27-other-simulator.md).
+    "galvo_confidence": Limits(0.8, 0.3, higher_is_better=True),
     "unregistered_tiles_share": Limits(0.5, 0.8),
     # Of what an image shows.
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),

@@ -163,6 +163,13 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
         "what all distances along axis 1 may be off by together, at 95 % confidence",
         "tile_stretch_bound",
     )
+    found.add(
+        "galvo_confidence",
+        model.galvo_confidence,
+        "",
+        "how clearly the galvo's fly-back is a dark band in the raw tiles",
+        "galvo_confidence",
+    )
     moves = [np.subtract(t.corner_um, t.stage_corner_um) / pixel for t in model.tiles]
     found.add(
         "stage_error_rms", rms_per_axis(moves), "pixel", "solved positions against the stage's"

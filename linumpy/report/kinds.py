@@ -52,8 +52,7 @@ KINDS = {
     ),
     "left_out": Kind(
         "Slices left out of the brain",
-        "They do not look like their neighbours, match none, or were left out by hand. Nothing "
-        "else about them is listed.",
+        "They look unlike their neighbours, match none, or were left out by hand: no more of them.",
         "Look at each below; to keep one, set use to true in slice_config.csv and run again.",
     ),
     "interpolated": Kind(
@@ -100,8 +99,7 @@ KINDS = {
     "foreign": Kind(
         "Bubbles, debris or tears",
         "Tissue is darker there than in the slices above and below, by more than grey and white "
-        "matter differ, and is in the brain all the same. Places are the stage's, axis 1 and axis "
-        "2, of the largest.",
+        "matter differ, and is in the brain all the same. Places are of the largest, on the stage.",
         "Exclude these places from measurements; look for bubbles before the next acquisition.",
     ),
     "reflections": Kind(
@@ -109,8 +107,7 @@ KINDS = {
         "Something reflects in the water there. Cells of 160 µm that are clearly darker below it "
         "are masked, if they are no more than a quarter of the slice; the brain shows them as far "
         "as slices above reach. Places are the stage's, axis 1 and axis 2, of the largest.",
-        "Look for bubbles before the next acquisition; linum_follow.py tells of them before the "
-        "cut.",
+        "Look for bubbles before the next acquisition; linum_follow.py tells before the cut.",
     ),
     "alone_slices": Kind(
         "Slices that match no other slice",
@@ -179,14 +176,14 @@ METRICS = {
     ),
     "stretch_bound": (
         "All distances along axis 1 may be off together",
-        "Overlaps look the same however much the scan and the steps of the stage are stretched "
-        "together, and this stage jitters too much to tell. Tiles fit each other all the same.",
+        "Overlaps do not show a stretch of both scan and stage, and this stage jitters too much to "
+        "tell. Tiles fit each other all the same.",
         "Calibrate the scan with a ruled target, or learn from more tiles (learn_max_tiles).",
     ),
     "profile_quality": (
         "Axial response fits badly",
         "The axial response does not describe the depth profile.",
-        "Look at the axial response; another psf_method may fit.",
+        "Look at the axial response; another compensate_psf_method may fit.",
     ),
     "response_max": (
         "Axial response too small",
@@ -207,6 +204,11 @@ METRICS = {
         "Tiles match weakly",
         "Their positions rest on little.",
         "Check the overlap and the contrast of the raw tiles.",
+    ),
+    "register_tiles.galvo_confidence": (
+        "Fly-back of the galvo hardly found",
+        "Its A-lines should be a dark band. Else others may have been cut out in their place.",
+        "Leave them out, with n_extra 0, or at the end of B-scans, with fix_galvo_shift = false.",
     ),
     "register_tiles.residual_rms": (
         "Tile pairs contradict the solved positions",

@@ -204,6 +204,7 @@ class RegisterTiles(Stage):
             pairs=pairs,
             stage_affine=solution.linear.tolist(),
             scan_error_um=[] if scan is None or scan.is_straight else self._scan_error_um(scan),
+            galvo_confidence=self._layout.galvo_confidence,
             **self._sigmas_um(solution, scan, results),
         )
 

@@ -159,7 +159,7 @@ class DetectFocalCurvature(FieldStage):
                 )
 
     def measure(self, tile: Tile) -> np.ndarray:
-        """Return the interface in cells, NaN where its edge is weak."""
+        """Return the interface in cells, NaN where nothing is valid."""
         depth = find_tissue_interface(
             tile.data,
             self._params.sigma_xy_px,

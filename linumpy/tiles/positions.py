@@ -144,6 +144,8 @@ class TileRegistration:
         Standard errors of the positions of tiles that pairs join, RMS over the slice: along either
         axis by noise of pairs, and along axis 1 by a bend of the scan that nothing tells. None
         where they are not known.
+    galvo_confidence
+        Of the place where the galvo's fly-back was found; None where none was looked for.
     """
 
     slice_id: int
@@ -155,6 +157,7 @@ class TileRegistration:
     scan_error_um: list[float] = field(default_factory=list)
     pair_sigma_um: float | None = None
     scan_sigma_um: float | None = None
+    galvo_confidence: float | None = None
 
     def __post_init__(self) -> None:
         """Accept tiles and pairs as JSON has them, too; reject invalid positions."""
