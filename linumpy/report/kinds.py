@@ -52,7 +52,7 @@ KINDS = {
     ),
     "left_out": Kind(
         "Slices left out of the brain",
-        "They look unlike their neighbours, match none, or were left out by hand: no more of them.",
+        "They do not look like their neighbours, match none, or were left out by hand.",
         "Look at each below; to keep one, set use to true in slice_config.csv and run again.",
     ),
     "interpolated": Kind(

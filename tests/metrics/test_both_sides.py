@@ -68,6 +68,9 @@ EACH_SIDE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("register_tiles", "stretch_bound"): (
         {"tiles": _SQUARE, "scan_sigma_um": 0.3}, {"tiles": _SQUARE, "scan_sigma_um": 1.0},
     ),
+    ("register_tiles", "galvo_confidence"): (
+        {"galvo_confidence": 0.9}, {"galvo_confidence": 0.64},
+    ),
     ("register_tiles", "seam"): (
         {"pairs": [tile_pair(0, 1, (0.0, 0.0), 1.05)]},
         {"pairs": [tile_pair(0, 1, (0.0, 0.0), 1.2)]},

@@ -52,7 +52,5 @@ def test_models_do_not_depend_on_the_unit(tiny, tmp_path, usual, unit):
     np.testing.assert_allclose(flat, expected, rtol=1e-4)
     np.testing.assert_allclose(models.axial.response, usual_models.axial.response, rtol=1e-3)
     for name in ("mu_per_mm", "mu_error_per_mm", "snr_db"):
-        found, expected = (
-            getattr(a, name).astype(float) for a in (attenuation, usual_attenuation)
-        )
+        found, expected = (getattr(a, name).astype(float) for a in (attenuation, usual_attenuation))
         np.testing.assert_allclose(found, expected, rtol=0.01, atol=0.01, err_msg=name)
