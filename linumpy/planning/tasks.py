@@ -167,7 +167,7 @@ GROUP_GAINS = (1.0, 1.0, 1.55, 2.5)
 
 PAIR_GAINS = (1.0, 1.0, 1.5, 2.0)
 """How many times as fast pairs are measured by one to three processes of a GPU that a task has for
-itself, with two cores each and at least two slices; estimated: each starts, and reads two more."""
+itself, with two cores each and at least two slices (docs/benchmarks/2026-11-27-one-gpu.md)."""
 
 
 def _gain(graph: Graph, stage: Declaration, n_slices: int) -> float:
