@@ -60,7 +60,9 @@ def deformation_record(
             matches.append(MatchedPlaces((fixed, moving), *places, shift.parts.noise_um))
             parts.append(shift.parts)
     least_um = LEAST_FIELD_PX * float(lateral_um.max())
-    if not matches or np.median([each.rest_um for each in parts]) < least_um:
+    # Pairs whose parts match no better than the whole are not deformed.
+    rest_um = [0.0 if shift.parts is None else shift.parts.rest_um for shift in shifts]
+    if not matches or np.median(rest_um) < least_um:
         return None
     ends = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
     corners = {

@@ -111,7 +111,9 @@ def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:
 
 def _unsolved_deformation(accepted: list[Any], found: StageMetrics) -> None:
     """Say how far neighbours are deformed against each other where no field is solved for."""
-    size = median_of(p["deformation_um"] for p in accepted if p.get("deformation_um") is not None)
+    sizes = [p["deformation_um"] for p in accepted if "deformation_um" in p]
+    # Pairs whose parts match no better than the whole are not deformed.
+    size = median_of(each or 0.0 for each in sizes) if any(sizes) else None
     found.add(
         "deformation_seen",
         size,
