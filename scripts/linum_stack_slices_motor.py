@@ -2,9 +2,7 @@
 """Stack slices into one brain with its pyramid."""
 
 import argparse
-import threading
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from linumpy.cli import make_parser, parse, run
@@ -55,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.brain.output import stack_folder
     from linumpy.core.device import resolve
     from linumpy.core.host_memory import map_arrays, share_heap
+    from linumpy.core.start_up import begin_import
     from linumpy.io.previews import brain_preview
     from linumpy.store.atomic import refuse_any
 
@@ -63,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     refuse_any(args.overwrite, args.preview)
     if args.preview is not None:
         # Beside the stacking, which takes longer.
-        threading.Thread(target=import_module, args=("matplotlib.figure",), daemon=True).start()
+        begin_import("matplotlib.figure")
     stack_folder(
         args.slices,
         args.shifts,

@@ -67,7 +67,8 @@ def span(step: str, item: object = "") -> Iterator[None]:
     ----------
     step
         ``start``, ``read``, ``compute``, ``gather``, ``solve``, ``write`` or ``finish``; on a GPU
-        a read is made of ``fetch`` and ``decode``, a write of ``encode`` and ``store``.
+        a read is made of ``fetch`` and ``decode``, a write of ``encode`` and ``store``. Stacking
+        has ``open``, ``correct``, ``stack`` (around others, with ``pyramid``) and ``label``.
     item
         What it was done to.
     """

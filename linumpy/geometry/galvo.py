@@ -19,8 +19,8 @@ N_BSCANS = 20
 MIN_BAND = 5
 MIN_SURROUND = 10.0
 MIN_AIP_MEAN = 20.0
-"""Amplitudes of what is no dark B-scan or tile, or half of the brightest where none reaches them:
-a microscope's numbers may have any unit."""
+"""Amplitudes from which on a B-scan or a tile is not dark; or half of the brightest one's, if that
+is less: a microscope's numbers may have any unit."""
 N_SAMPLED_TILES = 5
 CONTRAST = 0.10
 FULL_CONTRAST = 0.3

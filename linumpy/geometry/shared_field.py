@@ -328,8 +328,12 @@ class _TileFit:
 
     def equations(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the table and the right side of the system to solve."""
+        total = self._weight.sum()
+        if not total:
+            # Every cell is an outlier: nothing is known, and all is 0.
+            return np.eye(len(self._ridge)), np.zeros(len(self._ridge))
         normal, right = normal_equations(self._design, self._values, self._weight)
-        return normal + self._ridge * self._weight.sum(), right
+        return normal + self._ridge * total, right
 
     def equations_about(self, solution: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return those in which cells far from a solution count less."""

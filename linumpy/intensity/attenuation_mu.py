@@ -108,10 +108,10 @@ def estimate_mu(
 def log_moments(
     total: Array, number: Array, noise: Array, power: Array, usable: Array, width: int
 ) -> tuple[Array, Array]:
-    """Return mean and standard deviation of ln(power of a bin / mean power around it).
+    """Return mean and standard deviation of ln(power of a bin / mean power around that bin).
 
     Optical depths add up in logarithms. Of bins that attenuate unlike each other, the mean power
-    is more and more that of the least: with it, µ of textured tissue came out 8 % too low.
+    is more and more that of the least: with it, µ of textured tissue came out 4 to 9 % too low.
 
     Parameters
     ----------
@@ -123,6 +123,8 @@ def log_moments(
         Mean over `width` bins a side, without noise.
     usable
         Boolean, where both are wanted; other bins around count for nothing.
+    width
+        Bins a side that both are taken over, by the voxels in each.
     """
     xp = namespace(power)
     if width == 1:
@@ -130,10 +132,11 @@ def log_moments(
     own = total / xp.maximum(number, 1) - noise[:, None, None]
     used = usable & (number > 0) & (own > 0) & (power > 0)
     ratio = xp.log(xp.where(used, own, 1) / xp.where(used, power, 1)).astype(np.float32)
-    share = xp.maximum(box_sums(used.astype(np.float32), width), np.float32(1))
-    mean = box_sums(ratio, width) / share
+    weight = xp.where(used, number, 0).astype(np.float32)
+    share = xp.maximum(box_sums(weight, width), np.float32(1))
+    mean = box_sums(weight * ratio, width) / share
     # Filters that sum as they go leave less than 0 where there is nothing.
-    square = xp.maximum(box_sums(ratio * ratio, width) / share - mean**2, np.float32(0))
+    square = xp.maximum(box_sums(weight * ratio**2, width) / share - mean**2, np.float32(0))
     return mean, xp.sqrt(square)
 
 

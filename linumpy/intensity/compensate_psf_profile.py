@@ -177,18 +177,18 @@ def _profile(medium: str, lines: _Lines, noise: tuple[float, float]) -> AxialPro
     agarose, values = medium == "agarose", lines.values
     if not agarose:
         # Logarithms, so that bright tissue does not decide alone.
-        powers = np.square(values)
-        least = 0.1 * noise_power + _NOTHING * np.nanmax(powers)
-        values = np.log(np.maximum(powers - noise_power, least))
+        least = 0.1 * noise_power + _NOTHING * np.nanmax(np.square(values))
+        values = np.log(np.maximum(np.square(values) - noise_power, least))
     start, log_power = _chained(values, noise_power, not agarose)
+    if not len(log_power):
+        raise _nothing_found("its profile is above noise nowhere")
     error = _errors(values, lines.tile, start, log_power, noise_power, not agarose)
     error = np.hypot(error, noise_error / np.exp(log_power))
     # The tissue of tiles differs, whatever the noise.
     shown = error < _MAX_ERROR if agarose else np.exp(log_power) > _MIN_SIGNAL * noise_power
-    told = _leading(shown)
+    if (told := _leading(shown)) < _MIN_PLANES:
+        raise _nothing_found(f"its profile is above noise in {told} planes")
     log_power, error = log_power[:told], error[:told]
-    if len(log_power) < _MIN_PLANES:
-        raise _nothing_found(f"its profile is above noise in {len(log_power)} planes")
     return AxialProfile(
         medium=medium,
         n_planes=values.shape[1],

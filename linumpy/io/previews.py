@@ -336,7 +336,7 @@ def picture_png(picture: Any, *, colours: int | None = None) -> bytes:
             colours, method=Pillow.Quantize.MEDIANCUT, dither=Pillow.Dither.NONE
         )
     buffer = io.BytesIO()
-    # The best compression takes six times as long for an eighth of the size.
+    # The best compression takes six times as long, to save an eighth.
     picture.save(buffer, format="PNG")
     return buffer.getvalue()
 

@@ -66,8 +66,8 @@ LIMITS = {
     # along depth is.
     "flat_field_bound": Limits(2.0, 5.0),
     # Dark bands have 1; one of 0.64 was in the wrong place, of a fly-back that is not dark
-    # (docs/benchmarks/2026-11-27-other-simulator.md).
-    "galvo_confidence": Limits(0.8, 0.3, higher_is_better=True),
+    # (docs/benchmarks/2026-11-27-other-simulator.md). Never an error: water alone has 0.1 to 0.2.
+    "galvo_confidence": Limits(0.8, -1.0, higher_is_better=True),
     "unregistered_tiles_share": Limits(0.5, 0.8),
     # Of what an image shows.
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),

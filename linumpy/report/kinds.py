@@ -99,7 +99,7 @@ KINDS = {
     "foreign": Kind(
         "Bubbles, debris or tears",
         "Tissue is darker there than in the slices above and below, by more than grey and white "
-        "matter differ, and is in the brain all the same. Places are of the largest, on the stage.",
+        "matter differ, and is in the brain all the same. Places are axis 1, axis 2.",
         "Exclude these places from measurements; look for bubbles before the next acquisition.",
     ),
     "reflections": Kind(
@@ -208,7 +208,7 @@ METRICS = {
     "register_tiles.galvo_confidence": (
         "Fly-back of the galvo hardly found",
         "Its A-lines should be a dark band. Else others may have been cut out in their place.",
-        "Leave them out, with n_extra 0, or at the end of B-scans, with fix_galvo_shift = false.",
+        "Leave them out (n_extra 0), or keep them at the end of B-scans (fix_galvo_shift = false).",
     ),
     "register_tiles.residual_rms": (
         "Tile pairs contradict the solved positions",

@@ -337,7 +337,8 @@ class Lanes:
     def solve(self, learners: Mapping[str, Stage]) -> dict[str, Any]:
         """Return the models of learners, by name.
 
-        None needs another. As threads of one process they would wait for each other's interpreter.
+        None needs another. The first is solved here, others in the processes beside this one as far
+        as there are any: threads of one process wait for each other's interpreter.
         """
         with ThreadPoolExecutor(max(1, len(learners)), "linumpy-solve") as pool:
             where = itertools.chain([None, *self._beside], itertools.repeat(None))

@@ -49,6 +49,16 @@ def test_bad_tiles_do_not_spoil_it(rng):
     assert (field.values - truth()).std() < 0.1 * truth().std()
 
 
+def test_a_tile_of_two_levels_does_not_spoil_it(rng):
+    """Seen to fail: all its cells were outliers, and the whole field NaN."""
+    shape = (160, 160)
+    field = 0.3 * ((np.arange(160) / 160 - 0.5) ** 2)[:, None] + np.zeros(shape)
+    maps = [TileMap(field + rng.normal(0, 0.01, shape), n, (0.0, 0.0)) for n in range(9)]
+    maps.append(TileMap(np.where(rng.random(shape) < 0.7, 0.0, 5.0), 9, (0.0, 0.0)))
+    found = fit_shared_field(maps, shape, cell=1)
+    assert np.abs(found.values - (field - field.mean())).max() < 0.01
+
+
 @pytest.mark.parametrize(
     ("jitter", "noise", "offset"), [(0.2, 0.1, 0), (0.2, 0.4, 0), (1.2, 0.1, 0.06)]
 )

@@ -41,7 +41,7 @@ def usual(tiny, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
 def test_models_do_not_depend_on_the_unit(tiny, tmp_path, usual, unit):
-    """With amplitudes of 0.003 the fly-back stayed in the tiles, and the signal to noise was off."""
+    """With amplitudes of 0.003 the fly-back stayed in the tiles, and signal to noise was off."""
     models, attenuation = measured(scaled(tiny / "raw", tmp_path / "raw", unit), tmp_path)
     usual_models, usual_attenuation = usual
     surface, expected = (
