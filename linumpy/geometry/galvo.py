@@ -26,7 +26,6 @@ CONTRAST = 0.10
 FULL_CONTRAST = 0.3
 TILE_CONFIDENCE = 0.5
 MIN_TRACK_TILES = 3
-_TINY = 1e-30
 
 
 @dataclass(frozen=True)
@@ -260,7 +259,7 @@ def detect_slice_galvo_shift(
         n_alines = aip.shape[0]
         looked[index] = detect_galvo_shift(aip, n_extra), float(aip.mean())
         least = min(MIN_AIP_MEAN, max(mean for _, mean in looked.values()) / 2)
-        return {i: shift for i, (shift, mean) in looked.items() if mean >= max(least, _TINY)}
+        return {i: shift for i, (shift, mean) in looked.items() if mean >= least > 0}
 
     sampled = sampled_tiles(n_tiles)
     for index in sampled:

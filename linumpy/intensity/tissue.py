@@ -31,9 +31,9 @@ def two_media(dark: np.ndarray, bright: np.ndarray, contrast: float = TISSUE_RAN
 def _by_planes(work: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
     """Call a function that treats each plane by itself of parts of the planes, in threads."""
     count = max(1, min(default_workers(CPU), len(arrays[0])))
-    parts = zip(*(np.array_split(array, count) for array in arrays), strict=True)
+    parts = (np.array_split(array, count) for array in arrays)
     with ThreadPoolExecutor(count, "linumpy-tissue") as pool:
-        return np.concatenate(list(pool.map(lambda part: work(*part), parts)))
+        return np.concatenate(list(pool.map(work, *parts)))
 
 
 def tissue_cells(cells: np.ndarray, known: np.ndarray, threshold: float) -> np.ndarray:

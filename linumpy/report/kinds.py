@@ -99,7 +99,7 @@ KINDS = {
     "foreign": Kind(
         "Bubbles, debris or tears",
         "Tissue is darker there than in the slices above and below, by more than grey and white "
-        "matter differ, and is in the brain all the same. Places are axis 1, axis 2.",
+        "matter differ, and is in the brain all the same. Places: the largest, stage axes 1, 2.",
         "Exclude these places from measurements; look for bubbles before the next acquisition.",
     ),
     "reflections": Kind(
