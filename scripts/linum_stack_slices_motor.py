@@ -53,16 +53,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     from linumpy.brain.output import stack_folder
     from linumpy.core.device import resolve
     from linumpy.core.host_memory import map_arrays, share_heap
-    from linumpy.core.start_up import begin_import
     from linumpy.io.previews import brain_preview
     from linumpy.store.atomic import refuse_any
 
     share_heap()
     map_arrays()
     refuse_any(args.overwrite, args.preview)
-    if args.preview is not None:
-        # Beside the stacking, which takes longer.
-        begin_import("matplotlib.figure")
     stack_folder(
         args.slices,
         args.shifts,

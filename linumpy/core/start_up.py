@@ -96,17 +96,27 @@ def _retain_context(number: int) -> None:
     watch(synchronize, f"GPU {number}", end_now)
 
 
-def begin_import(*names: str) -> None:
-    """Import modules in a thread of its own; another import of the same module waits for it.
+def import_whole(package: str) -> None:
+    """Import a package before threads import submodules of it.
 
-    Not for a package whose submodules other threads import meanwhile: those do not wait, and meet
-    modules that are half initialised (seen with Zarr 3.4).
+    Python 3.11 does not have the import of one submodule wait for a package that another is just
+    importing, so that it meets modules that are half initialised; later ones do.
     """
+    with suppress(ImportError):
+        importlib.import_module(package)
+
+
+def begin_import(name: str) -> None:
+    """Import a module in a thread of its own; another import of the same module waits for it.
+
+    Not for what imports much that other threads may import meanwhile (seen with Zarr and
+    Matplotlib): of two that go round a circle of modules, one fails.
+    """
+    import_whole(name.partition(".")[0])
 
     def work() -> None:
-        with span("start", ", ".join(names)), suppress(ImportError):
-            for name in names:
-                importlib.import_module(name)
+        with span("start", name), suppress(ImportError):
+            importlib.import_module(name)
 
     _in_thread("start-imports", work)
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from linumpy.core import overlap
 from linumpy.core.device import Device, default_workers, is_device_array, share_of_gpu, to_host
+from linumpy.core.start_up import import_whole
 from linumpy.core.timeline import span
 from linumpy.core.worker_process import Setting, WorkerProcess
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
@@ -340,6 +341,7 @@ class Lanes:
         None needs another. The first is solved here, others in the processes beside this one as far
         as there are any: threads of one process wait for each other's interpreter.
         """
+        import_whole("scipy")
         with ThreadPoolExecutor(max(1, len(learners)), "linumpy-solve") as pool:
             where = itertools.chain([None, *self._beside], itertools.repeat(None))
             models = pool.map(_solved, learners.values(), where)

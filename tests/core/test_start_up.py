@@ -139,3 +139,33 @@ def test_cupyx_is_imported_without_scipy_and_all_else_gets_it(tmp_path, way, fou
     done = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [found, "3.0"]
+
+
+SUBMODULES = """
+import sys, time
+from linumpy.core.start_up import begin_import
+begin_import("package.one")
+while "package" not in sys.modules:
+    time.sleep(0.01)
+import package.two
+print(package.two.value)
+"""
+
+
+@pytest.mark.slow
+def test_a_submodule_waits_for_a_package_that_another_thread_imports(tmp_path):
+    """Seen to fail with Python 3.11 where the thread imports the package, too."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text(
+        "import time\ntime.sleep(0.5)\nfrom package.two import value\n"
+    )
+    (tmp_path / "package/one.py").touch()
+    (tmp_path / "package/two.py").write_text("import package\nvalue = 42\n")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(SCRIPTS.parent)]),
+    }
+    line = [sys.executable, "-c", SUBMODULES]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["42"]
