@@ -1,9 +1,9 @@
-"""Upper bound of the correlation: reconstruction with all known but speckle and noise.
+"""Bounds of the correlation: reconstructions in which the places and more are known.
 
-The slices of the ideal run lie where the truth says, and their deformation is undone. So are their
-normalisation and gain; the true attenuation is compensated instead, and slices are averaged with
-the weights that their true signal to noise deserves. Where debris, a bubble or a tear hides a
-slice, others go before it.
+The slices of the ideal run lie where the truth says, their deformation is undone, and they are
+averaged with the weights that their true signal to noise deserves. Where debris, a bubble or a tear
+hides a slice, others go before it. "Placed" keeps the ideal run's compensation of attenuation;
+"bound" undoes it, and normalisation, and compensates the true attenuation instead.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def lateral_um(image: Any) -> np.ndarray:
 
 
 class Bound:
-    """Planes of the bound's brain: true places, true gain, weights by true signal to noise."""
+    """Planes of two brains with true places and weights by true signal to noise."""
 
     def __init__(self, ideal: Run, truth: Truth, frame: BlockFrame, clean: Any) -> None:
         from linumpy.io.omezarr import open_image
@@ -128,25 +128,35 @@ class Bound:
         placed = slice_z_errors(ideal, truth)
         for slice_id, path in ideal.slice_paths.items():
             image = open_image(path)
-            volume = uncorrected(ideal, slice_id, image) if slice_id in placed else None
-            if volume is not None:
+            plain = uncorrected(ideal, slice_id, image) if slice_id in placed else None
+            if plain is not None:
                 own = slice_frame(ideal, truth, slice_id, image, frame)
                 hidden = beside_artefacts(truth.slices[slice_id], lateral_um(clean))
-                volume = undeformed(ideal, slice_id, volume)
-                self._slices.append((slice_id, volume, own, hidden))
+                volumes = [undeformed(ideal, slice_id, volume) for volume in (image, plain)]
+                self._slices.append((slice_id, volumes, own, hidden))
 
-    def planes(self, slab: TruthSlab) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return averages and covered shares on the slab's planes, as `on_truth_grid` does."""
-        total, weights, covered = (np.zeros(slab.clean.shape) for _ in range(3))
+    def planes(self, slab: TruthSlab) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return averages and covered shares on the slab's planes, as `on_truth_grid` does.
+
+        By name, "placed" and "bound"; empty where the truth lacks what they take.
+        """
+        own, best, weights, covered = (np.zeros(slab.clean.shape) for _ in range(4))
         planes = slice(slab.start, slab.stop)
-        for slice_id, volume, frame, hidden in self._slices:
-            data, share = on_truth_grid(volume, frame, self._clean, slab.start, slab.stop)
+        for slice_id, volumes, frame, hidden in self._slices:
+            (data, share), (plain, _) = (
+                on_truth_grid(volume, frame, self._clean, slab.start, slab.stop)
+                for volume in volumes
+            )
             known = self._truth.slices[slice_id]
             gain, snr = self._signal.gain_and_snr(known.face_um, known.gap_um, planes)
             shown = snr / (1 + snr)
             weight = np.where(share >= MIN_SHARE, shown**2, 0)
             weight *= np.where(hidden, _HIDDEN_WEIGHT, 1)
-            total += weight * data * gain * np.sqrt(shown)
+            own += weight * data
+            best += weight * plain * gain * np.sqrt(shown)
             weights += weight
             covered = np.maximum(covered, share)
-        return None if not self._slices else (total / np.maximum(weights, 1e-30), covered)
+        if not self._slices:
+            return {}
+        weights = np.maximum(weights, 1e-30)
+        return {"placed": (own / weights, covered), "bound": (best / weights, covered)}

@@ -144,7 +144,8 @@ def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, AccuracyMetric
 
     `correlation` is the median over slices of the run's Pearson correlation with the truth over
     the ideal run's, as are ``sharpness`` and ``overlap_ncc``. ``correlation_absolute`` is the
-    run's correlation as it is, and ``correlation_of_bound`` the same over that of `bound`.
+    run's correlation as it is, ``correlation_of_placed`` and ``correlation_of_bound`` the same over
+    those of `bound`.
     """
     from linumpy.io.omezarr import open_image
 
@@ -172,7 +173,7 @@ def compare_runs(run: Run, ideal: Run, truth: Truth) -> dict[str, AccuracyMetric
             # Too little contrast for even the ideal run to be like the truth: nothing to rate.
             continue
         scores[slab.slice_id] = pair
-        table.add(slab, mask, {"run": ours, "ideal": best, "bound": bound.planes(slab)})
+        table.add(slab, mask, {"run": ours, "ideal": best, **bound.planes(slab)})
         ratios[slab.slice_id] = pair[0].pearson / pair[1].pearson
         sharp.append(pair[0].sharpness / pair[1].sharpness)
     if not ratios:
@@ -263,9 +264,12 @@ def unmeasured(reason: str) -> dict[str, AccuracyMetric]:
     return {
         "correlation": not_measured(reason, "of ideal", target=TARGET, comparison=AT_LEAST),
         "correlation_absolute": not_measured(reason, "", comparison=AT_LEAST),
-        "correlation_of_bound": not_measured(
-            reason, "of bound", target=BOUND_TARGET, comparison=AT_LEAST
-        ),
+        **{
+            f"correlation_of_{best}": not_measured(
+                reason, f"of {best}", target=BOUND_TARGET, comparison=AT_LEAST
+            )
+            for best in ("placed", "bound")
+        },
         "sharpness": not_measured(reason, "of ideal", comparison=AT_LEAST),
         "overlap_ncc": not_measured(reason, "of ideal", comparison=AT_LEAST),
     }

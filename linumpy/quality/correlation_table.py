@@ -12,11 +12,12 @@ from linumpy.quality.slice_truth import CLASS_NAMES
 from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab
 
 BOUND_TARGET = 0.9
+NAMES = ("run", "ideal", "placed", "bound")
 MIN_VOXELS = 50
 
 
 class CorrelationTable:
-    """Voxels of run, ideal run and bound, for correlations by depth and class over all slices."""
+    """Voxels of run, ideal run and bounds, for correlations by depth and class over all slices."""
 
     def __init__(self, voxel_um: float) -> None:
         self._voxel_um = voxel_um
@@ -26,7 +27,7 @@ class CorrelationTable:
         self,
         slab: TruthSlab,
         mask: np.ndarray,
-        volumes: Mapping[str, tuple[np.ndarray, np.ndarray] | None],
+        volumes: Mapping[str, tuple[np.ndarray, np.ndarray]],
     ) -> None:
         """Keep the voxels of a slab; what a volume left empty counts as its mean."""
         part = {
@@ -35,8 +36,6 @@ class CorrelationTable:
             "class": slab.classes[mask],
         }
         for name, found in volumes.items():
-            if found is None:
-                continue
             there = (found[1] >= MIN_SHARE) & mask
             fill = found[0][there].mean() if there.any() else 0.0
             part[name] = np.where(found[1] >= MIN_SHARE, found[0], fill)[mask]
@@ -55,7 +54,7 @@ class CorrelationTable:
         return float(np.median(found)) if found else None
 
     def _row(self, key: str | None = None, value: int = 0) -> dict[str, float | None]:
-        row = {name: self._of(name, key, value) for name in ("run", "ideal", "bound")}
+        row = {name: self._of(name, key, value) for name in NAMES}
         ours, best = row["run"], row["ideal"]
         return {**row, "ratio": None if ours is None or not best else ours / best}
 
@@ -66,31 +65,39 @@ class CorrelationTable:
             {"depth_um": (d + 0.5) * self._voxel_um, **self._row("depth", d)} for d in depths
         ]
         by_class = {name: self._row("class", n) for n, name in CLASS_NAMES.items()}
-        ours, bound = self._of("run"), self._of("bound")
+        found = self._row()
         return {
             "correlation_absolute": make_metric(
-                ours,
+                found["run"],
                 "",
                 len(self._parts),
                 comparison=AT_LEAST,
-                bound=bound,
-                ideal=self._of("ideal"),
+                **{name: found[name] for name in NAMES[1:]},
                 by_depth=by_depth,
                 by_class=by_class,
             ),
-            "correlation_of_bound": not_measured(
+            # Known weights are not the best where compensation errs: the better of both counts.
+            "correlation_of_placed": self._over("of placed", "ideal", "placed"),
+            "correlation_of_bound": self._over("of bound", "bound"),
+        }
+
+    def _over(self, unit: str, *names: str) -> AccuracyMetric:
+        """Return the run's correlation over the best of others."""
+        ours, *others = (self._of(name) for name in ("run", *names))
+        known = [each for each in others if each is not None]
+        if ours is None or len(known) < len(others) or not max(known) > 0:
+            return not_measured(
                 "the truth lacks its attenuation and noise",
-                "of bound",
+                unit,
                 target=BOUND_TARGET,
                 comparison=AT_LEAST,
             )
-            if ours is None or not bound
-            else make_metric(
-                ours / bound,
-                "of bound",
-                len(self._parts),
-                target=BOUND_TARGET,
-                comparison=AT_LEAST,
-                bound=bound,
-            ),
-        }
+        best = max(known)
+        return make_metric(
+            ours / best,
+            unit,
+            len(self._parts),
+            target=BOUND_TARGET,
+            comparison=AT_LEAST,
+            best=best,
+        )

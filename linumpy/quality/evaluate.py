@@ -49,6 +49,7 @@ ORDER = (
     "seams",
     "correlation",
     "correlation_absolute",
+    "correlation_of_placed",
     "correlation_of_bound",
     "sharpness",
     "overlap_ncc",
