@@ -1,0 +1,200 @@
+"""What is said of metrics beyond their limits."""
+
+METRICS = {
+    "detect_focal_curvature.n_tiles": (
+        "Focal surface learned from few tiles",
+        "It follows the tissue of these tiles.",
+        "Raise learn_max_tiles, or take models of a larger acquisition.",
+    ),
+    "fix_illumination_3d.n_tiles": (
+        "Flat field learned from few tiles",
+        "It follows the tissue of these tiles.",
+        "Raise learn_max_tiles, or take models of a larger acquisition.",
+    ),
+    "detect_focal_curvature.residual_rms": (
+        "Focal surface does not flatten all tiles",
+        "Cut faces are uneven, or the focus moved during the acquisition.",
+        "Look at the focal surface in the section Microscope.",
+    ),
+    "overlap_residual": (
+        "Brightness of overlapping tiles still differs",
+        "The illumination changed over the acquisition.",
+        "Look at the plot of seams.",
+    ),
+    "field_bound": (
+        "Flat field may be off by percent",
+        "Overlaps of few tiles, or of a stage that hardly jitters, tell its curvature no better.",
+        "Learn from more tiles (learn_max_tiles), or take models of a larger acquisition.",
+    ),
+    "position_bound": (
+        "Tile positions may be off by micrometres",
+        "Matches of neighbours are noisy and tell them no closer.",
+        "Measure no distances below this; more overlap tells more.",
+    ),
+    "stretch_bound": (
+        "All distances along axis 1 may be off together",
+        "Overlaps do not show a stretch of both scan and stage, and this stage jitters too much to "
+        "tell. Tiles fit each other all the same.",
+        "Calibrate the scan with a ruled target, or learn from more tiles (learn_max_tiles).",
+    ),
+    "profile_quality": (
+        "Axial response fits badly",
+        "The axial response does not describe the depth profile.",
+        "Look at the axial response; another compensate_psf_method may fit.",
+    ),
+    "response_max": (
+        "Axial response too small",
+        "The response is nowhere near its largest value.",
+        "Look at the axial response in the section Microscope.",
+    ),
+    "clear_accepted_share": (
+        "Clear tile pairs contradict each other",
+        "A tile may be misnamed, or have moved.",
+        "Look at the slice in the section Tiles.",
+    ),
+    "stage_linear": (
+        "Stage scaled, rotated or sheared against the pixels",
+        "Positions are corrected for it already.",
+        "Check resolution and the stage's calibration.",
+    ),
+    "register_tiles.confidence": (
+        "Tiles match weakly",
+        "Their positions rest on little.",
+        "Check the overlap and the contrast of the raw tiles.",
+    ),
+    "register_tiles.galvo_confidence": (
+        "Fly-back of the galvo hardly found",
+        "Its A-lines should be a dark band. Else others may have been cut out in their place.",
+        "Leave them out (n_extra 0), or keep them at the end of B-scans (fix_galvo_shift = false).",
+    ),
+    "register_tiles.residual_rms": (
+        "Tile pairs contradict the solved positions",
+        "Some tiles of the slice may be off.",
+        "Look at the slice in the section Tiles.",
+    ),
+    "seam": (
+        "Seams between tiles may show",
+        "Overlapping tiles differ in brightness, median |ln ratio|.",
+        "Look at the slice, and at the plot of seams.",
+    ),
+    "mask_coverage": (
+        "Little tissue to measure on",
+        "The result rests on a small part of the image.",
+        "Look at the image: is there tissue, and is it in focus?",
+    ),
+    "tissue_coverage": (
+        "Little of the slice is tissue",
+        "Its attenuation rests on little.",
+        "Nothing at the ends of a brain; elsewhere look at the slice.",
+    ),
+    "capped_share": (
+        "Light lost in depth cannot be restored",
+        "Tissue is darker with depth there.",
+        "Keep less depth (crop_interface_out_depth).",
+    ),
+    "agarose_coverage": (
+        "Little agarose in the slice",
+        "The brightness of agarose, which becomes 0, rests on little.",
+        "Look whether the slice is darker or brighter than its neighbours.",
+    ),
+    "register_slices.confidence": (
+        "Slices match weakly",
+        "Their positions rest on little.",
+        "Keep more depth, so that slices share more planes.",
+    ),
+    "register_slices.residual_rms": (
+        "Slice pairs contradict the solved positions",
+        "Some slices may be off.",
+        "Look at the offsets in the section Alignment.",
+    ),
+    "depth_residual_rms": (
+        "Measured depths contradict the solved ones",
+        "Some slices may lie too deep or too high.",
+        "Look at the depths in the section Alignment.",
+    ),
+    "deformation_max": (
+        "Slices are bent strongly",
+        "More than cutting does.",
+        "Look at the slices; switch elastic_enabled off if they are wrong.",
+    ),
+    "deformation_seen": (
+        "Neighbouring slices are deformed against each other",
+        "Shift and rotation alone leave them apart locally.",
+        "Switch elastic_enabled on.",
+    ),
+    "deformation_left": (
+        "Neighbouring slices differ locally",
+        "Deformation was not solved completely.",
+        "Look at the stacked slices in all three planes.",
+    ),
+    "translation_max": (
+        "A slice was moved far",
+        "Registration contradicts the motors.",
+        "Look at the offsets in the section Alignment.",
+    ),
+    "rotation_max": (
+        "A slice was rotated far",
+        "By more than slices usually are.",
+        "Look at the slice beside its neighbours.",
+    ),
+    "z_offset_std": (
+        "Depths spread about the slicing interval",
+        "Slices lie elsewhere than the interval says.",
+        "Check slicing_interval_mm; look at the depths in the section Alignment.",
+    ),
+    "z_step_range": (
+        "Steps in depth differ",
+        "Cuts are uneven.",
+        "Look at the depths in the section Alignment; check the blade.",
+    ),
+    "shift_sigma": (
+        "A slice may lie across from where it belongs",
+        "Slices are deformed against each other, and a deformation over the part that shows tissue "
+        "looks like a shift.",
+        "Look at pairs in the section Alignment: one that is wrong makes all less sure. Else less "
+        "deformation (blade, embedding) is all that helps.",
+    ),
+    "turn_sigma": (
+        "A slice may be rotated against where it belongs",
+        "Slices are deformed against each other, and a deformation over the part that shows tissue "
+        "looks like a rotation.",
+        "Look at pairs in the section Alignment: one that is wrong makes all less sure. Else less "
+        "deformation (blade, embedding) is all that helps.",
+    ),
+    "depth_sigma": (
+        "Depth of a slice is uncertain",
+        "The largest standard error of a depth below the first slice.",
+        "Look at the depths in the section Alignment.",
+    ),
+    "depth_scale": (
+        "All steps in depth are longer or shorter than expected",
+        "The axial voxel or the slicing interval differs from the stated one.",
+        "Check axial_resolution (refractive index) and slicing_interval_mm.",
+    ),
+    "unmeasured_steps": (
+        "Depth between some slices not measured",
+        "They share too few planes, or too little tissue; uneven cuts between them are not seen.",
+        "Image deeper, or leave fewer slices out; measure no depths across them.",
+    ),
+    "uneven_cut": (
+        "A cut was uneven",
+        "It was thicker or thinner than the interval.",
+        "Look at the depths in the section Alignment; check the blade.",
+    ),
+    "empty_fraction": (
+        "Planes without data",
+        "The brain has gaps.",
+        "See the missing slices.",
+    ),
+    "align_to_ras.overlap": (
+        "Part of the brain lies outside the atlas",
+        "The brain may be in the wrong place, or on the wrong side.",
+        "Look at the section Atlas; name ras_input_orientation if it is wrong.",
+    ),
+    "margin": (
+        "Orientation is not clear",
+        "Another one fits the atlas nearly as well.",
+        "Look at the section Atlas; name ras_input_orientation.",
+    ),
+}
+"""Title, meaning and remedy of a metric beyond its limits, by its name or by stage and name."""
