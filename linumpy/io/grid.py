@@ -28,6 +28,7 @@ from linumpy.io.omezarr import (
     open_image,
 )
 from linumpy.io.reading import reading
+from linumpy.io.sample_checks import is_lines
 from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.io.table_rows import LARGEST_ID
@@ -416,7 +417,8 @@ def _opened_grid(image: Image) -> Grid:
         )
     if array.shards is not None and tuple(array.shards) == info.tile_shape_px:
         # A tile with nothing to remark about it holds more than zeros, and so has a shard.
-        require(array, [(0, t.ix, t.iy) for t in info.tiles if t.present and not t.flags])
+        plain = [t for t in info.tiles if t.present and all(map(is_lines, t.flags))]
+        require(array, [(0, t.ix, t.iy) for t in plain])
     has_id = bool(image.attributes) or slice_id_beside_metadata(image.path) is not None
     return Grid(image.path, info, array, image.valid, has_id=has_id)
 

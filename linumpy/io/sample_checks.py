@@ -23,6 +23,13 @@ N_LOOKED_AT = 1 << 16
 """Samples of a tile's distribution: its quantiles are then known to 0.2 %."""
 
 GARBLED, NOT_FINITE, SPIKES, ZEROS = "garbled", "nan", "spikes", "zeros"
+LINES = "lines"
+"""Flag of a tile with planes that `linumpy.mosaic.fixed_lines` interpolates."""
+
+
+def is_lines(flag: str) -> bool:
+    """Say whether a flag, which may have a count, tells of lines."""
+    return flag.partition(":")[0] == LINES
 
 
 @dataclass(frozen=True)

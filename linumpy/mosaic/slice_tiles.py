@@ -21,8 +21,9 @@ from linumpy.geometry.resample import (
 )
 from linumpy.io.grid import GridInfo
 from linumpy.io.omezarr import Shape, Triple
-from linumpy.io.sample_checks import GARBLED, check_samples
+from linumpy.io.sample_checks import GARBLED, LINES, check_samples, is_lines
 from linumpy.io.stage_axes import parse_stage_to_array
+from linumpy.mosaic.fixed_lines import fixed_lines, without_lines
 from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 
 logger = logging.getLogger("linumpy")
@@ -60,10 +61,11 @@ class PreparedTile:
 
 
 def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTile:
-    """Mask what no microscope writes, note what is odd, and resample.
+    """Mask what no microscope writes, remove its own reflections, note what is odd, and resample.
 
-    Flags: those of `linumpy.io.sample_checks.check_samples`, whose samples become 0; ``dark``
-    for a tile that shows
+    Flags: those of `linumpy.io.sample_checks.check_samples`, whose samples become 0;
+    ``lines:<planes>`` for planes that a reflection at a fixed depth outshines, which are
+    interpolated (`linumpy.mosaic.fixed_lines`); ``dark`` for a tile that shows
     nothing, its mean the same at every depth within 10 %; ``saturated`` when
     more than 1 % of the samples have the largest value.
 
@@ -79,6 +81,10 @@ def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTi
     flags = list(found.flags)
     if found.usable is not None:
         volume = xp.where(found.usable, volume, volume.dtype.type(0))
+    lines = fixed_lines(volume)
+    if lines.any():
+        flags.append(f"{LINES}:{int(lines.sum())}")
+        volume = without_lines(volume, lines)
     profile = volume.mean(axis=(1, 2), dtype=xp.float64)
     is_flat = float(profile.max() - profile.min()) <= DARK_CONTRAST * float(profile.mean())
     if is_flat and GARBLED not in flags:
@@ -164,9 +170,15 @@ class SliceTiles(ABC):
                 f"{len(self.tiles)} tiles are 0; expected amplitudes"
             )
         for key, notes in sorted(found.items()):
-            odd = [flag for flag in notes.flags if flag != "dark"]
+            odd = [flag for flag in notes.flags if flag != "dark" and not is_lines(flag)]
             if odd:
                 logger.warning("%s: flagged %s", self.tiles[key].path, ", ".join(odd))
+        lines = sum(any(map(is_lines, notes.flags)) for notes in found.values())
+        if lines:
+            logger.warning(
+                "slice z%02d: %d of %d tiles show reflections at fixed depths; these planes were "
+                "interpolated", slice_id, lines, len(found),
+            )  # fmt: skip
         dark = sum("dark" in notes.flags for notes in found.values())
         logger.debug("slice z%02d: %d of %d tiles are dark", slice_id, dark, len(found))
         tiles = tuple(
