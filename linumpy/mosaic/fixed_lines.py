@@ -44,12 +44,13 @@ def fixed_lines(volume: Array) -> np.ndarray:
     ordered = xp.partition(looked_at, quarters, axis=1)[:, quarters]
     low, level, high = to_host(ordered).astype(float).T
     spread = (high - low) / np.maximum(level, np.finfo(np.float32).tiny)
+    # Where the detector saturates, there is one value.
+    varies = (low < level) & (level < high)
     found = np.zeros(len(volume), bool)
     for plane in range(len(volume)):
         near = slice(max(0, plane - _AROUND), plane + _AROUND + 1)
-        found[plane] = spread[plane] < _STEADIER * np.median(spread[near]) and (
-            level[plane] > _BRIGHTER * np.median(level[near])
-        )
+        steady = varies[plane] and spread[plane] < _STEADIER * np.median(spread[near])
+        found[plane] = steady and level[plane] > _BRIGHTER * np.median(level[near])
     # The window of the spectrum spreads a reflection over the planes beside it.
     found[1:] |= found[:-1].copy()
     found[:-1] |= found[1:].copy()

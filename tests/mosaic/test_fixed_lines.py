@@ -54,6 +54,12 @@ def test_what_is_bright_and_not_steady_is_no_line(rng):
     counts[12] = 1
     assert not fixed_lines(counts).any()
     assert not fixed_lines(np.zeros((70, 50, 44), np.float32)).any()
+    no_noise = tile(rng, {})
+    no_noise[:FACE] = 0
+    assert not fixed_lines(no_noise).any()
+    saturated = tile(rng, {})
+    saturated[30] = 3 * saturated.max()
+    assert not fixed_lines(saturated).any()
 
 
 def test_planes_of_lines_get_the_mean_of_what_is_around(rng):
