@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from linumpy.io.sample_checks import LINES
 from linumpy.metrics.brain_stages import foreign_bodies_of
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
@@ -45,7 +46,7 @@ _UNCERTAINTIES = frozenset(
 )
 _OF_SLICE = re.compile(r"^slice z\d+:? ")
 # By a finding of their own, with places.
-_TOLD_FLAGS = frozenset({"reflection", "shadow"})
+_TOLD_FLAGS = frozenset({"reflection", "shadow", LINES})
 # Masked or left out, and lost until the raw file is mended.
 _DAMAGED = frozenset({"garbled", "zeros", "contradicts"})
 
@@ -194,11 +195,13 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
         value = f"{accepted} of {total} pairs match"
         found.append(Finding(PROBLEM, KINDS["stage_axes"], "tile pairs", total, value))
     words = {word for s in slices for _, ws in s.flags for word in _words(ws)} - _TOLD_FLAGS
+    masked, other = words & _DAMAGED, words - _DAMAGED
     for severity, kind, count, value in (
         (ATTENTION, "missing_tiles", _missing_tiles, ""),
         (ATTENTION, "alone", _alone_tiles, ""),
-        (PROBLEM, "damaged", _damaged_tiles, ", ".join(sorted(words & _DAMAGED))),
-        (ATTENTION, "flagged", _flagged_tiles, ", ".join(sorted(words - _DAMAGED))),
+        (PROBLEM, "damaged", _tiles_with(masked), ", ".join(sorted(masked))),
+        (ATTENTION, "lines", _tiles_with({LINES}), ""),
+        (ATTENTION, "flagged", _tiles_with(other), ", ".join(sorted(other))),
     ):
         where, n = _counted(slices, count)
         if n:
@@ -214,12 +217,9 @@ def _alone_tiles(record: SliceRecord) -> int:
     return record.alone_in_tissue
 
 
-def _damaged_tiles(record: SliceRecord) -> int:
-    return sum(bool(_words(flags) & _DAMAGED) for _, flags in record.flags)
-
-
-def _flagged_tiles(record: SliceRecord) -> int:
-    return sum(bool(_words(flags) - _DAMAGED - _TOLD_FLAGS) for _, flags in record.flags)
+def _tiles_with(words: Set[str]) -> Callable[[SliceRecord], int]:
+    """Return what counts the tiles that have one of these flags."""
+    return lambda record: sum(bool(_words(flags) & words) for _, flags in record.flags)
 
 
 def _words(flags: Sequence[str]) -> set[str]:

@@ -94,10 +94,15 @@ KINDS = {
         "They were masked or left out for what their files hold.",
         "Copy these files again from the microscope: see the raw files.",
     ),
+    "lines": Kind(
+        "Reflections of the optics at fixed depths",
+        "Planes of tiles that they outshine are interpolated from those above and below.",
+        "Tilt or move the lens, window or cover glass that reflects, for the next acquisition.",
+    ),
     "flagged": Kind(
         "Tiles with remarks",
         "Parts of them were masked or mended.",
-        "Look at them; docs/outputs.md says what each word means.",
+        "Look at them; docs/formats.md says what each word means.",
     ),
     "foreign": Kind(
         "Bubbles, debris or tears",

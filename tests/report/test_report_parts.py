@@ -254,6 +254,19 @@ def test_damaged_tiles_are_a_problem(full_run: Path, words: tuple[str, ...], sev
     assert any("raw files" in f.text for f in found) == (severity == PROBLEM)
 
 
+def test_tiles_with_reflections_of_the_optics_are_one_finding(full_run: Path) -> None:
+    run = Run(full_run)
+    records = slice_records(run)
+    assert not [f for f in find_issues(run, records) if f.kind == KINDS["lines"]]
+    told = (("0,0", ("lines:3",)), ("0,1", ("lines:3", "spikes:1")))
+    found = find_issues(run, [replace(r, flags=told) for r in records])
+    (lines,) = (f for f in found if f.kind == KINDS["lines"])
+    (other,) = (f for f in found if f.kind == KINDS["flagged"])
+    assert (lines.severity, other.value) == (ATTENTION, "spikes")
+    # Of slices that are not left out.
+    assert lines.count == 2 * other.count > 0
+
+
 @pytest.mark.parametrize(
     ("name", "unit", "bound", "severity"),
     [
