@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from linumpy.core.device import Array, namespace, to_host
 
@@ -40,21 +41,24 @@ def fixed_lines(volume: Array) -> np.ndarray:
     xp = namespace(volume)
     rows, columns = (slice(None, None, max(1, n // _ALINES_A_SIDE)) for n in volume.shape[1:])
     looked_at = volume[:, rows, columns].reshape(len(volume), -1)
+    ordered = xp.sort(looked_at, axis=1)
     quarters = [quarter * looked_at.shape[1] // 4 for quarter in (1, 2, 3)]
-    ordered = xp.partition(looked_at, quarters, axis=1)[:, quarters]
-    low, level, high = to_host(ordered).astype(float).T
+    low, level, high = to_host(ordered[:, quarters]).astype(float).T
     spread = (high - low) / np.maximum(level, np.finfo(np.float32).tiny)
     # Where the detector saturates, there is one value.
     varies = (low < level) & (level < high)
-    found = np.zeros(len(volume), bool)
-    for plane in range(len(volume)):
-        near = slice(max(0, plane - _AROUND), plane + _AROUND + 1)
-        steady = varies[plane] and spread[plane] < _STEADIER * np.median(spread[near])
-        found[plane] = steady and level[plane] > _BRIGHTER * np.median(level[near])
+    steady = varies & (spread < _STEADIER * _around(spread))
+    found = steady & (level > _BRIGHTER * _around(level))
     # The window of the spectrum spreads a reflection over the planes beside it.
     found[1:] |= found[:-1].copy()
     found[:-1] |= found[1:].copy()
     return found & (found.mean() <= _MOST_SHARE)
+
+
+def _around(values: np.ndarray) -> np.ndarray:
+    """Return the median of each plane's and its neighbours' values, mirrored at the ends."""
+    mirrored = np.pad(values, _AROUND, mode="symmetric")
+    return np.asarray(np.median(sliding_window_view(mirrored, 2 * _AROUND + 1), axis=1))
 
 
 def without_lines(volume: Array, lines: np.ndarray) -> Array:
