@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from linumpy.core.start_up import import_whole
-
 T = TypeVar("T")
 
 _count = 1
@@ -76,8 +74,6 @@ def in_overlap(
             waiting.clear()
             raise
 
-    if lanes > 1:
-        import_whole("scipy")
     with _sharing(1 if apart else lanes, tiles), ThreadPoolExecutor(lanes, "linumpy-lane") as pool:
         try:
             for done in [pool.submit(run, number) for number in range(lanes)]:

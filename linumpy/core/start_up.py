@@ -96,23 +96,25 @@ def _retain_context(number: int) -> None:
     watch(synchronize, f"GPU {number}", end_now)
 
 
-def import_whole(package: str) -> None:
-    """Import a package before threads import submodules of it.
+def import_first(*packages: str) -> None:
+    """Import packages before threads import modules of them.
 
-    Python 3.11 does not have the import of one submodule wait for a package that another is just
-    importing, so that it meets modules that are half initialised; later ones do.
+    Python 3.11, at least, lets a thread import one module of a package that another thread is just
+    importing. Either then finds the other's modules half initialised, and one of the two fails.
     """
-    with suppress(ImportError):
-        importlib.import_module(package)
+    for package in packages:
+        with suppress(ImportError):
+            importlib.import_module(package)
 
 
 def begin_import(name: str) -> None:
     """Import a module in a thread of its own; another import of the same module waits for it.
 
-    Not for what imports much that other threads may import meanwhile (seen with Zarr and
-    Matplotlib): of two that go round a circle of modules, one fails.
+    Not for what imports many modules of other packages, such as Zarr and Matplotlib: where another
+    thread imports the same ones in another order, one of the two fails.
     """
-    import_whole(name.partition(".")[0])
+    parts = name.split(".")
+    import_first(*(".".join(parts[:end]) for end in range(1, len(parts))))
 
     def work() -> None:
         with span("start", name), suppress(ImportError):

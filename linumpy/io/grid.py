@@ -416,7 +416,7 @@ def _opened_grid(image: Image) -> Grid:
             f"but its tiles make {info.shape} (axes z, 1, 2)"
         )
     if array.shards is not None and tuple(array.shards) == info.tile_shape_px:
-        # A tile with nothing to remark about it holds more than zeros, and so has a shard.
+        # A tile of which nothing was masked holds more than zeros, and so has a shard.
         plain = [t for t in info.tiles if t.present and all(map(is_lines, t.flags))]
         require(array, [(0, t.ix, t.iy) for t in plain])
     has_id = bool(image.attributes) or slice_id_beside_metadata(image.path) is not None

@@ -147,6 +147,23 @@ def read_tile(tile: RawTile, info: TileInfo) -> np.ndarray:
     return frames.transpose(2, 1, 0)
 
 
+def read_some(tile: RawTile, info: TileInfo, n_bscans: int) -> np.ndarray:
+    """Read about so many B-scans of a tile, evenly spaced; see `read_tile`."""
+    step = max(1, info.ny // n_bscans)
+    wanted = np.arange(step // 2, info.ny, step)
+    parts = []
+    start = 0
+    for path, n_frames in image_files(tile.path, info):
+        here = wanted[(wanted >= start) & (wanted < start + n_frames)] - start
+        try:
+            frames = np.memmap(path, "<f4", "r", shape=(n_frames, info.n_alines, info.nz))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        parts.append(frames[here])
+        start += n_frames
+    return np.concatenate(parts).transpose(2, 1, 0)
+
+
 def _read_all(file: Any, part: memoryview, path: Path) -> None:
     done = 0
     # One read call returns at most 2 GiB.

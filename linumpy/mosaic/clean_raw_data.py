@@ -14,7 +14,7 @@ from linumpy.core.log import logger
 from linumpy.io.grid import Grid, open_grid
 from linumpy.io.raw import RawTile, discover_tiles, tiles_of_slice
 from linumpy.io.raw_files import image_files
-from linumpy.io.sample_checks import GARBLED
+from linumpy.io.sample_checks import GARBLED, is_lines
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.raw_tiles import RawTiles, open_raw_tiles
 from linumpy.mosaic.shifts import grids_by_id
@@ -140,7 +140,7 @@ def _check(root: Path, raw: Sequence[RawTile], grid: Grid, options: GridOptions)
 
 
 def _is_held(tiles: RawTiles, grid: Grid, key: tuple[int, int]) -> bool:
-    """Return whether a grid holds a tile's samples; not when it masks them as garbled.
+    """Return whether a grid holds a tile's samples; not when it masks or interpolates some.
 
     Raises
     ------
@@ -158,6 +158,9 @@ def _is_held(tiles: RawTiles, grid: Grid, key: tuple[int, int]) -> bool:
     if GARBLED in made.notes.flags:
         # Another byte order can be swapped.
         logger.warning("%s: garbled and masked in the grid; kept", tiles.tiles[key].path)
+        return False
+    if any(map(is_lines, made.notes.flags)):
+        logger.warning("%s: planes are interpolated in the grid; kept", tiles.tiles[key].path)
         return False
     return True
 

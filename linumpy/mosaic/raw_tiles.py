@@ -13,6 +13,7 @@ import numpy as np
 
 from linumpy.core.device import CPU, Array, default_workers
 from linumpy.geometry.galvo import (
+    N_BSCANS,
     GalvoShift,
     GalvoTrack,
     detect_slice_galvo_shift,
@@ -21,8 +22,9 @@ from linumpy.geometry.galvo import (
     tile_galvo_shift,
     track_tiles,
 )
-from linumpy.io.raw import RawTile, depth_mean, discover_tiles, read_aip, read_tile
+from linumpy.io.raw import RawTile, depth_mean, discover_tiles, read_aip, read_some, read_tile
 from linumpy.io.raw_files import image_files
+from linumpy.mosaic.fixed_lines import fixed_lines
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.raw_slice import (
     RawSlice,
@@ -53,11 +55,14 @@ class RawTiles(SliceTiles):
         Headers of all tiles.
     galvo
         Where the fly-back is expected in each tile; None where all have the roll of `info`.
+    lines
+        Planes that reflections of the optics outshine; None for none.
     """
 
     tiles: Mapping[Key, RawTile]
     raw: RawSlice
     galvo: GalvoTrack | None = None
+    lines: np.ndarray | None = None
 
     @cached_property
     def _number(self) -> dict[Key, int]:
@@ -76,7 +81,7 @@ class RawTiles(SliceTiles):
             number = self._number[key]
             shift = tile_galvo_shift(depth_mean(volume), number, self.galvo, n_extra)
         kept = fix_galvo_shift(volume, shift, n_extra)
-        return prepare_tile(kept, self.matrices)
+        return prepare_tile(kept, self.matrices, self.lines)
 
 
 def open_raw_tiles(
@@ -132,7 +137,21 @@ def open_raw_tiles(
         matrices=matrices,
         raw=raw,
         galvo=None if shift is None else shift.track,
+        lines=lines_of_slice(raw),
     )
+
+
+def lines_of_slice(raw: RawSlice) -> np.ndarray | None:
+    """Return the planes that reflections of the optics outshine, by some tiles of a slice."""
+    tiles = [raw.tiles[number] for number in sampled_tiles(len(raw.tiles))]
+    found = fixed_lines(read_some(tile, raw.info, N_BSCANS) for tile in tiles)
+    if not found.any():
+        return None
+    logger.warning(
+        "slice z%02d: the optics reflect at a fixed depth; %d of %d planes are interpolated",
+        raw.slice_id, found.sum(), len(found),
+    )  # fmt: skip
+    return found
 
 
 def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | None:

@@ -23,7 +23,7 @@ from linumpy.io.grid import GridInfo
 from linumpy.io.omezarr import Shape, Triple
 from linumpy.io.sample_checks import GARBLED, LINES, check_samples, is_lines
 from linumpy.io.stage_axes import parse_stage_to_array
-from linumpy.mosaic.fixed_lines import fixed_lines, without_lines
+from linumpy.mosaic.fixed_lines import without_lines
 from linumpy.mosaic.grid_options import NATIVE_RESOLUTION, GridOptions
 
 logger = logging.getLogger("linumpy")
@@ -60,12 +60,13 @@ class PreparedTile:
     notes: TileNotes
 
 
-def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTile:
+def prepare_tile(
+    volume: Array, matrices: list[np.ndarray | None], lines: np.ndarray | None = None
+) -> PreparedTile:
     """Mask what no microscope writes, remove its own reflections, note what is odd, and resample.
 
     Flags: those of `linumpy.io.sample_checks.check_samples`, whose samples become 0;
-    ``lines:<planes>`` for planes that a reflection at a fixed depth outshines, which are
-    interpolated (`linumpy.mosaic.fixed_lines`); ``dark`` for a tile that shows
+    ``lines:<planes>`` for `lines`, which are interpolated; ``dark`` for a tile that shows
     nothing, its mean the same at every depth within 10 %; ``saturated`` when
     more than 1 % of the samples have the largest value.
 
@@ -75,16 +76,18 @@ def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTi
         float32 tile (z, axis 1, axis 2), NumPy or CuPy.
     matrices
         As from `linumpy.geometry.resample.resampling_matrices`.
+    lines
+        Planes as from `linumpy.mosaic.fixed_lines.fixed_lines`; None for none.
     """
     xp = namespace(volume)
     found = check_samples(volume)
     flags = list(found.flags)
     if found.usable is not None:
         volume = xp.where(found.usable, volume, volume.dtype.type(0))
-    lines = fixed_lines(volume)
-    if lines.any():
+    usable = found.usable
+    if lines is not None and lines.any():
         flags.append(f"{LINES}:{int(lines.sum())}")
-        volume = without_lines(volume, lines)
+        volume, usable = without_lines(volume, lines, usable)
     profile = volume.mean(axis=(1, 2), dtype=xp.float64)
     is_flat = float(profile.max() - profile.min()) <= DARK_CONTRAST * float(profile.mean())
     if is_flat and GARBLED not in flags:
@@ -94,8 +97,8 @@ def prepare_tile(volume: Array, matrices: list[np.ndarray | None]) -> PreparedTi
     if float(top) > 0 and at_top > max(1, SATURATED_SHARE * volume.size):
         flags.append("saturated")
     valid = None
-    if found.usable is not None:
-        data, valid = resample_masked(volume, found.usable, matrices)
+    if usable is not None:
+        data, valid = resample_masked(volume, usable, matrices)
     else:
         data = apply_axis_weights(volume, matrices)
     bright = float(top) != 0 or bool(data.any())
@@ -173,12 +176,6 @@ class SliceTiles(ABC):
             odd = [flag for flag in notes.flags if flag != "dark" and not is_lines(flag)]
             if odd:
                 logger.warning("%s: flagged %s", self.tiles[key].path, ", ".join(odd))
-        lines = sum(any(map(is_lines, notes.flags)) for notes in found.values())
-        if lines:
-            logger.warning(
-                "slice z%02d: %d of %d tiles show reflections at fixed depths; these planes were "
-                "interpolated", slice_id, lines, len(found),
-            )  # fmt: skip
         dark = sum("dark" in notes.flags for notes in found.values())
         logger.debug("slice z%02d: %d of %d tiles are dark", slice_id, dark, len(found))
         tiles = tuple(

@@ -128,35 +128,40 @@ class Bound:
         placed = slice_z_errors(ideal, truth)
         for slice_id, path in ideal.slice_paths.items():
             image = open_image(path)
-            plain = uncorrected(ideal, slice_id, image) if slice_id in placed else None
-            if plain is not None:
-                own = slice_frame(ideal, truth, slice_id, image, frame)
-                hidden = beside_artefacts(truth.slices[slice_id], lateral_um(clean))
-                volumes = [undeformed(ideal, slice_id, volume) for volume in (image, plain)]
-                self._slices.append((slice_id, volumes, own, hidden))
+            if slice_id not in placed:
+                continue
+            volumes = {"placed": image, "bound": uncorrected(ideal, slice_id, image)}
+            own = slice_frame(ideal, truth, slice_id, image, frame)
+            hidden = beside_artefacts(truth.slices[slice_id], lateral_um(clean))
+            known = {
+                name: undeformed(ideal, slice_id, volume)
+                for name, volume in volumes.items()
+                if volume is not None
+            }
+            self._slices.append((slice_id, known, own, hidden))
 
     def planes(self, slab: TruthSlab) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return averages and covered shares on the slab's planes, as `on_truth_grid` does.
 
-        By name, "placed" and "bound"; empty where the truth lacks what they take.
+        By name, "placed" and "bound"; none where the truth or the ideal run lacks what it takes.
         """
-        own, best, weights, covered = (np.zeros(slab.clean.shape) for _ in range(4))
-        planes = slice(slab.start, slab.stop)
+        shape, planes = slab.clean.shape, slice(slab.start, slab.stop)
+        totals: dict[str, list[np.ndarray]] = {}
         for slice_id, volumes, frame, hidden in self._slices:
-            (data, share), (plain, _) = (
-                on_truth_grid(volume, frame, self._clean, slab.start, slab.stop)
-                for volume in volumes
-            )
             known = self._truth.slices[slice_id]
             gain, snr = self._signal.gain_and_snr(known.face_um, known.gap_um, planes)
             shown = snr / (1 + snr)
-            weight = np.where(share >= MIN_SHARE, shown**2, 0)
-            weight *= np.where(hidden, _HIDDEN_WEIGHT, 1)
-            own += weight * data
-            best += weight * plain * gain * np.sqrt(shown)
-            weights += weight
-            covered = np.maximum(covered, share)
-        if not self._slices:
-            return {}
-        weights = np.maximum(weights, 1e-30)
-        return {"placed": (own / weights, covered), "bound": (best / weights, covered)}
+            for name, volume in volumes.items():
+                data, share = on_truth_grid(volume, frame, self._clean, slab.start, slab.stop)
+                weight = np.where(share >= MIN_SHARE, shown**2, 0)
+                weight *= np.where(hidden, _HIDDEN_WEIGHT, 1)
+                total, weights, covered = totals.setdefault(
+                    name, [np.zeros(shape) for _ in range(3)]
+                )
+                total += weight * data * (gain * np.sqrt(shown) if name == "bound" else 1)
+                weights += weight
+                np.maximum(covered, share, out=covered)
+        return {
+            name: (total / np.maximum(weights, 1e-30), covered)
+            for name, (total, weights, covered) in totals.items()
+        }

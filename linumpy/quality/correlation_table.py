@@ -83,21 +83,20 @@ class CorrelationTable:
 
     def _over(self, unit: str, *names: str) -> AccuracyMetric:
         """Return the run's correlation over the best of others."""
-        ours, *others = (self._of(name) for name in ("run", *names))
-        known = [each for each in others if each is not None]
-        if ours is None or len(known) < len(others) or not max(known) > 0:
+        ours = self._of("run")
+        others = [found for found in map(self._of, names) if found is not None]
+        if ours is None or len(others) < len(names) or not max(others) > 0:
             return not_measured(
-                "the truth lacks its attenuation and noise",
+                "the truth lacks attenuation or noise, the run its models, or nothing is like it",
                 unit,
                 target=BOUND_TARGET,
                 comparison=AT_LEAST,
             )
-        best = max(known)
         return make_metric(
-            ours / best,
+            ours / max(others),
             unit,
             len(self._parts),
             target=BOUND_TARGET,
             comparison=AT_LEAST,
-            best=best,
+            best=max(others),
         )

@@ -19,6 +19,7 @@ from linumpy.core.log import logger, progress
 from linumpy.geometry.orientation import parse_orientation
 from linumpy.io.anatomy import stated_orientation
 from linumpy.io.previews import shrink
+from linumpy.io.sample_checks import is_lines
 from linumpy.quality.accuracy_metric import AT_LEAST
 from linumpy.quality.run import Run, TileRegistration
 from linumpy.records.timing import Task, find_trace, read_trace, tasks_of
@@ -205,8 +206,9 @@ def _tags(record: SliceRecord) -> list[tuple[str, str]]:
         tags.append(("warning", f"{_count(len(record.missing_tiles), 'tile')} missing"))
     if record.prior_only:
         tags.append(("note", f"{_count(record.prior_only, 'tile')} held by the stage"))
-    if record.flags:
-        tags.append(("warning", f"{_count(len(record.flags), 'tile')} with flags"))
+    flagged = sum(not all(map(is_lines, words)) for _, words in record.flags)
+    if flagged:
+        tags.append(("warning", f"{_count(flagged, 'tile')} with flags"))
     return tags
 
 

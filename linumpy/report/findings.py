@@ -45,7 +45,7 @@ _UNCERTAINTIES = frozenset(
     }
 )
 _OF_SLICE = re.compile(r"^slice z\d+:? ")
-# By a finding of their own, with places.
+# By findings of their own.
 _TOLD_FLAGS = frozenset({"reflection", "shadow", LINES})
 # Masked or left out, and lost until the raw file is mended.
 _DAMAGED = frozenset({"garbled", "zeros", "contradicts"})

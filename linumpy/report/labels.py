@@ -24,7 +24,7 @@ LABELS = {
     "seams": ("Seams between tiles, median |ln ratio|", "pairs"),
     "correlation": ("Correlation with the truth", "slices"),
     "correlation_absolute": ("Correlation with the truth as it is", "slices"),
-    "correlation_of_placed": ("Correlation with the truth over that of tiles in place", "slices"),
+    "correlation_of_placed": ("Correlation with the truth over that of true places", "slices"),
     "correlation_of_bound": ("Correlation with the truth over its bound", "slices"),
     "sharpness": ("Sharpness", "slices"),
     "overlap_ncc": ("Agreement of overlapping slices", "overlaps"),

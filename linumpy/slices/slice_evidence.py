@@ -20,7 +20,7 @@ import numpy as np
 
 from linumpy.core import overlap
 from linumpy.core.device import Device, default_workers, is_device_array, share_of_gpu, to_host
-from linumpy.core.start_up import import_whole
+from linumpy.core.start_up import import_first
 from linumpy.core.timeline import span
 from linumpy.core.worker_process import Setting, WorkerProcess
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
@@ -305,6 +305,7 @@ class Lanes:
                 self._measure[n] = partial(_measured_by, process)
         # What a lane has in its memory stays with it.
         self._own: list[deque[int]] = [deque() for _ in range(self._count)]
+        import_first("scipy")
 
     def __enter__(self) -> Self:
         return self
@@ -341,7 +342,6 @@ class Lanes:
         None needs another. The first is solved here, others in the processes beside this one as far
         as there are any: threads of one process wait for each other's interpreter.
         """
-        import_whole("scipy")
         with ThreadPoolExecutor(max(1, len(learners)), "linumpy-solve") as pool:
             where = itertools.chain([None, *self._beside], itertools.repeat(None))
             models = pool.map(_solved, learners.values(), where)

@@ -24,6 +24,7 @@ from linumpy.core.exit_status import DEVICE_LOST, DEVICE_MEMORY, HOST_MEMORY, ex
 from linumpy.core.failures import with_targets
 from linumpy.core.host_memory import trim_heap
 from linumpy.core.log import logger
+from linumpy.core.start_up import import_first
 from linumpy.core.worker_process import Setting, WorkerProcess
 from linumpy.io.raw import discover_tiles
 from linumpy.io.slice_ids import slice_id_beside_metadata
@@ -192,6 +193,8 @@ class _Group:
         tiles = None
         if lanes > 1 and begin is None and not self.device.is_gpu:
             tiles = default_workers(self.device) + TILES_BESIDE
+        if lanes > 1:
+            import_first("scipy")
         with ExitStack() as stack:
             if begin is not None and lanes > 1:
                 share = stack.enter_context(share_of_gpu(lanes)) if self.device.is_gpu else None

@@ -124,7 +124,10 @@ def test_a_slice_that_debris_hides_yields_to_the_other(monkeypatch):
     both = object.__new__(Bound)
     both._truth, both._clean = SimpleNamespace(slices=known), image
     both._signal = SimpleNamespace(gain_and_snr=lambda *_: (4.0, np.full((2, 6, 8), 1e9)))
-    both._slices = [(n, (value, value / 4), n, hidden[n]) for n, value in ((0, 200.0), (1, 600.0))]
+    both._slices = [
+        (n, {"placed": value, "bound": value / 4}, n, hidden[n])
+        for n, value in ((0, 200.0), (1, 600.0))
+    ]
     found = both.planes(SimpleNamespace(clean=np.zeros((2, 6, 8)), start=0, stop=2))
     # With the slices' own compensation, and without it by the true gain, four here.
     for planes, _ in (found["placed"], found["bound"]):
