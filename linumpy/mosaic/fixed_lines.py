@@ -76,8 +76,9 @@ def _runs(found: np.ndarray) -> Iterable[tuple[int, int]]:
 def fixed_lines(tiles: Iterable[np.ndarray]) -> np.ndarray:
     """Return the planes that are steady in more than half of some tiles, and those beside them.
 
-    What is imaged lies at another depth in another tile. The window of the spectrum spreads a
-    reflection over the planes beside it.
+    A bubble or a dish is in few tiles. A cut face that reflects like a mirror and is square to the
+    beam is taken for a line, too: its bright planes go, the step from water to tissue stays. The
+    window of the spectrum spreads a reflection over the planes beside it.
 
     Parameters
     ----------
