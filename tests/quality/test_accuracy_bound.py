@@ -136,7 +136,7 @@ def test_a_slice_that_debris_hides_yields_to_the_other(monkeypatch):
 
 
 def test_a_run_is_compared_with_the_better_of_known_places_and_known_weights(rng):
-    """Seen to fail with tiles in place alone: 1.2 and more, of a run that another exceeds."""
+    """Seen to fail where `placed` alone counts: 1.04, of a run that the ideal run exceeds."""
     truth = rng.random((2, 10, 10))
     noise = dict(zip(("run", "ideal", "placed", "bound"), (0.3, 0.2, 0.4, 0.1), strict=True))
     found = {name: truth + amount * rng.random(truth.shape) for name, amount in noise.items()}
