@@ -96,15 +96,14 @@ def _retain_context(number: int) -> None:
     watch(synchronize, f"GPU {number}", end_now)
 
 
-def import_first(*packages: str) -> None:
-    """Import packages before threads import modules of them.
+def import_first(package: str) -> None:
+    """Import a package before threads import modules of it.
 
     Python 3.11, at least, lets a thread import one module of a package that another thread is just
     importing. Either then finds the other's modules half initialised, and one of the two fails.
     """
-    for package in packages:
-        with suppress(ImportError):
-            importlib.import_module(package)
+    with suppress(ImportError):
+        importlib.import_module(package)
 
 
 def begin_import(name: str) -> None:
@@ -113,8 +112,8 @@ def begin_import(name: str) -> None:
     Not for what imports many modules of other packages, such as Zarr and Matplotlib: where another
     thread imports the same ones in another order, one of the two fails.
     """
-    parts = name.split(".")
-    import_first(*(".".join(parts[:end]) for end in range(1, len(parts))))
+    if package := name.rpartition(".")[0]:
+        import_first(package)
 
     def work() -> None:
         with span("start", name), suppress(ImportError):

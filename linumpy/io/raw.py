@@ -147,9 +147,10 @@ def read_tile(tile: RawTile, info: TileInfo) -> np.ndarray:
     return frames.transpose(2, 1, 0)
 
 
-def read_some(tile: RawTile, info: TileInfo, n_bscans: int) -> np.ndarray:
-    """Read about so many B-scans of a tile, evenly spaced; see `read_tile`."""
+def read_some(tile: RawTile, info: TileInfo, n_bscans: int, n_alines: int) -> np.ndarray:
+    """Read about so many A-lines of about so many B-scans, evenly spaced; see `read_tile`."""
     step = max(1, info.ny // n_bscans)
+    alines = slice(None, None, max(1, info.n_alines // n_alines))
     wanted = np.arange(step // 2, info.ny, step)
     parts = []
     start = 0
@@ -159,7 +160,7 @@ def read_some(tile: RawTile, info: TileInfo, n_bscans: int) -> np.ndarray:
             frames = np.memmap(path, "<f4", "r", shape=(n_frames, info.n_alines, info.nz))
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-        parts.append(frames[here])
+        parts.append(frames[here, alines])
         start += n_frames
     return np.concatenate(parts).transpose(2, 1, 0)
 

@@ -27,9 +27,14 @@ LINES = "lines"
 """Flag of a tile with planes that `linumpy.mosaic.fixed_lines` interpolates."""
 
 
+def flag_word(flag: str) -> str:
+    """Return a flag without its count."""
+    return flag.partition(":")[0]
+
+
 def is_lines(flag: str) -> bool:
-    """Say whether a flag, which may have a count, tells of lines."""
-    return flag.partition(":")[0] == LINES
+    """Say whether a flag tells of lines."""
+    return flag_word(flag) == LINES
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from linumpy.core.device import Array, namespace
+from linumpy.core.device import Array
 
 _LEAST_ALINES = 16
 _AROUND = 10
@@ -94,7 +94,7 @@ def fixed_lines(tiles: Iterable[np.ndarray]) -> np.ndarray:
     wider = found.copy()
     wider[1:] |= found[:-1]
     wider[:-1] |= found[1:]
-    return wider if not wider.all() else found & False
+    return np.zeros_like(found) if wider.all() else wider
 
 
 def without_lines(
@@ -115,7 +115,6 @@ def without_lines(
     -------
     Tile and what is usable of it.
     """
-    xp = namespace(volume)
     kept = np.flatnonzero(~lines)
     out = volume.copy()
     counts = None if usable is None else usable.copy()
@@ -126,5 +125,5 @@ def without_lines(
         share = np.float32((plane - above) / (below - above) if below > above else 0)
         out[plane] = volume[above] + (volume[below] - volume[above]) * share
         if counts is not None and usable is not None:
-            counts[plane] = xp.logical_and(usable[above], usable[below])
+            counts[plane] = usable[above] & usable[below]
     return out, counts

@@ -12,6 +12,7 @@ from linumpy.quality.slice_truth import CLASS_NAMES
 from linumpy.quality.truth_grid import MIN_SHARE, TruthSlab
 
 BOUND_TARGET = 0.9
+_Row = dict[str, float | None]
 NAMES = ("run", "ideal", "placed", "bound")
 MIN_VOXELS = 50
 
@@ -53,7 +54,7 @@ class CorrelationTable:
                 found.append(r)
         return float(np.median(found)) if found else None
 
-    def _row(self, key: str | None = None, value: int = 0) -> dict[str, float | None]:
+    def _row(self, key: str | None = None, value: int = 0) -> _Row:
         row = {name: self._of(name, key, value) for name in NAMES}
         ours, best = row["run"], row["ideal"]
         return {**row, "ratio": None if ours is None or not best else ours / best}
@@ -77,15 +78,15 @@ class CorrelationTable:
                 by_class=by_class,
             ),
             # Known weights are not the best where compensation errs: the better of both counts.
-            "correlation_of_placed": self._over("of placed", "ideal", "placed"),
-            "correlation_of_bound": self._over("of bound", "bound"),
+            "correlation_of_placed": self._relative("of placed", found, "ideal", "placed"),
+            "correlation_of_bound": self._relative("of bound", found, "bound"),
         }
 
-    def _over(self, unit: str, *names: str) -> AccuracyMetric:
-        """Return the run's correlation over the best of others."""
-        ours = self._of("run")
-        others = [found for found in map(self._of, names) if found is not None]
-        if ours is None or len(others) < len(names) or not max(others) > 0:
+    def _relative(self, unit: str, found: _Row, *names: str) -> AccuracyMetric:
+        """Return the run's correlation over the largest of those named."""
+        ours = found["run"]
+        known = [value for name in names if (value := found[name]) is not None]
+        if ours is None or len(known) < len(names) or not max(known) > 0:
             return not_measured(
                 "the truth lacks attenuation or noise, the run its models, or nothing is like it",
                 unit,
@@ -93,10 +94,10 @@ class CorrelationTable:
                 comparison=AT_LEAST,
             )
         return make_metric(
-            ours / max(others),
+            ours / max(known),
             unit,
             len(self._parts),
             target=BOUND_TARGET,
             comparison=AT_LEAST,
-            best=max(others),
+            best=max(known),
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from linumpy.io.sample_checks import LINES
+from linumpy.io.sample_checks import LINES, flag_word
 from linumpy.metrics.brain_stages import foreign_bodies_of
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
@@ -194,7 +194,9 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     if total and accepted < MIN_ACCEPTED_SHARE * total:
         value = f"{accepted} of {total} pairs match"
         found.append(Finding(PROBLEM, KINDS["stage_axes"], "tile pairs", total, value))
-    words = {word for s in slices for _, ws in s.flags for word in _words(ws)} - _TOLD_FLAGS
+    words = {
+        word for s in slices for _, flags in s.flags for word in map(flag_word, flags)
+    } - _TOLD_FLAGS
     masked, other = words & _DAMAGED, words - _DAMAGED
     for severity, kind, count, value in (
         (ATTENTION, "missing_tiles", _missing_tiles, ""),
@@ -217,14 +219,11 @@ def _alone_tiles(record: SliceRecord) -> int:
     return record.alone_in_tissue
 
 
-def _tiles_with(words: Set[str]) -> Callable[[SliceRecord], int]:
+def _tiles_with(words: set[str]) -> Callable[[SliceRecord], int]:
     """Return what counts the tiles that have one of these flags."""
-    return lambda record: sum(bool(_words(flags) & words) for _, flags in record.flags)
-
-
-def _words(flags: Sequence[str]) -> set[str]:
-    """Return flags without their counts."""
-    return {flag.split(":")[0] for flag in flags}
+    return lambda record: sum(
+        not words.isdisjoint(map(flag_word, flags)) for _, flags in record.flags
+    )
 
 
 def _counted(slices: Sequence[SliceRecord], count: Callable[[SliceRecord], int]) -> tuple[str, int]:
