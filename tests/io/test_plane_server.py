@@ -16,9 +16,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from linumpy.core.errors import LinumpyError
+from linumpy.core.errors import InputError, LinumpyError
 from linumpy.io.omezarr import ImageSpec, create_image, open_image
-from linumpy.io.plane_server import Part, PlaneSource, has_screen, serve_planes, tunnel_command
+from linumpy.io.plane_server import (
+    Part,
+    PlaneSource,
+    has_screen,
+    reply,
+    serve_planes,
+    tunnel_command,
+)
 from linumpy.io.planes import upright, views
 from tests.report.browser import CHROMIUM, NO_CHROMIUM, chromium
 
@@ -134,6 +141,29 @@ def test_other_requests_are_rejected(ask):
                  ask.word + "plane_server.py"):  # fmt: skip
         assert ask(path).status == 404, path
     assert ask(ask.word, Host="example.org:8000").status == 404
+
+
+def test_a_shard_replaced_while_it_is_read_is_read_again(brain, monkeypatch):
+    """Seen to fail with one read. Another process replaces shards of a brain that grows."""
+    source = PlaneSource("a", [open_image(brain)])
+    query = {"axis": 1, "place": 0.5, "top": 0, "left": 0, "bottom": 1, "right": 1, "rows": 40,
+             "columns": 32, "black": 0, "white": 1}  # fmt: skip
+    words = {name: str(value) for name, value in query.items()}
+    whole = {name: reply(source, name, words)[1] for name in ("plane.png", "info.json")}
+    broken = InputError("c/0/0/0: does not match its checksum (crc32c)")
+    for name, method in (("plane.png", "render"), ("info.json", "info")):
+        read = getattr(PlaneSource, method)
+        for n_broken, status in ((1, 200), (2, 200), (9, 500)):
+            failures = [broken] * n_broken
+
+            def one(*given, read=read, failures=failures):
+                if failures:
+                    raise failures.pop()
+                return read(*given)
+
+            monkeypatch.setattr(PlaneSource, method, one)
+            told = reply(source, name, words)
+            assert told[:2] == (status, whole[name] if status == 200 else str(broken).encode())
 
 
 def test_without_a_port_a_free_one_is_taken(brain, monkeypatch):

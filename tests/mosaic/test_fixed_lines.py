@@ -128,7 +128,10 @@ def test_a_tile_is_flagged_where_planes_are_interpolated(xp, rng):
 def test_lines_of_a_slice_are_interpolated_in_its_grid_and_its_raw_tiles_kept(
     acquisition, rng, caplog, tmp_path
 ):
-    """Of all tiles, as they are told by some."""
+    """Of all tiles, as they are told by some.
+
+    Seen to fail with `clean_raw_data` not looking for lines: the raw tiles were gone.
+    """
     acquisition.nz, acquisition.n_extra, acquisition.nx = 40, 0, 40
     indices = [(i, j) for i in (0, 1) for j in (0, 1, 2)]
     acquisition.add_slice(3, indices)
