@@ -66,6 +66,8 @@ class Machine:
         Tasks at a time, by process.
     arrays
         Most tasks that are handed over together, by process; others are one by one.
+    beside
+        Processes whose tasks Nextflow runs beside itself and not through the batch system.
     """
 
     cores: int
@@ -79,6 +81,7 @@ class Machine:
     queue_size: int | None = None
     max_forks: Mapping[str, int] = field(default_factory=dict)
     arrays: Mapping[str, int] = field(default_factory=dict)
+    beside: frozenset[str] = frozenset()
 
     def alone_s(self, task: Task) -> float:
         """Return how long a task runs when nothing else does."""

@@ -16,6 +16,8 @@ from machine_model import (
     BANDWIDTH,
     CHAIN,
     DEVICES,
+    LOCAL_POLL_S,
+    LOCAL_SUBMIT_S,
     NEXTFLOW,
     REASONS,
     Machine,
@@ -160,15 +162,15 @@ class _Run:
         done = [r for r in self.running if r.is_done(self.now)]
         for running in done:
             self.running.remove(running)
-            seen = self._next_look()
+            seen = self._next_look(running.task)
             span = Span(running.task, running.ready_s, running.start_s, self.now, seen)
             self.ended.append((span, running))
             if self.machine.queue_size is not None:
                 self._free(running)
         return bool(done)
 
-    def _next_look(self) -> float:
-        poll = self.machine.poll_s
+    def _next_look(self, task: Task) -> float:
+        poll = LOCAL_POLL_S if task.process in self.machine.beside else self.machine.poll_s
         return math.ceil(self.now / poll - 1e-9) * poll if poll else self.now
 
     def _see(self) -> bool:
@@ -189,6 +191,12 @@ class _Run:
         return bool(seen)
 
     def _hand_over(self) -> bool:
+        for item in self.ready:
+            if item[0].process in self.machine.beside:
+                self.ready.remove(item)
+                self._count(item[0])
+                self.queued.append((*item, self.now + LOCAL_SUBMIT_S))
+                return True
         if self.handing is not None:
             together, until = self.handing
             if until > self.now + _EPSILON_S:
@@ -204,14 +212,17 @@ class _Run:
                 continue
             if self._may_hand_over(task):
                 self.ready.remove(item)
-                self.handed += 1
-                self.in_flight[task.process] = self.in_flight.get(task.process, 0) + 1
+                self._count(task)
                 together.append(item)
                 if len(together) == self.machine.arrays.get(task.process, 1):
                     break
         if together:
             self.handing = (together, self.now + self.machine.submit_s)
         return bool(together)
+
+    def _count(self, task: Task) -> None:
+        self.handed += 1
+        self.in_flight[task.process] = self.in_flight.get(task.process, 0) + 1
 
     def _may_hand_over(self, task: Task) -> bool:
         if self._has_all_forks(task):

@@ -114,6 +114,26 @@ def test_a_queue_takes_so_many_and_keeps_them_so_long():
     assert simulate(alike(40, compute_s=1.0), machine).seconds == pytest.approx(4 * 4)
 
 
+def test_what_nextflow_runs_beside_itself_waits_for_no_queue():
+    """Seen to fail with it looked for as seldom as jobs are."""
+    chain = [
+        Task("job", "big", compute_s=1.0),
+        Task("a", "light", compute_s=1.0),
+        Task("b", "light", ("a",), compute_s=1.0),
+        Task("c", "big", ("b",), compute_s=1.0),
+    ]
+    machine = Machine(
+        *(9, 0, None), submit_s=1.0, poll_s=2.0, queue_s=2.0, queue_size=9,
+        beside=frozenset({"light"}),
+    )  # fmt: skip
+    spans = {span.task.name: span for span in simulate(chain, machine).spans}
+    assert spans["job"].start_s == pytest.approx(3)
+    assert spans["a"].start_s == pytest.approx(0.03)
+    assert spans["b"].seen_s == pytest.approx(2.2)
+    assert spans["c"].start_s == pytest.approx(2.2 + 3)
+    assert spans["c"].seen_s == pytest.approx(8)
+
+
 def test_forks_memory_and_shares_of_a_gpu_bound_what_runs_together():
     forks = Machine(cores=99, max_forks={"work": 3})
     forked = simulate(alike(12, compute_s=1.0), forks)

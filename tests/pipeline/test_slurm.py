@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from linumpy.stage_params.declared import STAGES
+
 from .conftest import REPOSITORY, Launch, Launcher, make_raw, read_trace
 from .test_wiring import CPU_ONLY, calls
 
+# Stages on tables.
+LIGHT = {name for name, stage in STAGES.items() if stage.label == "light"}
 SITES = {
     "narval": ("'--gpus-per-node=a100:1'", "48", "249"),
     "rorqual": ("'--gpus-per-node=h100:1'", "64", "498"),
@@ -87,6 +91,7 @@ class Jobs:
             encoding="utf-8",
         )
         self.output = folder / "output"
+        self.work = folder / "work"
         self.scratch = folder / "scratch"
         self.scratch.mkdir()
         self.launch = launcher.run(
@@ -96,7 +101,8 @@ class Jobs:
             *("--slurm_options=--qos=long", "--slurm_memory_gb", "130", "--slurm_time_h", "2"),
             *("--slurm_modules", "none", "--slurm_scratch", self.scratch, "--gpu_memory", "8GB"),
             FAKE_LOG=str(folder / "log"),
-            FAKE_ONCE="learn_models 102 detect_rehoming vanish register_slices 137",
+            FAKE_ONCE="learn_models 102 generate_pipeline_report vanish register_slices 137 "
+            "detect_rehoming 137",
             FAKE_SLURM=str(folder / "jobs"),
             PATH=os.pathsep.join([str(commands), os.environ["PATH"]]),
         )
@@ -123,13 +129,14 @@ def jobs(make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path) -> 
 def test_run_survives_lost_jobs_and_lack_of_memory(jobs: Jobs) -> None:
     assert jobs.launch.status == 0, jobs.launch.text
     assert set(read_trace(jobs.output).values()) == {"COMPLETED"}
-    assert jobs.launch.text.count("Execution is retried (1)") == 3
+    assert jobs.launch.text.count("Execution is retried (1)") == 4
     assert "terminated for an unknown reason" in jobs.launch.text
 
 
 def test_only_jobs_that_can_use_a_gpu_ask_for_one(jobs: Jobs) -> None:
     assert len(jobs.calls) == 14
-    for script in jobs.calls:
+    for script in jobs.calls.keys() - LIGHT:
+        assert jobs.options(script)
         for options in jobs.options(script):
             asked = [option for option in options if "gpu:" in option]
             if script in CPU_ONLY:
@@ -143,15 +150,21 @@ def test_requests_grow_up_to_the_limit_of_the_site(jobs: Jobs) -> None:
     first, second = jobs.options("register_slices")
     assert {"-c 8", "-t 02:00:00", f"--mem {130 << 10}M"} <= set(first)
     assert {"-c 8", "-t 04:00:00", f"--mem {249 << 10}M"} <= set(second)
-    first, second = jobs.options("detect_rehoming")
-    assert {"-t 01:00:00", "--mem 1024M"} <= set(first)
-    assert {"-t 02:00:00", "--mem 2048M"} <= set(second)
-    assert not any(option.startswith("-c") for option in first)
+
+
+def test_tasks_on_tables_run_beside_nextflow(jobs: Jobs) -> None:
+    """Seen to fail with the executor of all tasks `slurm`."""
+    light = jobs.calls.keys() & LIGHT
+    assert len(light) == 6
+    for script in light:
+        assert jobs.options(script) == []
+        assert all(Path(note["folder"]).is_relative_to(jobs.work) for note in jobs.calls[script])
+    assert len(jobs.calls["detect_rehoming"]) == 2
 
 
 def test_jobs_work_in_the_folder_of_their_node(jobs: Jobs) -> None:
-    for notes in jobs.calls.values():
-        for note in notes:
+    for script in jobs.calls.keys() - LIGHT:
+        for note in jobs.calls[script]:
             assert note["folder"].startswith(f"{jobs.scratch}/nxf.")
             assert note["environment"]["TMPDIR"] == note["folder"]
     # Only that of the job that vanished is left.
