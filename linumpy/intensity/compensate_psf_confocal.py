@@ -28,6 +28,12 @@ _SIGNIFICANT = 9.0
 _NO_ROLLOFF = 1e-9
 """Of a fit without: bounds must differ."""
 
+_OUTLIER = 4.0
+"""Robust standard deviations above what other planes say: one of 30 000 of noise."""
+
+_MOST_OUTLIERS = 0.25
+"""Share of the planes; where more stand out, the model is wrong rather than they."""
+
 _N_STARTS = 5
 _N_ERRORS = 2
 _LN_2 = float(np.log(2))
@@ -64,6 +70,8 @@ class Confocal:
 def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -> Confocal:
     """Fit focus, Rayleigh length, attenuation, level and, in agarose, roll-off.
 
+    Planes that stand out between others do not count (`_standing_out`).
+
     Parameters
     ----------
     depth
@@ -77,6 +85,7 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
     mu_seen = (found.mu_per_mm, found.mu_error)
     seen = slice(found.start, found.stop)
     inside = depth[seen]
+    counts = np.ones(len(inside), bool)
 
     def deviations(values: np.ndarray) -> np.ndarray:
         fitted = values[3] + _log_response(values, inside) - 2e-3 * values[2] * inside
@@ -86,7 +95,7 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
             (values[2] - mu_seen[0]) / mu_seen[1],
             values[4],
         ]
-        return np.append((fitted - found.log_power) / found.error, priors)
+        return np.append(counts * (fitted - found.log_power) / found.error, priors)
 
     span = inside[-1] - inside[0]
     low = [inside[0] - 2 * span, np.log(0.05 * span), 0.0, -np.inf]
@@ -94,21 +103,25 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
     level = float(found.log_power.mean())
     start = float(np.clip(seed, low[1] + 0.1, high[1] - 0.1))
 
-    def best(most: float) -> Any:
+    def best(most: float, loss: str = "linear") -> Any:
         fits = [
             least_squares(
                 deviations,
                 [focus, start, mu_known[0], level, min(0.1, most / 2)],
                 bounds=([*low, 0.0], [*high, most]),
                 x_scale=[0.2 * span, 0.3, 0.3, 1.0, 0.5],
+                loss=loss,
             )
             for focus in np.linspace(inside[0], inside[-1], _N_STARTS)
         ]
         return min(fits, key=lambda fit: float(fit.cost))
 
+    # Nearly the sum of absolute deviations, which few planes move little.
+    robust = best(_MAX_ROLLOFF, "soft_l1").x
+    counts = ~_standing_out(-deviations(robust)[: len(inside)])
     plain, falling = best(_NO_ROLLOFF), best(_MAX_ROLLOFF)
     # Errors of planes are seen between tiles; what all share shows in the misfit.
-    misfit = max(1.0, 2 * float(falling.cost) / max(1, len(inside) - 5))
+    misfit = max(1.0, 2 * float(falling.cost) / max(1, counts.sum() - 5))
     # The anatomy of tissue is curved, too.
     agarose = found.medium == "agarose"
     clear = agarose and 2 * (plain.cost - falling.cost) > _SIGNIFICANT * misfit
@@ -126,6 +139,23 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
         rolloff,
         _principal(errors @ covariance @ errors.T + other @ other.T, seen),
     )
+
+
+def _standing_out(above: np.ndarray) -> np.ndarray:
+    """Say which planes are brighter than a fit, beyond noise, between planes that are not.
+
+    The optics reflect at a fixed depth; what the model of a response lacks shows at the ends.
+
+    Parameters
+    ----------
+    above
+        ln power over that of the fit, in standard errors.
+    """
+    deviation = above - np.median(above)
+    out = deviation > _OUTLIER * 1.4826 * np.median(np.abs(deviation))
+    within = np.flatnonzero(~out)
+    out[: within[0]] = out[within[-1] :] = False
+    return np.asarray(out) if out.mean() <= _MOST_OUTLIERS else np.zeros_like(out)
 
 
 def _log_response(values: np.ndarray, depth: np.ndarray) -> np.ndarray:
