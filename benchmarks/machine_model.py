@@ -66,8 +66,6 @@ class Machine:
         Tasks at a time, by process.
     arrays
         Most tasks that are handed over together, by process; others are one by one.
-    beside
-        Processes whose tasks Nextflow runs beside itself and not through the batch system.
     """
 
     cores: int
@@ -81,7 +79,10 @@ class Machine:
     queue_size: int | None = None
     max_forks: Mapping[str, int] = field(default_factory=dict)
     arrays: Mapping[str, int] = field(default_factory=dict)
-    beside: frozenset[str] = frozenset()
+
+    def is_beside(self, task: Task) -> bool:
+        """Whether Nextflow runs a task beside itself, as those on tables where others are jobs."""
+        return self.queue_size is not None and task.light
 
     def alone_s(self, task: Task) -> float:
         """Return how long a task runs when nothing else does."""

@@ -170,7 +170,7 @@ class _Run:
         return bool(done)
 
     def _next_look(self, task: Task) -> float:
-        poll = LOCAL_POLL_S if task.process in self.machine.beside else self.machine.poll_s
+        poll = LOCAL_POLL_S if self.machine.is_beside(task) else self.machine.poll_s
         return math.ceil(self.now / poll - 1e-9) * poll if poll else self.now
 
     def _see(self) -> bool:
@@ -182,8 +182,7 @@ class _Run:
                 self._free(running)
             self.spans.append(span)
             self.left -= 1
-            self.handed -= 1
-            self.in_flight[span.task.process] -= 1
+            self._count(span.task, -1)
             for user in self.users.get(span.task.name, ()):
                 self.needed[user.name] -= 1
                 if not self.needed[user.name]:
@@ -192,7 +191,7 @@ class _Run:
 
     def _hand_over(self) -> bool:
         for item in self.ready:
-            if item[0].process in self.machine.beside:
+            if self.machine.is_beside(item[0]):
                 self.ready.remove(item)
                 self._count(item[0])
                 self.queued.append((*item, self.now + LOCAL_SUBMIT_S))
@@ -220,9 +219,10 @@ class _Run:
             self.handing = (together, self.now + self.machine.submit_s)
         return bool(together)
 
-    def _count(self, task: Task) -> None:
-        self.handed += 1
-        self.in_flight[task.process] = self.in_flight.get(task.process, 0) + 1
+    def _count(self, task: Task, by: int = 1) -> None:
+        if not self.machine.is_beside(task):
+            self.handed += by
+        self.in_flight[task.process] = self.in_flight.get(task.process, 0) + by
 
     def _may_hand_over(self, task: Task) -> bool:
         if self._has_all_forks(task):
@@ -255,6 +255,8 @@ class _Run:
 
     def _device_for(self, task: Task) -> int | None:
         """Return the GPU with the most room for a task, None if it needs none, or no room."""
+        if self.machine.is_beside(task):
+            return None
         fits = task.cores <= self.cores and (
             self.memory is None or task.memory_bytes <= self.memory
         )
@@ -266,6 +268,8 @@ class _Run:
         return best if self.devices[best] >= task.gpu - _EPSILON_SHARE else _NO_ROOM
 
     def _take(self, task: Task, device: int | None, sign: int = 1) -> None:
+        if self.machine.is_beside(task):
+            return
         self.cores -= sign * task.cores
         if self.memory is not None:
             self.memory -= sign * task.memory_bytes

@@ -42,7 +42,6 @@ from linumpy.planning.sizes import BRAIN_STORED, GRID_STORED, SLICE_STORED, Size
 from linumpy.planning.stage_times import read_stage_times  # noqa: E402
 from linumpy.planning.survey import SliceScan, Survey  # noqa: E402
 from linumpy.planning.tasks import build_tasks  # noqa: E402
-from linumpy.stage_params.declared import STAGES  # noqa: E402
 
 TILE_SHAPE = (256, 512, 512)
 VOXEL_UM = 5.0
@@ -135,7 +134,6 @@ def machine(gpus: int, bandwidth: float, *, batch: bool) -> Machine:
             queue_s=SLURM_QUEUE_S,
             queue_size=SLURM_QUEUE_SIZE,
             arrays={"create_mosaic_grid_3d": SLURM_ARRAY},
-            beside=frozenset(name for name, stage in STAGES.items() if stage.label == "light"),
         )
     return replace(where, memory_bytes=1 << 60, submit_s=LOCAL_SUBMIT_S, poll_s=LOCAL_POLL_S)
 

@@ -64,7 +64,9 @@ class AxialResponse:
     n_cells, n_tiles
         What the profile rests on.
     residual_percent
-        RMS of profile over fit.
+        RMS of profile over fit, of the planes that count.
+    planes_left_out
+        Those that stand out between others and do not count, as reflections of the optics do.
     rolloff_6db_um
         Depth below the top of the volume where roll-off alone is 6 dB; None where none is seen.
     error_percent
@@ -88,6 +90,7 @@ class AxialResponse:
     n_cells: int
     n_tiles: int
     residual_percent: float
+    planes_left_out: tuple[int, ...] = ()
     rolloff_6db_um: float | None = None
     error_percent: float | None = None
     log_errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
@@ -203,8 +206,9 @@ def compensate_psf_model_free(
     log_response = np.interp(
         np.arange(found.n_planes), np.arange(found.start, found.stop), smooth - smooth.max()
     )
+    every = np.ones(len(smooth), bool)
     return _finish(
-        found, voxel_um, log_response, smooth, smooth.max(), "model_free", None, None, 0.0
+        found, voxel_um, log_response, smooth, every, smooth.max(), "model_free", None, None, 0.0
     )
 
 
@@ -250,7 +254,7 @@ def compensate_psf_from_model(
     relative = log_response - log_response.max()
     beyond = np.minimum(relative - np.log(MIN_RESPONSE), 0)
     response = _finish(
-        found, voxel_um, relative, fitted[seen],
+        found, voxel_um, relative, fitted[seen], fit.counts,
         fit.level, "model", fit.focus_um, fit.rayleigh_um, fit.mu_per_mm,
     )  # fmt: skip
     return replace(
@@ -266,6 +270,7 @@ def _finish(
     voxel_um: tuple[float, float, float],
     log_response: np.ndarray,
     fitted: np.ndarray,
+    counts: np.ndarray,
     level: float,
     method: str,
     focus_um: float | None,
@@ -275,7 +280,7 @@ def _finish(
     """Bound the response, and put down what it rests on."""
     profile = np.zeros(found.n_planes)
     profile[found.start : found.stop] = np.exp(found.log_power - level)
-    residual = found.log_power - fitted
+    residual = (found.log_power - fitted)[counts]
     return AxialResponse(
         method=method,
         response=np.maximum(np.exp(log_response), MIN_RESPONSE).astype(np.float32),
@@ -289,4 +294,5 @@ def _finish(
         n_cells=found.n_cells,
         n_tiles=found.n_tiles,
         residual_percent=float(100 * np.sqrt(np.mean(residual**2))),
+        planes_left_out=tuple(int(z) for z in found.start + np.flatnonzero(~counts)),
     )

@@ -29,7 +29,7 @@ _NO_ROLLOFF = 1e-9
 """Of a fit without: bounds must differ."""
 
 _OUTLIER = 4.0
-"""Robust standard deviations above what other planes say: one of 30 000 of noise."""
+"""Standard deviations above what other planes say: one of 30 000 of noise."""
 
 _MOST_OUTLIERS = 0.25
 """Share of the planes; where more stand out, the model is wrong rather than they."""
@@ -51,6 +51,8 @@ class Confocal:
         In units of that whose 6 dB lie at `ROLLOFF_UM`; 0 where it is not clearly seen.
     log_errors
         (errors, planes): the largest independent standard errors of ln response without its level.
+    counts
+        Whether each plane of the profile counted.
     """
 
     focus_um: float
@@ -59,6 +61,7 @@ class Confocal:
     level: float
     rolloff: float
     log_errors: np.ndarray
+    counts: np.ndarray
 
     def log_response(self, depth: np.ndarray) -> np.ndarray:
         """Return ln of the power response."""
@@ -70,7 +73,8 @@ class Confocal:
 def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -> Confocal:
     """Fit focus, Rayleigh length, attenuation, level and, in agarose, roll-off.
 
-    Planes that stand out between others do not count (`_standing_out`).
+    Planes of agarose that stand out between others do not count (`standing_out`); a bright layer of
+    tissue is anatomy, to which the others belong as well.
 
     Parameters
     ----------
@@ -116,14 +120,15 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
         ]
         return min(fits, key=lambda fit: float(fit.cost))
 
-    # Nearly the sum of absolute deviations, which few planes move little.
-    robust = best(_MAX_ROLLOFF, "soft_l1").x
-    counts = ~_standing_out(-deviations(robust)[: len(inside)])
+    agarose = found.medium == "agarose"
+    if agarose:
+        # Beyond a standard error deviations count by their size alone: few planes move it little.
+        robust = best(_MAX_ROLLOFF, "soft_l1").x
+        counts = ~standing_out(-deviations(robust)[: len(inside)])
     plain, falling = best(_NO_ROLLOFF), best(_MAX_ROLLOFF)
     # Errors of planes are seen between tiles; what all share shows in the misfit.
     misfit = max(1.0, 2 * float(falling.cost) / max(1, counts.sum() - 5))
     # The anatomy of tissue is curved, too.
-    agarose = found.medium == "agarose"
     clear = agarose and 2 * (plain.cost - falling.cost) > _SIGNIFICANT * misfit
     chosen = falling.x if clear else plain.x * [1, 1, 1, 1, 0]
     errors = _slopes(depth, falling.x) * np.sqrt(misfit)
@@ -138,10 +143,11 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
         level,
         rolloff,
         _principal(errors @ covariance @ errors.T + other @ other.T, seen),
+        counts,
     )
 
 
-def _standing_out(above: np.ndarray) -> np.ndarray:
+def standing_out(above: np.ndarray) -> np.ndarray:
     """Say which planes are brighter than a fit, beyond noise, between planes that are not.
 
     The optics reflect at a fixed depth; what the model of a response lacks shows at the ends.
@@ -152,7 +158,7 @@ def _standing_out(above: np.ndarray) -> np.ndarray:
         ln power over that of the fit, in standard errors.
     """
     deviation = above - np.median(above)
-    out = deviation > _OUTLIER * 1.4826 * np.median(np.abs(deviation))
+    out = deviation > _OUTLIER * max(1.0, 1.4826 * float(np.median(np.abs(deviation))))
     within = np.flatnonzero(~out)
     out[: within[0]] = out[within[-1] :] = False
     return np.asarray(out) if out.mean() <= _MOST_OUTLIERS else np.zeros_like(out)

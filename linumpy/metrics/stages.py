@@ -89,6 +89,9 @@ def compensate_psf(model: Any, found: StageMetrics) -> None:
     found.add("focus", model.focus_um, "um", "depth of the focus")
     found.add("rayleigh", model.rayleigh_um, "um", "Rayleigh length")
     found.add("rolloff", model.rolloff_6db_um, "um", "depth of 6 dB of roll-off, where seen")
+    found.add(
+        "planes_left_out", len(model.planes_left_out), "", "bright planes of agarose left out"
+    )
     found.add("response_error", model.error_percent, "%", "standard error of the response")
     if model.method == "none":
         found.warnings.append(

@@ -33,15 +33,15 @@ class Resources:
     gpu_bytes: int | None = None
     batch: bool = False
 
-    @property
-    def submit_s(self) -> float:
-        """Seconds between the starts of two tasks."""
-        return (SLURM_S if self.batch else LOCAL_S)[0]
+    def handing_s(self, *, light: bool) -> tuple[float, float]:
+        """Return the seconds between the starts of two tasks, and those one takes beside its own.
 
-    @property
-    def overhead_s(self) -> float:
-        """Seconds that a task takes beside its own."""
-        return (SLURM_S if self.batch else LOCAL_S)[1]
+        Parameters
+        ----------
+        light
+            Whether Nextflow runs the task beside itself where others are jobs.
+        """
+        return SLURM_S if self.batch and not light else LOCAL_S
 
 
 def this_machine(environment: Mapping[str, str] = os.environ) -> Resources:

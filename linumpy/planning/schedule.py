@@ -53,8 +53,8 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
 
     Tasks that keep more cores or more of a GPU busy than there are share them: all on one GPU, and
     all on one machine, are slower by the same factor. A batch system's memory is not counted, nor
-    what its jobs share. Every task takes `Resources.overhead_s` more, and one is handed over every
-    `Resources.submit_s`.
+    what its jobs share. Tasks are handed over one after the other, and take longer than by
+    themselves (`Resources.handing_s`); those that run beside Nextflow wait for no job.
 
     Raises
     ------
@@ -79,9 +79,14 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
             cores, memory = cores - task.cores, memory - task.memory_bytes
             if task.gpu:
                 gpus[device] -= task.gpu
-            handed_s = max(now, handed_s + resources.submit_s)
-            alone_s = handed_s - now + task.alone_s + resources.overhead_s
-            running.append(_Running(task, device, handed_s, alone_s))
+            submit_s, overhead_s = resources.handing_s(light=task.light)
+            begin_s = max(now, handed_s + submit_s)
+            if resources.batch and task.light:
+                begin_s = now + submit_s
+            else:
+                handed_s = begin_s
+            alone_s = begin_s - now + task.alone_s + overhead_s
+            running.append(_Running(task, device, begin_s, alone_s))
         if not running:
             raise LinumpyError(f"task {left[0].name}: asks for more than there is, or needs itself")
         waiting, speeds = left, _speeds(running, resources)

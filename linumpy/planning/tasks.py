@@ -54,6 +54,8 @@ class Task:
         That it works on; 1 where it works on all.
     parallel
         Share of its work, as it takes one core, that more cores divide.
+    light
+        Whether it works on tables: Nextflow runs it beside itself where others are jobs.
     busy_cores, busy_gpu
         Cores, and share of its GPU, that it keeps busy when nothing runs beside it.
     """
@@ -68,6 +70,7 @@ class Task:
     compute_s: float = 0.0
     n_slices: int = 1
     parallel: float = 0.0
+    light: bool = False
     busy_cores: float = 0.0
     busy_gpu: float = 0.0
 
@@ -258,6 +261,7 @@ def _task(
         compute_s=seconds,
         n_slices=1 if stage.per == "run" else len(own),
         parallel=PARALLEL_SHARE if alone and stage.on_gpu else 0.0,
+        light=stage.label == "light",
         busy_cores=time.busy_cores if time and on_gpu else 0.0,
         busy_gpu=time.busy_gpu if time and on_gpu else 0.0,
     )

@@ -12,6 +12,7 @@ from linumpy.intensity.compensate_psf import (
     compensate_psf_from_model,
     compensate_psf_model_free,
 )
+from linumpy.intensity.compensate_psf_confocal import standing_out
 
 from .confocal import confocal_response
 
@@ -142,17 +143,48 @@ def test_rolloff_is_separated_from_focus_and_attenuation(
     assert error < 3 * model.error_percent
 
 
-@pytest.mark.parametrize("tilt_px", [0, 9])
-def test_a_reflection_at_a_fixed_depth_does_not_count(rng, tilt_px):
+@pytest.mark.parametrize(("tilt_px", "within_percent"), [(0, 12), (9, 1.5)])
+def test_a_reflection_at_a_fixed_depth_does_not_count(rng, tilt_px, within_percent):
     """Seen to fail with all planes counted: no roll-off, and a response 15 and 69 % off."""
     tiles = simulated(rng, tilt_px=tilt_px, rolloff_um=800)
     clean = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
-    # As light adds up whose phase is another in each tile.
+    assert clean.planes_left_out == ()
+    # Power adds up: over many tiles the phase of a reflection is any.
     for tile in tiles:
         tile[44:49] = np.hypot(tile[44:49], np.float32([5, 12, 16, 12, 5])[:, None, None])
     model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
+    assert {45, 46, 47} <= set(model.planes_left_out) <= set(range(43, 50))
     assert model.rolloff_6db_um == pytest.approx(clean.rolloff_6db_um, rel=0.05)
     np.testing.assert_allclose(model.response, clean.response, rtol=0.03)
+    assert error_percent(model, true_response(260.0, 400.0, 800)) < within_percent
+    assert model.residual_percent < 1.5
+
+
+def test_a_bright_layer_of_tissue_is_anatomy(rng):
+    """Seen to fail with planes of tissue left out, too."""
+    tiles = simulated(rng, agarose=0.0)
+    for tile in tiles:
+        tile[44:47] *= 1.6
+    model = compensate_psf_from_model(cells_of(tiles), VOXEL_UM)
+    assert (model.medium, model.planes_left_out) == ("tissue", ())
+
+
+@pytest.mark.parametrize(
+    ("above", "out"),
+    [
+        ([0, 1, -1, 9, 1, 0, -1, 1], [3]),
+        # What the model lacks shows at the ends.
+        ([9, 1, -1, 0, 1, 0, -1, 9], []),
+        ([9, 0, 1, 9, 9, 1, 0, -1, 0, 1, -1, 0], [3, 4]),
+        # Darker, less than four standard errors, and too many.
+        ([0, 1, -1, -9, 1, 0, -1, 1], []),
+        ([0, 0, 0, 3, 0, 0, 0, 0], []),
+        ([0, 9, 9, 9, 0, 0, 0, 1], []),
+        ([0, 0, 0, 5, 0, 0, 0, 0], [3]),
+    ],
+)
+def test_planes_stand_out_between_others(above, out):
+    assert np.flatnonzero(standing_out(np.array(above, float))).tolist() == out
 
 
 @pytest.mark.parametrize(

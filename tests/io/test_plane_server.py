@@ -153,7 +153,7 @@ def test_a_shard_replaced_while_it_is_read_is_read_again(brain, monkeypatch):
     broken = InputError("c/0/0/0: does not match its checksum (crc32c)")
     for name, method in (("plane.png", "render"), ("info.json", "info")):
         read = getattr(PlaneSource, method)
-        for n_broken, status in ((1, 200), (2, 200), (9, 500)):
+        for n_broken, status in ((1, 200), (2, 200), (3, 500)):
             failures = [broken] * n_broken
 
             def one(*given, read=read, failures=failures):

@@ -64,10 +64,26 @@ def test_template_names_params_that_exist() -> None:
     schema = json.loads((REPOSITORY / "nextflow_schema.json").read_text(encoding="utf-8"))
     known = schema["$defs"]["slurm"]["properties"]
     named = dict(re.findall(r"^    // (slurm_\w+) = (.+)$", text, re.MULTILINE))
-    assert set(named) == set(known) - {"slurm_queue_size"}
+    # These a file says without a param.
+    assert set(named) == set(known) - {"slurm_queue_size", "slurm_light_jobs"}
     for name, value in named.items():
         if "pattern" in known[name]:
             assert re.search(known[name]["pattern"], value.strip("'")), name
+
+
+def test_file_of_a_site_makes_tasks_on_tables_jobs(
+    make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path
+) -> None:
+    """As the template says. Seen to fail with the param in the file."""
+    template = (REPOSITORY / "conf" / "slurm.template.config").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^// (process \{ .*executor.*)$", template, re.MULTILINE)
+    launcher = make_launcher("site", fake_scripts)
+    site = launcher.folder / "site.config"
+    site.write_text(f"{line}\n", encoding="utf-8")
+    config = ("config", "-flat", "-profile", "slurm", REPOSITORY)
+    name = "process.'withLabel:light'.executor"
+    assert flat(launcher(*config))[name] == "'local'"
+    assert flat(launcher("-c", site, *config))[name] == "'slurm'"
 
 
 class Jobs:
@@ -156,8 +172,10 @@ def test_tasks_on_tables_run_beside_nextflow(jobs: Jobs) -> None:
     """Seen to fail with the executor of all tasks `slurm`."""
     light = jobs.calls.keys() & LIGHT
     assert len(light) == 6
+    named = [option for job in jobs.jobs for option in job["options"] if option.startswith("-J ")]
+    assert len(named) == len(jobs.jobs) > 10
+    assert not [name for name in named if any(script in name for script in light)]
     for script in light:
-        assert jobs.options(script) == []
         assert all(Path(note["folder"]).is_relative_to(jobs.work) for note in jobs.calls[script])
     assert len(jobs.calls["detect_rehoming"]) == 2
 

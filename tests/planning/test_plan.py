@@ -172,7 +172,7 @@ def test_pyramid_counts_all_levels():
 def test_equal_tasks_take_rounds():
     tasks = [Task(f"t{k}", "work", start_s=1.0, compute_s=2.0) for k in range(12)]
     where = Resources(cores=5, memory_bytes=10)
-    overhead = where.overhead_s + where.submit_s
+    overhead = sum(where.handing_s(light=False))
     assert schedule(tasks, where).seconds == pytest.approx(9.0, abs=12 * overhead)
     held = [replace(task, memory_bytes=4) for task in tasks]
     assert schedule(held, where).seconds == pytest.approx(18.0, abs=12 * overhead)
@@ -236,8 +236,11 @@ def test_tasks_share_the_cores_and_the_gpu_that_they_keep_busy():
     )
     # Jobs of a batch system do not share: each ends as it would alone.
     nodes = replace(few, batch=True)
-    first, second = nodes.submit_s + nodes.overhead_s, 2 * nodes.submit_s + nodes.overhead_s
-    assert ends(nodes, slices, pairs) == pytest.approx({"a": first + 10, "b": second + 5}, abs=0.1)
+    assert ends(nodes, slices, pairs) == pytest.approx({"a": 15.5, "b": 11.5}, abs=0.1)
+    # Those on tables are no jobs, and are not behind any.
+    table = Task("c", "p", compute_s=1, light=True)
+    assert ends(nodes, slices, pairs, table)["c"] == pytest.approx(1.1, abs=0.05)
+    assert ends(nodes, replace(table, light=False))["c"] == pytest.approx(6.5)
 
 
 @pytest.mark.parametrize(

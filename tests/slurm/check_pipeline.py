@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from linumpy.stage_params.declared import STAGES
 from tests.pipeline.conftest import (  # noqa: F401
     REPOSITORY,
     Launcher,
@@ -67,7 +66,7 @@ class Stated:
         self.output = folder / "output"
         arguments = [
             *("--input", make_raw(folder / "raw", [0, 1, 2]), "--output", self.output),
-            *("-profile", "slurm,gpu", "-c", patience, *SMALL),
+            *("-profile", "slurm,gpu", "-c", patience, *SMALL, "--slurm_light_jobs", "true"),
         ]
         settings = {
             "FAKE_LOG": str(folder / "log"),
@@ -97,16 +96,15 @@ def stated(
     return Stated(make_launcher("stated", fake_scripts), cluster, patience)
 
 
-def test_tasks_on_slices_are_jobs_and_a_lost_one_is_run_again(stated: Stated) -> None:
+def test_every_task_is_a_job_if_wanted_and_a_lost_one_is_run_again(stated: Stated) -> None:
     assert stated.launch.status == 0, stated.launch.text
     assert "register_slices (all slices)` terminated for an unknown reason" in stated.launch.text
     assert stated.launch.text.count("Execution is retried") == 2
     assert set(stated.trace.values()) == {"COMPLETED"}
-    ids = {s: [n["environment"].get("SLURM_JOB_ID") for n in ns] for s, ns in stated.calls.items()}
-    beside = {script for script, numbers in ids.items() if None in numbers}
-    assert beside == ids.keys() & {name for name, s in STAGES.items() if s.label == "light"}
-    jobs = [number for numbers in ids.values() for number in numbers if number is not None]
-    assert len(set(jobs)) == len(jobs) == 14
+    jobs = [n["environment"]["SLURM_JOB_ID"] for ns in stated.calls.values() for n in ns]
+    assert len(set(jobs)) == len(jobs) == 20
+    (table,) = stated.calls["detect_rehoming"]
+    assert table["environment"]["SLURM_MEM_PER_NODE"] == "1024"
     first, second = sorted(stated.calls["register_slices"], key=lambda note: note["began"])
     assert first["environment"]["SLURM_MEM_PER_NODE"] == "2048"
     assert second["environment"]["SLURM_MEM_PER_NODE"] == "4096"
@@ -177,7 +175,7 @@ def test_brain_of_jobs_is_that_of_this_machine(
         "local": ("-profile", "test"),
         "slurm": (
             *("-profile", "test,slurm", "-c", patience, *SMALL),
-            *("--slurm_scratch", scratch, "--slurm_light_jobs", "true"),
+            *("--slurm_scratch", scratch),
         ),
     }.items():
         output = launcher.folder / name
@@ -197,4 +195,4 @@ def test_brain_of_jobs_is_that_of_this_machine(
     # Jobs took their folders on the node away.
     assert list(scratch.iterdir()) == []
     done = cluster.ask("scontrol", "show", "jobs", "--oneliner").splitlines()
-    assert sum("JobState=COMPLETED" in line for line in done) == 12 + 18
+    assert sum("JobState=COMPLETED" in line for line in done) == 18 + 12
