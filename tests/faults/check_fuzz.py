@@ -61,5 +61,7 @@ def test_nothing_is_found(runs, target):
     status, said = runs[target]
     assert status == 0, said[-4000:]
     executions = re.search(r"Done (\d+) runs", said)
-    assert executions is not None and int(executions[1]) > 100
+    # The time begins once these are tried: what comes after them depends on what else runs.
+    known = list((FUZZ / "corpus" / target).iterdir())
+    assert executions is not None and int(executions[1]) >= len(known) > 0
     print(f"{target}: {executions[0]}")
