@@ -80,11 +80,10 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
             if task.gpu:
                 gpus[device] -= task.gpu
             submit_s, overhead_s = resources.handing_s(light=task.light)
-            begin_s = max(now, handed_s + submit_s)
             if resources.batch and task.light:
                 begin_s = now + submit_s
             else:
-                handed_s = begin_s
+                begin_s = handed_s = max(now, handed_s + submit_s)
             alone_s = begin_s - now + task.alone_s + overhead_s
             running.append(_Running(task, device, begin_s, alone_s))
         if not running:

@@ -173,10 +173,7 @@ def test_brain_of_jobs_is_that_of_this_machine(
     results = {}
     for name, more in {
         "local": ("-profile", "test"),
-        "slurm": (
-            *("-profile", "test,slurm", "-c", patience, *SMALL),
-            *("--slurm_scratch", scratch),
-        ),
+        "slurm": ("-profile", "test,slurm", "-c", patience, *SMALL, "--slurm_scratch", scratch),
     }.items():
         output = launcher.folder / name
         launch = launcher.run(
