@@ -14,7 +14,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -233,8 +232,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure."""
     args = build_parser().parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="linum-times-", dir=args.folder) as work:
-        measure_all(args, Path(work))
+    with measure.workplace("times", args.folder) as work:
+        measure_all(args, work)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import os
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
@@ -27,7 +26,7 @@ ROOT = HERE.parent
 sys.path[:0] = [str(ROOT)]
 
 import measure  # noqa: E402
-from measure import Failed, Measured  # noqa: E402
+from measure import Failed, Measured, workplace  # noqa: E402
 from stage_list import CHAINED, FUSED, Place, Stage, chosen_stages, with_needs  # noqa: E402
 
 TINY_TILES = 4
@@ -442,8 +441,8 @@ def main() -> None:
         if not 0 < args.cores <= len(cores):
             sys.exit(f"--cores {args.cores}: there are {len(cores)}")
         os.sched_setaffinity(0, cores[: args.cores])
-    with tempfile.TemporaryDirectory(prefix="linum-stages-", dir=args.folder) as work:
-        record = Benchmark(args, Path(work)).run(args.growth)
+    with workplace("stages", args.folder) as work:
+        record = Benchmark(args, work).run(args.growth)
 
     from report import format_record
 
