@@ -58,9 +58,8 @@ def acquisition_flags(fix_galvo_shift, galvo_confidence_threshold, stage_to_arra
 
 // Shell lines that lay out files, staged under their numbers, like the output folder.
 def lay_out(folder, places) {
-    places.withIndex().collect { place, index ->
-        def target = "${folder}/${place}"
-        def parent = target.substring(0, target.lastIndexOf('/'))
-        "mkdir -p ${parent} && ln -s \"\$PWD\"/staged/${index + 1}/item ${target}"
-    }.join('\n    ')
+    def targets = places.collect { place -> "${folder}/${place}" }
+    def parents = targets.collect { target -> target.substring(0, target.lastIndexOf('/')) }.unique()
+    def links = targets.withIndex().collect { target, index -> "ln -s \"\$PWD\"/staged/${index + 1}/item ${target}" }
+    (["mkdir -p ${folder} ${parents.join(' ')}"] + links).join('\n    ')
 }
