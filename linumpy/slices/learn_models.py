@@ -134,8 +134,8 @@ def learn_models(
     make = partial(
         SliceMeasurer, {c.slice_id: c.source for c in chosen}, params, device, budget_bytes
     )
-    nbytes = sum(4 * math.prod(c.scan[0]) * c.n_tiles for c in chosen)
-    with Lanes(make, device, nbytes, lanes, apart=apart) as side_by_side:
+    n_tiles, tile_nbytes = sum(c.n_tiles for c in chosen), 4 * math.prod(chosen[0].scan[0])
+    with Lanes(make, device, len(chosen), n_tiles, tile_nbytes, lanes, apart=apart) as side_by_side:
         surface = None
         if SURFACE in learners:
             first = [c.slice_id for c in _choose(chosen, FIRST_TILES, 1)]

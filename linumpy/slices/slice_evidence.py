@@ -19,7 +19,14 @@ from typing import Any, Self
 import numpy as np
 
 from linumpy.core import overlap
-from linumpy.core.device import Device, default_workers, is_device_array, share_of_gpu, to_host
+from linumpy.core.device import (
+    Device,
+    default_workers,
+    is_device_array,
+    share_of_gpu,
+    tile_workers,
+    to_host,
+)
 from linumpy.core.start_up import import_first
 from linumpy.core.timeline import span
 from linumpy.core.worker_process import Setting, WorkerProcess
@@ -45,6 +52,9 @@ SURFACE = DetectFocalCurvature.name
 
 _LANE_NBYTES = 4 << 30
 """Raw tiles that are worth a lane as much as a slice of a group is."""
+
+_CORES_A_LANE = 3
+"""Threads of more wait for each other's interpreter (docs/benchmarks/2026-11-27-one-gpu.md)."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +157,8 @@ class SliceMeasurer:
         Where to compute.
     budget_bytes
         Memory for tiles that are needed again; None for what `slices.engine.resting_bytes` says.
+    sharing
+        How many measurers of other processes, with this one, share the host's memory.
     """
 
     def __init__(
@@ -155,9 +167,12 @@ class SliceMeasurer:
         params: SliceParams,
         device: Device,
         budget_bytes: int | None = None,
+        *,
+        sharing: int = 1,
     ) -> None:
         self._inputs, self._params, self._device = inputs, params, device
-        self._budget_bytes = budget_bytes
+        self._budget_bytes = None if budget_bytes is None else budget_bytes // sharing
+        self._sharing = sharing
         self._room: int | None = None
         self._taking = threading.Lock()
         self._sources: dict[int, Source] = {}
@@ -199,7 +214,7 @@ class SliceMeasurer:
         with self._taking:
             if self._room is None:
                 # Lanes that are threads share this room.
-                self._room = resting_bytes(self._device, self._budget_bytes, lanes=1)
+                self._room = resting_bytes(self._device, self._budget_bytes, lanes=self._sharing)
             rests = size <= self._room
             self._room -= size if rests else 0
         rest: list[Stage] = []
@@ -261,7 +276,7 @@ def _solved(learner: Stage, process: WorkerProcess[_Item, Any] | None) -> Any:
 
 
 class Lanes:
-    """Measures slices in lanes: threads on the CPU; on a GPU, processes beside this one.
+    """Measures slices in lanes: this process and others beside it, threads on few cores.
 
     Parameters
     ----------
@@ -269,27 +284,39 @@ class Lanes:
         Returns the measurer of a lane; to be pickled.
     device
         Where to compute.
-    nbytes
-        Of all tiles.
+    n_slices, n_tiles, tile_nbytes
+        To be measured, and the size of a tile.
     lanes
         Slices at a time; None for what device, cores and memory allow.
     apart
-        Whether lanes beside the first are processes; None for those of a GPU.
+        Whether lanes beside the first are processes; None for those of a GPU, and of many cores.
     """
 
     def __init__(
         self,
-        make: Callable[[], SliceMeasurer],
+        make: Callable[..., SliceMeasurer],
         device: Device,
-        nbytes: int,
+        n_slices: int,
+        n_tiles: int,
+        tile_nbytes: int,
         lanes: int | None = None,
         *,
         apart: bool | None = None,
     ) -> None:
-        self._count = lanes or usual_overlap(device, nbytes // _LANE_NBYTES)
-        self._apart = device.is_gpu if apart is None else apart
+        worth = min(n_slices, n_tiles * tile_nbytes // _LANE_NBYTES)
+        workers = tile_workers(tile_nbytes, device)
+        self._count = lanes or usual_overlap(device, worth)
+        self._apart = device.is_gpu
+        if apart is not None:
+            self._apart = apart
+        elif lanes is None and not device.is_gpu:
+            processes = min(worth, workers // _CORES_A_LANE)
+            if processes > 1:
+                self._count, self._apart = processes, True
         self._tiles = None
         self._stack = ExitStack()
+        if self._count > 1 and self._apart and not device.is_gpu:
+            make = partial(make, sharing=self._count)
         own = make()
         self._measure: list[Callable[[int, FocalCurvature | None], SliceEvidence]] = [own]
         self._measure *= self._count
@@ -297,8 +324,13 @@ class Lanes:
         if self._count > 1 and not self._apart:
             self._tiles = default_workers(device) + TILES_BESIDE
         elif self._count > 1:
-            share = self._stack.enter_context(share_of_gpu(self._count)) if device.is_gpu else None
-            setting = Setting.like_here(device, share)
+            share = threads = None
+            if device.is_gpu:
+                share = self._stack.enter_context(share_of_gpu(self._count))
+            else:
+                threads = max(1, workers // self._count)
+                self._tiles = threads + TILES_BESIDE
+            setting = Setting.like_here(device, share, threads=threads)
             for n in range(1, self._count):
                 process: WorkerProcess[_Item, Any] = WorkerProcess(setting, partial(_begun, make))
                 self._beside.append(self._stack.enter_context(process))

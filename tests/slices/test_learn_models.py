@@ -1,8 +1,11 @@
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
+from linumpy.core import device as device_policy
+from linumpy.core.device import CPU
 from linumpy.core.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, axis_weights
 from linumpy.slices import engine, slice_evidence
@@ -92,6 +95,36 @@ def test_lanes_in_threads_keep_tiles_in_the_whole_budget(tiny_grids, monkeypatch
     sizes.clear()
     learn_models(tiny_grids, PARAMS, lanes=2, apart=False)
     assert sorted(sizes) == sorted(everything)
+
+
+@pytest.mark.parametrize(
+    ("cores", "slices", "tiles", "memory_gib", "processes", "threads"),
+    [
+        (16, 9, 160, 64, 5, 3),
+        (16, 9, 80, 64, 2, 8),
+        (16, 3, 400, 64, 3, 5),
+        (4, 9, 160, 64, 0, None),
+        (16, 9, 160, 6, 2, 4),
+    ],
+)
+def test_many_cores_measure_slices_in_processes(
+    monkeypatch, cores, slices, tiles, memory_gib, processes, threads
+):
+    """With as many as cores, slices, tiles and memory are for, which divide the cores."""
+    started, room = [], []
+
+    class Recorded(nullcontext):
+        def __init__(self, setting, begin):
+            super().__init__()
+            started.append(setting.threads)
+
+    monkeypatch.setattr(slice_evidence, "WorkerProcess", Recorded)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(device_policy, "granted_host_bytes", lambda: memory_gib << 30)
+    slice_evidence.Lanes(lambda sharing=1: room.append(sharing), CPU, slices, tiles, 128 << 20)
+    assert started == [threads] * max(0, processes - 1)
+    assert room == [max(1, processes)]
 
 
 def assert_same(one, other):
