@@ -62,8 +62,6 @@ class Machine:
     queue_size
         Tasks handed over to a batch system at a time, which starts them when there is room. None
         for one machine: Nextflow starts them itself, and there is room once it saw an end.
-    max_forks
-        Tasks at a time, by process.
     arrays
         Most tasks that are handed over together, by process; others are one by one.
     """
@@ -77,7 +75,6 @@ class Machine:
     poll_s: float = 0.0
     queue_s: float = 0.0
     queue_size: int | None = None
-    max_forks: Mapping[str, int] = field(default_factory=dict)
     arrays: Mapping[str, int] = field(default_factory=dict)
 
     def is_beside(self, task: Task) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from machine_model import (
     BANDWIDTH,
@@ -212,6 +211,8 @@ class _Run:
             if self._may_hand_over(task):
                 self.ready.remove(item)
                 self._count(task)
+                if self.machine.queue_size is None:
+                    self._take(task)
                 together.append(item)
                 if len(together) == self.machine.arrays.get(task.process, 1):
                     break
@@ -229,21 +230,28 @@ class _Run:
             return False
         if self.machine.queue_size is not None:
             return self.handed < self.machine.queue_size
-        # One after the other: what was handed over before has its room by now.
-        return not self.queued and self._device_for(task) is not _NO_ROOM
+        return self._has_room(task)
 
     def _has_all_forks(self, task: Task) -> bool:
-        limit = self.machine.max_forks.get(task.process)
-        return limit is not None and self.in_flight.get(task.process, 0) >= limit
+        return task.forks is not None and self.in_flight.get(task.process, 0) >= task.forks
 
     def _start(self) -> bool:
+        free = list(self.devices)
         for item in self.queued:
             task, ready_s, earliest = item
-            device = self._device_for(task)
-            if earliest > self.now + _EPSILON_S or device is _NO_ROOM:
+            if earliest > self.now + _EPSILON_S:
+                continue
+            device = self._device_for(task, free)
+            if device is _NO_ROOM:
+                # Who came first is served first, as leases are (`linumpy.core.leases`).
+                if task.gpu:
+                    free[_roomiest(free)] -= task.gpu
                 continue
             self.queued.remove(item)
-            self._take(task, device)
+            if self.machine.queue_size is not None and not self.machine.is_beside(task):
+                self._take(task)
+            if device is not None:
+                self.devices[device] -= task.gpu
             begun = self.now + task.start_s
             self.running.append(
                 _Running(
@@ -253,31 +261,45 @@ class _Run:
             return True
         return False
 
-    def _device_for(self, task: Task) -> int | None:
+    def _has_room(self, task: Task) -> bool:
+        """Whether there are cores and memory for a task."""
+        return task.cores <= self.cores and (
+            self.memory is None or task.memory_bytes <= self.memory
+        )
+
+    def _device_for(self, task: Task, free: Sequence[float]) -> int | None:
         """Return the GPU with the most room for a task, None if it needs none, or no room."""
         if self.machine.is_beside(task):
             return None
-        fits = task.cores <= self.cores and (
-            self.memory is None or task.memory_bytes <= self.memory
-        )
-        if not fits:
+        # One machine's cores and memory are taken when Nextflow starts a task.
+        if self.machine.queue_size is not None and not self._has_room(task):
             return _NO_ROOM
         if not task.gpu:
             return None
-        best = max(range(len(self.devices)), key=lambda n: (self.devices[n], -n))
-        return best if self.devices[best] >= task.gpu - _EPSILON_SHARE else _NO_ROOM
+        best = _roomiest(free)
+        return best if free[best] >= task.gpu - _EPSILON_SHARE else _NO_ROOM
 
-    def _take(self, task: Task, device: int | None, sign: int = 1) -> None:
+    def _is_held(self, task: Task, free: list[float]) -> bool:
+        """Whether a task has no room, which is then kept for it on the roomiest of the GPUs."""
         if self.machine.is_beside(task):
-            return
+            return False
+        held = self._device_for(task, free) is _NO_ROOM
+        if task.gpu:
+            free[_roomiest(free)] -= task.gpu
+        return held
+
+    def _take(self, task: Task, sign: int = 1) -> None:
+        """Take a task's cores and memory, or give them back."""
         self.cores -= sign * task.cores
         if self.memory is not None:
             self.memory -= sign * task.memory_bytes
-        if device is not None:
-            self.devices[device] -= sign * task.gpu
 
     def _free(self, running: _Running) -> None:
-        self._take(running.task, running.device, -1)
+        if self.machine.is_beside(running.task):
+            return
+        self._take(running.task, -1)
+        if running.device is not None:
+            self.devices[running.device] += running.task.gpu
 
     # From one event to the next
 
@@ -320,16 +342,22 @@ class _Run:
         )
         if starved and rate < self.machine.task_bandwidth:
             return BANDWIDTH
-        ready = [task for task, _ in self.ready]
-        waiting = [*ready, *(task for task, _, _ in self.queued)]
-        held = [self._device_for(task) is _NO_ROOM for task in waiting]
-        forked = [self._has_all_forks(task) for task in ready]
-        if waiting and all(h or f for h, f in zip_longest(held, forked, fillvalue=False)):
+        free = list(self.devices)
+        held = [self._is_held(task, free) for task, _, _ in self.queued]
+        held += [
+            self._has_all_forks(task) or not self._has_room(task) or self._is_held(task, free)
+            for task, _ in self.ready
+        ]
+        if held and all(held):
             # Room that is only free once an end is seen is Nextflow's to give.
             return DEVICES if self.running else NEXTFLOW
-        if self.running and not waiting and self.handing is None:
+        if self.running and not held and self.handing is None:
             return CHAIN
         return NEXTFLOW
 
 
 _NO_ROOM = -1
+
+
+def _roomiest(free: Sequence[float]) -> int:
+    return max(range(len(free)), key=lambda n: (free[n], -n))

@@ -36,6 +36,8 @@ from machine_model import (  # noqa: E402
 )
 from simulate import critical_path_s, simulate  # noqa: E402
 
+from linumpy.planning.machine import Resources  # noqa: E402
+from linumpy.planning.plan import within  # noqa: E402
 from linumpy.planning.plan_params import PlanParams  # noqa: E402
 from linumpy.planning.processes import learned_tiles  # noqa: E402
 from linumpy.planning.sizes import BRAIN_STORED, GRID_STORED, SLICE_STORED, Sizes, plan_sizes  # noqa: E402
@@ -50,6 +52,7 @@ FLY_BACK = 51
 INTERVAL_UM = 200.0
 CORES_A_GPU = 8
 CPU_CORES = 32
+_MEMORY_BYTES = 1 << 60
 GPUS = (1, 2, 4, 8, 16, 32, 64)
 SHOWN = (1, 8, 64)
 SERIAL = (
@@ -95,6 +98,7 @@ def make_tasks(found: Survey, *, grids: bool, gpus: int = 1) -> list[Task]:
     )
     sizes = plan_sizes(found, params)
     tasks = build_tasks(found, sizes, params, read_stage_times()).tasks
+    tasks = within(tasks, Resources(_cores(gpus), _MEMORY_BYTES))
     moved = moved_bytes(found, sizes, learned_tiles(found, params), grids=grids)
     return [
         Task(
@@ -123,9 +127,13 @@ def moved_bytes(
     }
 
 
+def _cores(gpus: int) -> int:
+    return CPU_CORES + CORES_A_GPU * gpus
+
+
 def machine(gpus: int, bandwidth: float, *, batch: bool) -> Machine:
     """Return so many GPUs, of SLURM nodes or of one machine, with the cores beside them."""
-    where = Machine(cores=CPU_CORES + CORES_A_GPU * gpus, gpus=gpus, bandwidth=bandwidth)
+    where = Machine(cores=_cores(gpus), gpus=gpus, bandwidth=bandwidth)
     if batch:
         return replace(
             where,
@@ -135,7 +143,7 @@ def machine(gpus: int, bandwidth: float, *, batch: bool) -> Machine:
             queue_size=SLURM_QUEUE_SIZE,
             arrays={"create_mosaic_grid_3d": SLURM_ARRAY},
         )
-    return replace(where, memory_bytes=1 << 60, submit_s=LOCAL_SUBMIT_S, poll_s=LOCAL_POLL_S)
+    return replace(where, memory_bytes=_MEMORY_BYTES, submit_s=LOCAL_SUBMIT_S, poll_s=LOCAL_POLL_S)
 
 
 @dataclass(frozen=True)

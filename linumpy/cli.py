@@ -66,6 +66,7 @@ def make_parser(
     gpu: bool = False,
     gpus: bool = False,
     parts: bool = False,
+    least_gpu_bytes: int | None = None,
     overwrite: bool = True,
 ) -> argparse.ArgumentParser:
     """Return a parser with the options that all scripts share.
@@ -80,6 +81,8 @@ def make_parser(
         Add ``--gpu_count`` as well.
     parts
         Add ``--gpu_count`` and ``--parts``, for a volume that processes write together.
+    least_gpu_bytes
+        Device memory that it takes at least where ``--gpu_tasks`` says a share.
     overwrite
         Add ``-f/--overwrite``; without it an existing output is an error.
     """
@@ -94,6 +97,7 @@ def make_parser(
             "-f", "--overwrite", action="store_true", help="replace outputs that already exist"
         )
     if gpu:
+        parser.set_defaults(least_gpu_bytes=least_gpu_bytes)
         parser.add_argument(
             "--use_gpu",
             action=argparse.BooleanOptionalAction,
@@ -119,8 +123,9 @@ def make_parser(
             "--gpu_tasks",
             type=_parse_count,
             metavar="N",
-            help="take such a share of a GPU that N tasks fit on it; without it the share of "
-            "--gpu_memory, else all of one",
+            help="take such a share of a GPU that N tasks fit on it"
+            + (f", {least_gpu_bytes / 1e9:.0f} GB at least" if least_gpu_bytes else "")
+            + "; without it the share of --gpu_memory, else all of one",
         )
         parser.add_argument(
             "--gpu_wait",
@@ -200,7 +205,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
         begin_cuda(
             Ask(
                 args.gpu_tasks,
-                args.gpu_memory,
+                args.gpu_memory or (args.least_gpu_bytes if args.gpu_tasks else None),
                 getattr(args, "gpu_count", 1),
                 60 * args.gpu_wait,
             ),

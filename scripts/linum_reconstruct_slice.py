@@ -8,7 +8,7 @@ from pathlib import Path
 from linumpy.cli import make_parser, parse, run
 from linumpy.mosaic.grid_options import add_raw_arguments, check_raw_arguments
 from linumpy.params import add_arguments, read_params
-from linumpy.stage_params.slices import SliceParams
+from linumpy.stage_params.slices import LEAST_GPU_BYTES, SliceParams
 from linumpy.store.remote import as_path
 
 
@@ -25,6 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
         ),
         gpu=True,
         gpus=True,
+        least_gpu_bytes=LEAST_GPU_BYTES,
     )
     parser.add_argument("input", type=as_path, nargs="?", help="mosaic grid (*.ome.zarr)")
     parser.add_argument(

@@ -160,6 +160,23 @@ def test_shares_of_gpus_are_read(capsys):
         assert "expected" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "memory_bytes"),
+    [
+        ((), None),
+        (("--gpu_tasks", "2"), 27),
+        (("--gpu_memory", "8B"), 8),
+        (("--gpu_tasks", "2", "--gpu_memory", "8B"), 8),
+    ],
+)
+def test_a_share_of_a_gpu_is_at_least_what_a_script_gains_by(monkeypatch, flags, memory_bytes):
+    asked = []
+    monkeypatch.setattr(cli, "begin_cuda", lambda ask, **_: asked.append(ask))
+    parser = make_parser("Test.", gpu=True, least_gpu_bytes=27)
+    cli.parse(parser, ["--use_gpu", *flags])
+    assert asked[0].memory_bytes == memory_bytes
+
+
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0GB", "8 gigabytes", "nan", "1e999GB"])
 def test_what_is_no_size_is_refused(text, capsys):
     with pytest.raises(SystemExit):

@@ -392,10 +392,13 @@ def tile_workers(tile_nbytes: int, device: Device = CPU) -> int:
     return max(1, min(default_workers(device), room))
 
 
-def cores_a_gpu() -> int:
-    """Return the cores for this process's share of a GPU, those of the machine divided evenly."""
+def cores_a_gpu(*, whole: bool = False) -> int:
+    """Return the cores for this process's share of a GPU, those of the machine divided evenly.
+
+    Those of a `whole` GPU are for a task whose kind it has once, whatever its share.
+    """
     held = lease.hold()
-    return len(os.sched_getaffinity(0)) // (held.offered * held.tasks)
+    return len(os.sched_getaffinity(0)) // (held.offered * (1 if whole else held.tasks))
 
 
 def to_host(array: Array) -> np.ndarray:

@@ -34,7 +34,7 @@ from linumpy.core.exit_status import (
     exit_status,
     message,
 )
-from linumpy.core.leases.lease import Ask, hold, keep_one
+from linumpy.core.leases.lease import Ask, keep_one
 from linumpy.core.log import configure_logging, logger
 from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave, spare_scipy
 
@@ -62,16 +62,13 @@ _KINDS: dict[int | None, type[Exception]] = {
 }
 
 
-def processes_a_gpu() -> int:
+def processes_a_gpu(*, whole: bool = False) -> int:
     """Return how many processes to have on the current GPU, by cores and memory; 0 or more.
 
-    Tasks that share it are as many processes already.
+    Tasks that share it divide its memory among them, and cores as of `cores_a_gpu`.
     """
-    return min(
-        MOST_PROCESSES // hold().tasks,
-        cores_a_gpu() // CORES_A_PROCESS,
-        free_gpu_bytes() // LEAST_SHARE_NBYTES,
-    )
+    cores = cores_a_gpu(whole=whole)
+    return min(MOST_PROCESSES, cores // CORES_A_PROCESS, free_gpu_bytes() // LEAST_SHARE_NBYTES)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from linumpy.planning.sizes import Disk, Sizes, plan_disks, plan_sizes
 from linumpy.planning.stage_times import StageTimes, read_stage_times
 from linumpy.planning.survey import Survey, survey
 from linumpy.planning.tasks import ALL_CORES, Graph, Task, build_tasks
+from linumpy.stage_params.declared import STAGES
 
 MEASURED, ESTIMATED, UNKNOWN = "measured", "estimated", "unknown"
 _WORTH_SHARE = 0.05
@@ -205,12 +206,20 @@ def within(tasks: Sequence[Task], resources: Resources) -> list[Task]:
     """Return tasks capped at the resources, as by Nextflow's resourceLimits, on so many cores."""
 
     def fitted(task: Task) -> Task:
-        cores = min(task.cores, resources.cores)
-        asked = max(task.memory_bytes, cores * _ROUND_GIB if task.cores == ALL_CORES else 0)
+        cores, asked = min(task.cores, resources.cores), task.memory_bytes
+        if task.cores >= ALL_CORES // 2:
+            cores = max(1, resources.cores * task.cores // ALL_CORES)
+        if task.cores == ALL_CORES:
+            asked = max(asked, cores * _ROUND_GIB)
+        gpu = task.gpu
+        if gpu and resources.gpu_bytes:
+            least = STAGES[task.process].least_gpu_bytes
+            gpu = min(1.0, max(gpu, least / resources.gpu_bytes))
         return replace(
             task,
             cores=cores,
             memory_bytes=min(asked, resources.memory_bytes),
+            gpu=gpu,
             compute_s=task.compute_s * (1 - task.parallel + task.parallel / cores),
         )
 

@@ -58,6 +58,8 @@ def host_bytes(
     layer = planes * lateral[0] * lateral[1]
     block = planes * min(BLOCK_PX, lateral[0]) * min(BLOCK_PX, lateral[1])
     every_plane = sum(size.plane_px for size in sizes.slices)
+    # On a GPU cores have no tiles of their own.
+    cores = CORES_ASKED if params["use_gpu"] and STAGES[name].on_gpu else cores
     # Fewer threads where those of all cores would take more (`linumpy.core.device.tile_workers`).
     in_flight = min(cores * tiles * tile, max(tiles * tile, asked_bytes / 2))
     return int(

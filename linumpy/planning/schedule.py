@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,7 +55,8 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
     Tasks that keep more cores or more of a GPU busy than there are share them: all on one GPU, and
     all on one machine, are slower by the same factor. A batch system's memory is not counted, nor
     what its jobs share. Tasks are handed over one after the other, and take longer than by
-    themselves (`Resources.handing_s`); those that run beside Nextflow wait for no job.
+    themselves (`Resources.handing_s`); those that run beside Nextflow wait for no job. Who waits
+    for a GPU is served in the order of coming (`linumpy.core.leases`).
 
     Raises
     ------
@@ -64,20 +66,32 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
     cores, gpus = resources.cores, [1.0] * resources.gpus
     memory = math.inf if resources.batch else float(resources.memory_bytes)
     waiting, ended, spans = list(tasks), set[str](), []
+    handed: list[Task] = []
     running: list[_Running] = []
+    forks = Counter[str]()
     now = handed_s = 0.0
-    while waiting or running:
+    while waiting or handed or running:
         left = []
         for task in waiting:
-            device = max(range(len(gpus)), key=gpus.__getitem__, default=-1) if task.gpu else -1
             fits = task.cores <= cores and task.memory_bytes <= memory
-            # Thirds of a GPU need not add up to one.
-            fits &= not task.gpu or (device >= 0 and gpus[device] >= task.gpu - 1e-9)
+            fits &= task.forks is None or forks[task.process] < task.forks
             if not fits or not ended.issuperset(task.needs):
                 left.append(task)
                 continue
             cores, memory = cores - task.cores, memory - task.memory_bytes
+            forks[task.process] += 1
+            handed.append(task)
+        waiting, free, queue = left, list(gpus), list[Task]()
+        for task in handed:
+            device = -1
             if task.gpu:
+                # Where it has to wait, room is kept for it. Thirds of a GPU need not add up to one.
+                device = max(range(len(free)), key=free.__getitem__, default=-1)
+                if free:
+                    free[device] -= task.gpu
+                if not free or free[device] < -1e-9:
+                    queue.append(task)
+                    continue
                 gpus[device] -= task.gpu
             submit_s, overhead_s = resources.handing_s(light=task.light)
             if resources.batch and task.light:
@@ -86,9 +100,11 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
                 begin_s = handed_s = max(now, handed_s + submit_s)
             alone_s = begin_s - now + task.alone_s + overhead_s
             running.append(_Running(task, device, begin_s, alone_s))
+        handed = queue
         if not running:
-            raise LinumpyError(f"task {left[0].name}: asks for more than there is, or needs itself")
-        waiting, speeds = left, _speeds(running, resources)
+            name = (handed + waiting)[0].name
+            raise LinumpyError(f"task {name}: asks for more than there is, or needs itself")
+        speeds = _speeds(running, resources)
         step_s = min(each.left_s / speed for each, speed in zip(running, speeds, strict=True))
         now += step_s
         for each, speed in zip(running, speeds, strict=True):
@@ -99,6 +115,7 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
             ended.add(task.name)
             spans.append((task, each.begin_s, now))
             cores, memory = cores + task.cores, memory + task.memory_bytes
+            forks[task.process] -= 1
             if task.gpu:
                 gpus[each.device] += task.gpu
     return Schedule(tuple(sorted(spans, key=lambda span: (span[1], span[0].name))))

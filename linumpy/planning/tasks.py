@@ -43,9 +43,11 @@ class Task:
     needs
         Names of the tasks whose results it takes.
     cores, memory_bytes
-        What it asks for.
+        What it asks for; `ALL_CORES` and half of that stand for those of a machine.
     gpu
         Share of one GPU that it holds, 0 to 1.
+    forks
+        Most tasks of its process at a time; None for no bound.
     start_s
         Seconds from its start until it touches data.
     compute_s
@@ -66,6 +68,7 @@ class Task:
     cores: int = 1
     memory_bytes: int = 0
     gpu: float = 0.0
+    forks: int | None = None
     start_s: float = 0.0
     compute_s: float = 0.0
     n_slices: int = 1
@@ -148,7 +151,7 @@ PAIRS_GROUP = 8
 """Ids of slices whose pairs one task measures at most, as in ``workflows/assemble.nf``."""
 
 BRAIN, ALL_CORES = "brain", 1 << 16
-"""Label of the processes that take all cores of a machine without a GPU (``conf/base.config``)."""
+"""Label of processes that take all cores of a machine, half with a GPU (``conf/base.config``)."""
 
 PARALLEL_SHARE = 0.9
 """Of the work of these on all tiles or voxels (docs/scale.md)."""
@@ -169,14 +172,19 @@ GROUP_GAINS = (1.0, 1.0, 1.55, 2.5)
 
 
 PAIR_GAINS = (1.0, 1.0, 1.5, 2.0)
-"""How many times as fast pairs are measured by one to three processes of a GPU that a task has for
-itself, with two cores each and at least two slices (docs/benchmarks/2026-11-27-one-gpu.md)."""
+"""How many times as fast pairs are measured by one to three processes of a GPU, with two cores each
+and at least two slices (docs/benchmarks/2026-11-27-one-gpu.md)."""
+
+PAIR_PROCESSES = 2
+"""Of a task that shares a GPU, of a machine with the 16 cores a GPU that times were measured with
+(docs/benchmarks/2026-11-28-two-gpus.md)."""
 
 
 def _gain(graph: Graph, stage: Declaration, n_slices: int) -> float:
     """Return how many times as fast as one by one a task's slices are made on a GPU."""
-    if stage.name == "measure_pairs" and not graph.params["gpu_count"]:
-        return PAIR_GAINS[min(n_slices // 2, len(PAIR_GAINS) - 1)]
+    if stage.name == "measure_pairs":
+        most = PAIR_PROCESSES if graph.params["gpu_count"] else len(PAIR_GAINS) - 1
+        return PAIR_GAINS[min(n_slices // 2, most)]
     if stage.name != "reconstruct_slice":
         return 1.0
     return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]
@@ -246,24 +254,33 @@ def _task(
     elif time.estimated:
         graph.estimated.add(stage.name)
     seconds = 0.0 if time is None else time.seconds(*_work(graph, stage, own))
+    gpus, cores = int(graph.params["gpu_count"]), CORES_ASKED
     alone = stage.label == BRAIN and not graph.params["use_gpu"]
+    memory_bytes = REQUESTS[stage.label]
+    if stage.label == BRAIN and (alone or gpus):
+        cores = ALL_CORES if alone else ALL_CORES // 2
+        memory_bytes = max(memory_bytes, 0 if alone else (6 * gpus + 2) << 30)
+    gain = _gain(graph, stage, len(own)) if on_gpu else 1.0
     if on_gpu:
-        seconds = _by_parts(graph, stage, seconds / _gain(graph, stage, len(own)))
+        seconds = _by_parts(graph, stage, seconds / gain)
+    # Pairs were measured by one process, slices by as many as they gain by.
+    busier = gain if stage.per == "pairs" else 1.0
     return Task(
         name=name,
         process=stage.name,
         needs=tuple(dict.fromkeys(needs)),
-        cores=ALL_CORES if alone else CORES_ASKED,
-        memory_bytes=REQUESTS[stage.label],
+        cores=cores,
+        memory_bytes=memory_bytes,
         # A scheduler gives each task a GPU of its own.
-        gpu=1 / (stage.gpu_tasks if graph.params["gpu_count"] else 1) if on_gpu else 0.0,
+        gpu=1 / (stage.gpu_tasks if gpus else 1) if on_gpu else 0.0,
+        forks=gpus * stage.forks_a_gpu if on_gpu and gpus else None,
         start_s=0.0 if time is None else time.start_s,
         compute_s=seconds,
         n_slices=1 if stage.per == "run" else len(own),
         parallel=PARALLEL_SHARE if alone and stage.on_gpu else 0.0,
         light=stage.label == "light",
-        busy_cores=time.busy_cores if time and on_gpu else 0.0,
-        busy_gpu=time.busy_gpu if time and on_gpu else 0.0,
+        busy_cores=busier * time.busy_cores if time and on_gpu else 0.0,
+        busy_gpu=busier * time.busy_gpu if time and on_gpu else 0.0,
     )
 
 

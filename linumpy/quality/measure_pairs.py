@@ -32,6 +32,7 @@ from linumpy.brain.slice_planes import SliceVolume, plane_of_top
 from linumpy.core.device import CPU, Device, batch_share, default_workers, share_of_gpu
 from linumpy.core.errors import InputError
 from linumpy.core.host_memory import granted_host_bytes
+from linumpy.core.leases.lease import hold
 from linumpy.core.worker_process import (
     CORES_A_PROCESS,
     HOST_NBYTES,
@@ -127,7 +128,10 @@ def _usual_processes(device: Device) -> int:
     """Return how many processes to have, by the GPU and by cores and host memory of the task."""
     if not device.is_gpu:
         return 1
-    granted = min(default_workers(CPU) // CORES_A_PROCESS, granted_host_bytes() // HOST_NBYTES)
+    granted = granted_host_bytes() // HOST_NBYTES
+    if hold().tasks == 1:
+        # Alone on its GPU, as a job is, it has the cores that it was given.
+        granted = min(granted, default_workers(CPU) // CORES_A_PROCESS)
     # A retry begins with fewer.
     return int(min(processes_a_gpu(), granted) * batch_share())
 

@@ -40,7 +40,8 @@ def usual_overlap(device: Device, n_slices: int) -> int:
     if device.count > 1:
         # One slice is divided among them.
         return 1
-    most = min(processes_a_gpu(), n_slices // SLICES_A_PROCESS)
+    # Of groups of slices a GPU has one, beside which pairs take turns.
+    most = min(processes_a_gpu(whole=True), n_slices // SLICES_A_PROCESS)
     # A retry begins with smaller batches.
     return max(1, int(most * batch_share()))
 

@@ -73,8 +73,11 @@ class Declaration:
         Of its module; decides what it asks for (``conf/base.config``).
     memory
         Of a task.
-    on_gpu, gpu_tasks
-        Whether it computes on a GPU where one is asked for, and how many tasks share it.
+    on_gpu, gpu_tasks, gpu_forks
+        Whether it computes on a GPU where one is asked for, how many tasks fit on it, and how many
+        of these are its own at a time; the rest is for others. None for all.
+    least_gpu_bytes
+        Device memory that a task takes at least, however many would fit.
     parts
         Whether processes divide the depth of its volume among GPUs and cores.
     params
@@ -92,9 +95,16 @@ class Declaration:
     memory: Memory = TABLE
     on_gpu: bool = True
     gpu_tasks: int = 1
+    gpu_forks: int | None = None
+    least_gpu_bytes: int = 0
     parts: bool = False
     params: tuple[type[Any], ...] = ()
     learns: tuple[str, ...] = ()
+
+    @property
+    def forks_a_gpu(self) -> int:
+        """How many of its tasks a GPU has at a time."""
+        return self.gpu_tasks if self.gpu_forks is None else self.gpu_forks
 
     def is_in(self, run: Mapping[str, Any]) -> bool:
         """Whether it is part of a run with such parameters and facts."""

@@ -118,6 +118,9 @@ several depths."""
 FIRST_TILES = 64
 """Tiles of the first focal surface, which flattens tiles for their registration alone."""
 
+LEAST_GPU_BYTES = 27_000_000_000
+"""Device memory for as many processes as a group of slices gains by (`core.worker_process`)."""
+
 
 @dataclass(frozen=True)
 class LearnParams:
@@ -204,6 +207,10 @@ STAGES = (
         work="grid",
         label="slice",
         memory=Memory(330 * MB, tiles=1.0, raw_tiles=1.0, resting=1, slices=1.25),
+        # Pairs of the slices that are there are measured beside it.
+        gpu_tasks=2,
+        gpu_forks=1,
+        least_gpu_bytes=LEAST_GPU_BYTES,
         params=SliceParams.kinds(),
     ),
     Declaration(

@@ -133,14 +133,32 @@ def test_tasks_on_tables_wait_for_no_job():
 
 
 def test_forks_memory_and_shares_of_a_gpu_bound_what_runs_together():
-    forks = Machine(cores=99, max_forks={"work": 3})
-    forked = simulate(alike(12, compute_s=1.0), forks)
+    forked = simulate(alike(12, compute_s=1.0, forks=3), Machine(cores=99))
     assert forked.seconds == pytest.approx(4)
     assert forked.waited_s[DEVICES] == pytest.approx(3)
     memory = Machine(cores=99, memory_bytes=10)
     assert simulate(alike(12, compute_s=1.0, memory_bytes=4), memory).seconds == pytest.approx(6)
     shares = Machine(cores=99, gpus=2)
     assert simulate(alike(24, compute_s=1.0, gpu=1 / 6), shares).seconds == pytest.approx(2)
+
+
+def test_who_waits_for_a_gpu_is_served_in_the_order_of_coming():
+    tasks = [
+        Task("first", "small", gpu=1 / 4, compute_s=4.0),
+        Task("whole", "large", gpu=1.0, compute_s=2.0),
+        Task("last", "small", gpu=1 / 4, compute_s=1.0),
+    ]
+
+    def starts(tasks, **queue):
+        spans = simulate(tasks, Machine(cores=9, gpus=1, **queue)).spans
+        return {span.task.name: span.start_s for span in spans}
+
+    for queue in ({}, {"queue_size": 9}):
+        assert starts(tasks, **queue) == {"first": 0, "whole": 4, "last": 6}
+        waited_s = simulate(tasks, Machine(cores=9, gpus=1, **queue)).waited_s
+        assert (waited_s[DEVICES], sum(waited_s.values())) == (6, 7)
+    forked = [replace(task, forks=1) for task in (tasks[0], tasks[2], tasks[1])]
+    assert starts(forked) == {"first": 0, "whole": 4, "last": 6}
 
 
 def test_small_task_overtakes_one_without_room():

@@ -16,8 +16,9 @@ def test_the_made_up_acquisition_is_as_large_as_asked(scale):
 
 
 def test_more_gpus_never_take_longer_and_never_less_than_the_chain(scale):
-    tasks = scale.make_tasks(scale.acquisition(24, 1.0), grids=True)
-    rows = scale.scale(lambda _: tasks, [scale.machine(n, 1e10, batch=False) for n in (1, 2, 4, 8)])
+    found = scale.acquisition(24, 1.0)
+    machines = [scale.machine(n, 1e10, batch=False) for n in (1, 2, 4, 8)]
+    rows = scale.scale(lambda gpus: scale.make_tasks(found, grids=True, gpus=gpus), machines)
     seconds = [row.seconds for row in rows]
     assert seconds == sorted(seconds, reverse=True)
     assert rows[0].speed_up == rows[0].efficiency == 1

@@ -140,6 +140,7 @@ def test_gpu_profile_bounds_the_tasks_on_a_gpu(launcher: Launcher) -> None:
     shares = {k: v for k, v in config.items() if k.endswith(".gpu_tasks")}
     assert shares == {
         "process.'withLabel:gpu'.ext.gpu_tasks": "1",
+        "process.'withName:reconstruct_slice'.ext.gpu_tasks": "2",
         "process.'withName:detect_focal_curvature'.ext.gpu_tasks": "4",
         "process.'withName:measure_pairs'.ext.gpu_tasks": "4",
         "process.'withName:resample_mosaic_grid'.ext.gpu_tasks": "6",

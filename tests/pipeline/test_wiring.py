@@ -200,7 +200,7 @@ def test_gpu_reaches_every_capable_process(failed: Failed) -> None:
             assert "--no-use_gpu" not in note["arguments"]
             limited = "--gpu_memory 8GB" in " ".join(note["arguments"])
             assert limited is (script not in CPU_ONLY), script
-            share = 4 if script == "measure_pairs" else 1
+            share = {"measure_pairs": 4, "reconstruct_slice": 2}.get(script, 1)
             stated = f"--gpu_tasks {share}" in " ".join(note["arguments"])
             assert stated is (script not in CPU_ONLY), script
 

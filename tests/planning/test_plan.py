@@ -197,6 +197,25 @@ def test_tasks_wait_for_what_they_need_and_pass_what_has_no_room():
     assert chain_s(tasks) == 6.0
 
 
+def test_who_waits_for_a_gpu_is_served_in_the_order_of_coming():
+    """As leases are: a small task does not keep a large one waiting for ever."""
+    tasks = [
+        Task("first", "small", gpu=1 / 4, compute_s=4.0),
+        Task("whole", "large", gpu=1.0, compute_s=2.0),
+        Task("last", "small", gpu=1 / 4, compute_s=1.0),
+    ]
+
+    def begins(tasks, gpus):
+        spans = schedule(tasks, Resources(cores=9, memory_bytes=1, gpus=gpus)).spans
+        return {task.name: begin for task, begin, _ in spans}
+
+    assert begins(tasks, 1) == pytest.approx({"first": 0, "whole": 4, "last": 6}, abs=0.3)
+    assert begins(tasks, 2) == pytest.approx({"first": 0, "whole": 0, "last": 0}, abs=0.3)
+    # What may not be handed over yet keeps nothing for itself.
+    forked = [replace(task, forks=1) for task in (tasks[0], tasks[2], tasks[1])]
+    assert begins(forked, 1) == pytest.approx({"first": 0, "whole": 4, "last": 6}, abs=0.3)
+
+
 def test_steps_on_all_slices_take_all_cores_without_a_gpu(headers):
     found = survey(headers({k: (4, 5) for k in range(12)}), given())
 
@@ -213,8 +232,10 @@ def test_steps_on_all_slices_take_all_cores_without_a_gpu(headers):
         assert all_cores.compute_s == pytest.approx(one.compute_s * (0.1 + 0.9 / 16))
     assert many["reconstruct_slice"] == alone["reconstruct_slice"]
     assert len(many["measure_pairs"]) == len(many["reconstruct_slice"]) == 6
-    on_gpu = made_for(16, use_gpu=True)
-    assert [task.cores for task in on_gpu["learn_models"]] == [1]
+    on_gpu = made_for(48, use_gpu=True)
+    assert [(t.cores, t.memory_bytes >> 30) for t in on_gpu["learn_models"]] == [(24, 8)]
+    on_four = made_for(48, use_gpu=True, gpu_count=4)
+    assert [(t.cores, t.memory_bytes >> 30) for t in on_four["learn_models"]] == [(24, 26)]
     assert len(on_gpu["measure_pairs"]) == 2
 
 
@@ -278,14 +299,19 @@ def test_requests_are_those_of_the_base_config():
     text = (REPOSITORY / "conf" / "base.config").read_text()
     for label, asked in REQUESTS.items():
         body = re.search(rf"withLabel: '{label}' \{{(.*?)\n    \}}", text, re.S).group(1)
-        found = re.search(r"memory = \{ (?:1\.GB \* Math\.max\((\d+), task\.cpus|(\d+)\.GB)", body)
+        found = re.search(r"memory = \{ (?:1\.GB \* Math\.max\((\d+), params|(\d+)\.GB)", body)
         assert asked == int(found.group(1) or found.group(2)) << 30, label
+    # All cores, with a GPU half.
+    assert "availableProcessors().intdiv(params.use_gpu ? 2 : 1)" in text
+    assert "params.use_gpu ? 6 * params.gpu_count + 2 : task.cpus as int" in text
     gpu = (REPOSITORY / "conf" / "gpu.config").read_text()
     for name, process in STAGES.items():
         if process.gpu_tasks > 1:
             body = re.search(rf"withName: '{name}' \{{(.*?)\}}", gpu, re.S).group(1)
             assert f"ext.gpu_tasks = {process.gpu_tasks}\n" in body
-            assert f"? {process.gpu_tasks} * params.gpu_count" in body
+            # By itself a GPU has one task at a time.
+            assert ("maxForks" in body) == (process.forks_a_gpu > 1)
+            assert process.forks_a_gpu == 1 or f"? {process.gpu_tasks} * params.gpu_count" in body
 
 
 # Of the plan

@@ -160,12 +160,13 @@ def test_lacking_slices_and_damaged_files_are_named(brain, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "cores", "processes", "threads"), [(None, 16, 3, 4), (4, 16, 0, 4), (1, 8, 3, 2)]
+    ("tasks", "cores", "processes", "threads"),
+    [(None, 16, 3, 4), (4, 16, 2, 2), (4, 8, 1, 2), (2, 16, 3, 2), (1, 8, 3, 2)],
 )
 def test_processes_share_a_gpu_that_no_other_task_has(
     monkeypatch, tasks, cores, processes, threads
 ) -> None:
-    """Four tasks of a machine's GPU have a quarter of its cores each."""
+    """Four tasks of a machine's GPU have a quarter of its cores each, and of its memory."""
     monkeypatch.setattr(lease, "_outcome", lease.Held(lease.Ask(tasks), ()))
     monkeypatch.setattr(worker_process, "free_gpu_bytes", lambda: 80 << 30)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
@@ -174,13 +175,22 @@ def test_processes_share_a_gpu_that_no_other_task_has(
 
 
 @pytest.mark.parametrize(
-    ("cores", "host_gib", "share", "expected"),
-    [("", 64, 1.0, 3), ("4", 64, 1.0, 2), ("", 4, 1.0, 2), ("", 64, 0.5, 1), ("1", 64, 1.0, 0)],
+    ("tasks", "cores", "host_gib", "share", "expected"),
+    [
+        (1, "", 64, 1.0, 3),
+        (1, "4", 64, 1.0, 2),
+        (1, "", 4, 1.0, 2),
+        (1, "", 64, 0.5, 1),
+        (1, "1", 64, 1.0, 0),
+        (4, "1", 64, 1.0, 3),
+        (4, "1", 4, 1.0, 2),
+    ],
 )
 def test_processes_follow_cores_and_memory_of_the_task(
-    monkeypatch, cores, host_gib, share, expected
+    monkeypatch, tasks, cores, host_gib, share, expected
 ) -> None:
-    """A task of a batch system is told its cores, a retry takes half of all."""
+    """A job is told its cores; tasks of one GPU divide them. A retry takes half of all."""
+    monkeypatch.setattr(lease, "_outcome", lease.Held(lease.Ask(tasks), ()))
     monkeypatch.setattr(measuring, "processes_a_gpu", lambda: 3)
     monkeypatch.setattr(measuring, "granted_host_bytes", lambda: host_gib << 30)
     monkeypatch.setattr(measuring, "batch_share", lambda: share)

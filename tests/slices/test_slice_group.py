@@ -330,7 +330,7 @@ def test_error_in_a_lane_gives_its_slots_back():
 def test_processes_follow_cores_slices_and_memory_of_the_gpu(
     cores, slices, free_gib, share, expected, monkeypatch
 ):
-    monkeypatch.setattr(worker_process, "cores_a_gpu", lambda: cores)
+    monkeypatch.setattr(worker_process, "cores_a_gpu", lambda **_: cores)
     monkeypatch.setattr(worker_process, "free_gpu_bytes", lambda: free_gib << 30)
     monkeypatch.setattr(slice_lanes, "batch_share", lambda: share)
     assert usual_overlap(Device("cuda"), slices) == expected
