@@ -1,8 +1,9 @@
-"""Find the galvo's dark fly-back band among the A-lines, and cut it out.
+"""Find the galvo's fly-back band among the A-lines, and cut it out.
 
-While the mirror flies back, `n_extra` A-lines are recorded that show nothing useful. They belong
-at the end of every B-scan, but a drifting trigger rolls each B-scan by some A-lines, so that the
-band may start anywhere and may even wrap around the end. Everything here is circular.
+While the mirror flies back, `n_extra` A-lines are recorded that show nothing useful: little light,
+or the scan backwards. They belong at the end of every B-scan, but a drifting trigger rolls each
+B-scan by some A-lines, so that the band may start anywhere and may even wrap around the end.
+Everything here is circular.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ N_SAMPLED_TILES = 5
 CONTRAST = 0.10
 FULL_CONTRAST = 0.3
 TILE_CONFIDENCE = 0.5
+SURE = 0.85
+"""Confidence below which a dark band is doubtful: more than one of five tiles saw another one."""
+MARGIN = 0.3
+"""What the likeliest place of a fly-back with light explains at least of what others leave."""
+MIRRORED_ROWS = 16
 MIN_TRACK_TILES = 3
 
 
@@ -56,12 +62,13 @@ class GalvoShift:
     """A roll of the A-lines (axis 1) that brings the fly-back band to the end, and its trust.
 
     `shift_px` lies in 0 … nx + n_extra − 1; `confidence` in 0 … 1. A slice whose tiles do not
-    share one roll has a `track` beside it.
+    share one roll has a `track` beside it. A band that is not `dark` shows the scan backwards.
     """
 
     shift_px: int
     confidence: float
     track: GalvoTrack | None = None
+    dark: bool = True
 
 
 def detect_galvo_shift(aip: Array, n_extra: int) -> GalvoShift:
@@ -240,6 +247,9 @@ def detect_slice_galvo_shift(
 ) -> GalvoShift:
     """Find the shift of a slice from the AIPs of a few of its tiles, and whether it drifts.
 
+    Where no dark band is found for sure, a fly-back that records light is looked for
+    (`mirrored_shift`); tiles are taken to share one roll then.
+
     Parameters
     ----------
     read_aip
@@ -249,13 +259,14 @@ def detect_slice_galvo_shift(
         Number of tiles; width of the band.
     """
     looked: dict[int, tuple[GalvoShift, float]] = {}
+    aips: dict[int, Array] = {}
     shifts: dict[int, GalvoShift] = {}
     n_alines = 0
 
     def look(index: int) -> dict[int, GalvoShift]:
         """Look at a tile too; return the shifts of those that are not dark."""
         nonlocal n_alines
-        aip = read_aip(index)
+        aips[index] = aip = read_aip(index)
         n_alines = aip.shape[0]
         looked[index] = detect_galvo_shift(aip, n_extra), float(aip.mean())
         least = min(MIN_AIP_MEAN, max(mean for _, mean in looked.values()) / 2)
@@ -276,7 +287,72 @@ def detect_slice_galvo_shift(
         if sum(map(_is_trusted, shifts.values())) >= MIN_TRACK_TILES:
             break
         shifts = look(index)
-    return with_track(found, shifts, n_alines, n_extra)
+    found = with_track(found, shifts, n_alines, n_extra)
+    if found.confidence >= SURE:
+        return found
+    mirrored = mirrored_shift([aips[index] for index in shifts], n_extra)
+    return mirrored if mirrored.confidence > found.confidence else found
+
+
+def mirrored_shift(aips: Sequence[Array], n_extra: int) -> GalvoShift:
+    """Find a fly-back that records light, by what it shows: the scan backwards, in fewer A-lines.
+
+    The mirror returns over the field that it scanned. So, in the right place, the band correlates
+    with the other A-lines in reverse order, which pass evenly or slowly at both ends (a cosine);
+    the better of both counts. Compared are logarithms of means over some B-scans, less what all
+    tiles have in common, as uneven light. Correlations are averaged over tiles.
+
+    Parameters
+    ----------
+    aips
+        Of some tiles (A-line, B-scan), fly-back included, NumPy or CuPy.
+    n_extra
+        Width of the band in A-lines.
+
+    Returns
+    -------
+    The shift. Its confidence is the mean correlation, but 0 where a place more than half a band
+    away explains nearly as much.
+    """
+    n_alines = aips[0].shape[0] if len(aips) else 0
+    if n_extra < MIN_BAND or n_alines < 3 * n_extra:
+        return GalvoShift(0, 0.0)
+    logs = np.stack([_log_means(to_host(aip)) for aip in aips])
+    logs -= np.median(logs, axis=(0, 2), keepdims=True)
+    found = np.mean([_mirrored(tile, n_extra) for tile in logs], axis=0)
+    start = int(found.argmax())
+    away = np.abs(_circular(np.arange(n_alines) - start, n_alines))
+    best, other = float(found[start]), float(found[away > n_extra // 2].max())
+    is_clear = best > 0 and best - other >= MARGIN * (1 - other)
+    shift = (n_alines - n_extra - start) % n_alines
+    return GalvoShift(shift, best if is_clear else 0.0, dark=False)
+
+
+def _log_means(aip: np.ndarray) -> np.ndarray:
+    """Return logarithms of an AIP's means over some B-scans each."""
+    rows = np.array_split(aip.astype(float), min(MIRRORED_ROWS, aip.shape[1]), axis=1)
+    means = np.stack([row.mean(axis=1) for row in rows], axis=1)
+    return np.asarray(np.log(np.maximum(means, 1e-6 * means.max() or 1.0)))
+
+
+def _mirrored(logs: np.ndarray, n_extra: int) -> np.ndarray:
+    """Return, for each A-line, how well a band from there on shows the others backwards."""
+    n_alines = len(logs)
+    time = (np.arange(n_extra) + 0.5) / n_extra
+    last = n_alines - n_extra - 1
+    found = np.full(n_alines, -1.0)
+    for place in (last * (1 - time), last * (1 + np.cos(np.pi * time)) / 2):
+        low = np.minimum(place.astype(int), last - 1)
+        share = (place - low)[:, None]
+        for start in range(n_alines):
+            rolled = np.roll(logs, -start, axis=0)
+            band, scan = rolled[:n_extra], rolled[n_extra:]
+            back = (1 - share) * scan[low] + share * scan[low + 1]
+            band, back = band - band.mean(), back - back.mean()
+            norm = np.sqrt((band**2).sum() * (back**2).sum())
+            if norm > 0:
+                found[start] = max(found[start], (band * back).sum() / norm)
+    return found
 
 
 def fix_galvo_shift(volume: Array, shift_px: int, n_extra: int) -> Array:

@@ -170,7 +170,7 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
         "galvo_confidence",
         model.galvo_confidence,
         "",
-        "how clearly the galvo's fly-back is a dark band in the raw tiles",
+        "how clearly the galvo's fly-back is seen in the raw tiles, dark or as the scan backwards",
         "galvo_confidence",
     )
     moves = [np.subtract(t.corner_um, t.stage_corner_um) / pixel for t in model.tiles]

@@ -181,6 +181,12 @@ def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | No
 
     found = detect_slice_galvo_shift(known_or_read, len(raw.tiles), n_extra)
     if found.confidence >= options.galvo_threshold:
+        if not found.dark:
+            logger.info(
+                "slice z%02d: the galvo's fly-back records light, and is found by what it shows",
+                raw.slice_id,
+            )
+            return found
         if found.track is not None:
             logger.info(
                 "slice z%02d: the galvo's trigger drifts by %+.2f A-lines a tile; the fly-back "

@@ -64,7 +64,7 @@ METRICS = {
     ),
     "register_tiles.galvo_confidence": (
         "Fly-back of the galvo hardly found",
-        "Its A-lines should be a dark band. Else others may have been cut out in their place.",
+        "Its A-lines should be dark, or show the tile backwards. Others may have been cut out.",
         "Leave them out (n_extra 0), or keep them at the end of B-scans (fix_galvo_shift = false).",
     ),
     "register_tiles.residual_rms": (

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linumpy.geometry.galvo import GalvoShift
 from linumpy.geometry.resample import resample_mosaic_grid
 from linumpy.io.grid import open_grid
+from linumpy.mosaic import raw_tiles
 from linumpy.mosaic.create_mosaic_grid_3d import create_mosaic_grid_3d
 from linumpy.mosaic.grid_options import GridOptions
 from linumpy.mosaic.slice_tiles import prepare_tile
@@ -72,6 +74,25 @@ def test_dim_tiles_are_rolled_by_their_own_bands(acquisition: Any) -> None:
     for tile in (t for t in grid.info.tiles if t.present):
         raw = acquisition.volumes[0, tile.ix + 3, tile.iy + 9]
         np.testing.assert_array_equal(grid.read_tile(tile.ix, tile.iy), raw)
+
+
+def test_no_tile_of_a_bright_flyback_has_a_band_of_its_own(
+    acquisition: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is darkest in one is its tissue's.
+
+    Seen to fail with the track that tiles of a dark band have.
+    """
+    for name in [(ix, iy) for ix in (3, 4) for iy in (9, 10, 11)]:
+        scan = np.concatenate([acquisition.volumes[0, *name], np.full((12, 8, 16), 5.0)], axis=1)
+        acquisition.write_image(0, *name, np.roll(scan, -5, axis=1))
+    found = GalvoShift(6, 0.9, dark=False)
+    monkeypatch.setattr(raw_tiles, "detect_slice_galvo_shift", lambda *_: found)
+    grid = open_grid(acquisition.create())
+    assert grid.info.galvo_shift_px == 6
+    for tile in (t for t in grid.info.tiles if t.present):
+        raw = acquisition.volumes[0, tile.ix + 3, tile.iy + 9]
+        np.testing.assert_array_equal(grid.read_tile(tile.ix, tile.iy)[:, 1:], raw[:, :-1])
 
 
 def test_without_repair_the_last_alines_are_cut(acquisition: Any) -> None:
