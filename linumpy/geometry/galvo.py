@@ -27,9 +27,12 @@ CONTRAST = 0.10
 FULL_CONTRAST = 0.3
 TILE_CONFIDENCE = 0.5
 SURE = 0.85
-"""Confidence below which a dark band is doubtful: more than one of five tiles saw another one."""
+"""Confidence below which a dark band is doubtful: of low contrast, or not seen by two of five."""
+MIRRORED, MIRRORED_BESIDE = 0.8, 0.9
+"""Least correlation of a fly-back that records light, and of one within half a band of a dark one:
+edges of a weak dark band, too, look like themselves backwards."""
 MARGIN = 0.3
-"""What the likeliest place of a fly-back with light explains at least of what others leave."""
+"""Least share of what the next-best place leaves unexplained that the best has to explain."""
 MIRRORED_ROWS = 16
 MIN_TRACK_TILES = 3
 
@@ -291,7 +294,10 @@ def detect_slice_galvo_shift(
     if found.confidence >= SURE:
         return found
     mirrored = mirrored_shift([aips[index] for index in shifts], n_extra)
-    return mirrored if mirrored.confidence > found.confidence else found
+    away = _circular(np.array(mirrored.shift_px - found.shift_px), n_alines)
+    beside = _is_trusted(found) and abs(int(away)) <= n_extra // 2
+    least = max(MIRRORED_BESIDE if beside else MIRRORED, found.confidence)
+    return mirrored if mirrored.confidence > least else found
 
 
 def mirrored_shift(aips: Sequence[Array], n_extra: int) -> GalvoShift:
@@ -300,21 +306,22 @@ def mirrored_shift(aips: Sequence[Array], n_extra: int) -> GalvoShift:
     The mirror returns over the field that it scanned. So, in the right place, the band correlates
     with the other A-lines in reverse order, which pass evenly or slowly at both ends (a cosine);
     the better of both counts. Compared are logarithms of means over some B-scans, less what all
-    tiles have in common, as uneven light. Correlations are averaged over tiles.
+    tiles have in common, as uneven light: of few tiles, tissue has to differ between B-scans.
+    Correlations are averaged over tiles.
 
     Parameters
     ----------
     aips
-        Of some tiles (A-line, B-scan), fly-back included, NumPy or CuPy.
+        Of two tiles or more (A-line, B-scan), fly-back included, NumPy or CuPy.
     n_extra
-        Width of the band in A-lines.
+        Width of the band in A-lines, 5 to a third of all.
 
     Returns
     -------
     The shift. Its confidence is the mean correlation, but 0 where a place more than half a band
-    away explains nearly as much.
+    away explains nearly as much, for other widths and for one tile.
     """
-    n_alines = aips[0].shape[0] if len(aips) else 0
+    n_alines = aips[0].shape[0] if len(aips) > 1 else 0
     if n_extra < MIN_BAND or n_alines < 3 * n_extra:
         return GalvoShift(0, 0.0)
     logs = np.stack([_log_means(to_host(aip)) for aip in aips])

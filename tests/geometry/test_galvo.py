@@ -77,34 +77,60 @@ def bright_tiles(nx: int, n_extra: int, way: str, level: float, *, seed: int) ->
 def test_a_flyback_that_records_light_is_found_by_what_it_shows(
     nx: int, n_extra: int, level: float, way: str
 ) -> None:
-    """But where edges of tissue look like a dark band for sure, in few slices of many."""
-    n, by_darkness, found = nx + n_extra, 0, 0
+    n, doubtful, right = nx + n_extra, 0, 0
     for seed in range(4):
         shift = 29 * seed % n
         tiles = bright_tiles(nx, n_extra, way, level, seed=seed)
         aips = [np.roll(aip, -shift, axis=0) for aip in tiles]
-        singles = [detect_galvo_shift(aip, n_extra) for aip in aips]
-        by_darkness += slice_galvo_shift(singles, n, n_extra).shift_px == shift
-        own = detect_slice_galvo_shift(aips.__getitem__, len(aips), n_extra)
-        found += own.confidence > 0.8 and abs((own.shift_px - shift + n // 2) % n - n // 2) <= 1
         backwards = mirrored_shift(aips, n_extra)
         assert backwards.confidence > 0.85
         assert abs((backwards.shift_px - shift + n // 2) % n - n // 2) <= 1
-    assert by_darkness <= 1
-    assert found >= 3
+        # Edges of tissue may pass for a dark band for sure.
+        singles = [detect_galvo_shift(aip, n_extra) for aip in aips]
+        if slice_galvo_shift(singles, n, n_extra).confidence < 0.85:
+            found = detect_slice_galvo_shift(aips.__getitem__, len(aips), n_extra)
+            right += abs((found.shift_px - shift + n // 2) % n - n // 2) <= 1
+            doubtful += 1
+    assert doubtful >= 2 and right >= doubtful - 1
+
+
+@pytest.mark.slow
+def test_a_weak_dark_band_stays_where_darkness_finds_it() -> None:
+    """Its edges, too, look like a scan backwards.
+
+    Seen to fail where the better of both confidences counts: two of these slices moved.
+    """
+    nx, n_extra, weak = 150, 30, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        shift, aips = 29 * seed % (nx + n_extra), []
+        for _ in range(20):
+            tissue = gaussian_filter(rng.standard_normal((nx, 40)), (nx / 3, 20), mode="nearest")
+            kept = 40 * np.exp(0.5 * tissue / tissue.std())
+            scan = np.concatenate([kept, np.full((n_extra, 40), 0.7 * np.median(kept))])
+            aips.append(np.roll(scan * rng.gamma(50, 1 / 50, scan.shape), -shift, axis=0))
+        singles = [detect_galvo_shift(aips[number], n_extra) for number in sampled_tiles(20)]
+        dark = slice_galvo_shift(singles, nx + n_extra, n_extra)
+        if dark.shift_px == shift and dark.confidence >= 0.6:
+            found = detect_slice_galvo_shift(aips.__getitem__, len(aips), n_extra)
+            assert found.dark and found.shift_px == shift
+            weak += found.confidence < 0.85
+    assert weak >= 5
 
 
 def test_tiles_that_show_nothing_backwards_have_no_such_flyback() -> None:
     rng = np.random.default_rng(8)
     noise = [rng.gamma(50, 1 / 50, (180, 40)) for _ in range(5)]
     assert mirrored_shift(noise, 30).confidence < 0.3
-    even = [np.ones((180, 40))]
+    even = 2 * [np.ones((180, 40))]
     assert mirrored_shift(even, 30).confidence == 0
     assert mirrored_shift(noise, 4).confidence == 0
     assert mirrored_shift([], 30).confidence == 0
     # A slope is as much like itself backwards in many places.
-    slope = [np.linspace(1, 2, 180)[:, None] * aip for aip in noise]
-    assert mirrored_shift(slope, 30).confidence == 0
+    slopes = np.linspace(1, 2, 180)[:, None] ** np.arange(-2, 3)[:, None, None]
+    sloping = [slope * aip for slope, aip in zip(slopes, noise, strict=True)]
+    assert mirrored_shift(sloping, 30).confidence < 0.8
+    assert mirrored_shift(noise[:1], 30).confidence == 0
 
 
 @pytest.mark.slow
