@@ -303,16 +303,13 @@ class Lanes:
         *,
         apart: bool | None = None,
     ) -> None:
-        worth = min(n_slices, n_tiles * tile_nbytes // _LANE_NBYTES)
+        worth = n_tiles * tile_nbytes // _LANE_NBYTES
         workers = tile_workers(tile_nbytes, device)
         self._count = lanes or usual_overlap(device, worth)
-        self._apart = device.is_gpu
-        if apart is not None:
-            self._apart = apart
-        elif lanes is None and not device.is_gpu:
-            processes = min(worth, workers // _CORES_A_LANE)
-            if processes > 1:
-                self._count, self._apart = processes, True
+        processes = min(n_slices, worth, workers // _CORES_A_LANE)
+        if processes > 1 and not device.is_gpu and lanes is None and apart is None:
+            self._count, apart = processes, True
+        self._apart = device.is_gpu if apart is None else apart
         self._tiles = None
         self._stack = ExitStack()
         if self._count > 1 and self._apart and not device.is_gpu:

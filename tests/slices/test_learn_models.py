@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from linumpy.core import device as device_policy
-from linumpy.core.device import CPU
+from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.geometry.resample import apply_axis_weights, axis_weights
 from linumpy.slices import engine, slice_evidence
@@ -125,6 +125,14 @@ def test_many_cores_measure_slices_in_processes(
     slice_evidence.Lanes(lambda sharing=1: room.append(sharing), CPU, slices, tiles, 128 << 20)
     assert started == [threads] * max(0, processes - 1)
     assert room == [max(1, processes)]
+
+
+def test_few_large_slices_are_worth_as_many_lanes_of_a_gpu_as_many_small_ones(monkeypatch):
+    asked = []
+    monkeypatch.setattr(slice_evidence, "usual_overlap", lambda _, n: asked.append(n) or 1)
+    for n_slices in (3, 12):
+        slice_evidence.Lanes(lambda: None, Device("cuda"), n_slices, 384, 128 << 20)
+    assert asked == [12, 12]
 
 
 def assert_same(one, other):
