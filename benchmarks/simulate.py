@@ -241,11 +241,9 @@ class _Run:
             task, ready_s, earliest = item
             if earliest > self.now + _EPSILON_S:
                 continue
-            device = self._device_for(task, free)
+            # Who came first is served first, as leases are (`linumpy.core.leases`).
+            device = self._reserve(task, free)
             if device is _NO_ROOM:
-                # Who came first is served first, as leases are (`linumpy.core.leases`).
-                if task.gpu:
-                    free[_roomiest(free)] -= task.gpu
                 continue
             self.queued.remove(item)
             if self.machine.queue_size is not None and not self.machine.is_beside(task):
@@ -267,26 +265,21 @@ class _Run:
             self.memory is None or task.memory_bytes <= self.memory
         )
 
-    def _device_for(self, task: Task, free: Sequence[float]) -> int | None:
-        """Return the GPU with the most room for a task, None if it needs none, or no room."""
-        if self.machine.is_beside(task):
-            return None
-        # One machine's cores and memory are taken when Nextflow starts a task.
-        if self.machine.queue_size is not None and not self._has_room(task):
-            return _NO_ROOM
-        if not task.gpu:
-            return None
-        best = _roomiest(free)
-        return best if free[best] >= task.gpu - _EPSILON_SHARE else _NO_ROOM
+    def _reserve(self, task: Task, free: list[float]) -> int | None:
+        """Return the GPU with the most room for a task, None if it needs none, or no room.
 
-    def _is_held(self, task: Task, free: list[float]) -> bool:
-        """Whether a task has no room, which is then kept for it on the roomiest of the GPUs."""
+        Its share of that GPU is taken from those that are free, whether it has room or waits.
+        """
         if self.machine.is_beside(task):
-            return False
-        held = self._device_for(task, free) is _NO_ROOM
+            return None
+        best = None
         if task.gpu:
-            free[_roomiest(free)] -= task.gpu
-        return held
+            best = max(range(len(free)), key=lambda n: (free[n], -n))
+            free[best] -= task.gpu
+        # One machine's cores and memory are taken when Nextflow starts a task.
+        fits = self.machine.queue_size is None or self._has_room(task)
+        fits &= best is None or free[best] >= -_EPSILON_SHARE
+        return best if fits else _NO_ROOM
 
     def _take(self, task: Task, sign: int = 1) -> None:
         """Take a task's cores and memory, or give them back."""
@@ -343,9 +336,11 @@ class _Run:
         if starved and rate < self.machine.task_bandwidth:
             return BANDWIDTH
         free = list(self.devices)
-        held = [self._is_held(task, free) for task, _, _ in self.queued]
+        held = [self._reserve(task, free) is _NO_ROOM for task, _, _ in self.queued]
         held += [
-            self._has_all_forks(task) or not self._has_room(task) or self._is_held(task, free)
+            self._has_all_forks(task)
+            or not self._has_room(task)
+            or self._reserve(task, free) is _NO_ROOM
             for task, _ in self.ready
         ]
         if held and all(held):
@@ -357,7 +352,3 @@ class _Run:
 
 
 _NO_ROOM = -1
-
-
-def _roomiest(free: Sequence[float]) -> int:
-    return max(range(len(free)), key=lambda n: (free[n], -n))

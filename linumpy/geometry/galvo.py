@@ -347,15 +347,18 @@ def _mirrored(logs: np.ndarray, n_extra: int) -> np.ndarray:
     n_alines = len(logs)
     time = (np.arange(n_extra) + 0.5) / n_extra
     last = n_alines - n_extra - 1
-    found = np.full(n_alines, -1.0)
+    returns = []
     for place in (last * (1 - time), last * (1 + np.cos(np.pi * time)) / 2):
         low = np.minimum(place.astype(int), last - 1)
-        share = (place - low)[:, None]
-        for start in range(n_alines):
-            rolled = np.roll(logs, -start, axis=0)
-            band, scan = rolled[:n_extra], rolled[n_extra:]
+        returns.append((low, (place - low)[:, None]))
+    found = np.full(n_alines, -1.0)
+    for start in range(n_alines):
+        rolled = np.roll(logs, -start, axis=0)
+        band, scan = rolled[:n_extra], rolled[n_extra:]
+        band = band - band.mean()
+        for low, share in returns:
             back = (1 - share) * scan[low] + share * scan[low + 1]
-            band, back = band - band.mean(), back - back.mean()
+            back = back - back.mean()
             norm = np.sqrt((band**2).sum() * (back**2).sum())
             if norm > 0:
                 found[start] = max(found[start], (band * back).sum() / norm)

@@ -10,7 +10,7 @@ from typing import Any
 
 from linumpy.brain.depth_parts import worthwhile
 from linumpy.core.device import Device
-from linumpy.core.worker_process import MOST_PROCESSES
+from linumpy.core.worker_process import HOST_NBYTES, MOST_PROCESSES
 from linumpy.io.slice_layout import SHARD_PX
 from linumpy.launch.groups import slices_per_task
 from linumpy.planning.plan_params import PlanParams
@@ -257,9 +257,12 @@ def _task(
     gpus, cores = int(graph.params["gpu_count"]), CORES_ASKED
     alone = stage.label == BRAIN and not graph.params["use_gpu"]
     memory_bytes = REQUESTS[stage.label]
-    if stage.label == BRAIN and (alone or gpus):
-        cores = ALL_CORES if alone else ALL_CORES // 2
-        memory_bytes = max(memory_bytes, 0 if alone else (6 * gpus + 2) << 30)
+    if alone:
+        cores = ALL_CORES
+    elif stage.label == BRAIN and gpus:
+        # For all processes by parts of depth, and what starts them.
+        cores, processes = ALL_CORES // 2, MOST_PROCESSES * gpus + 1
+        memory_bytes = max(memory_bytes, processes * HOST_NBYTES)
     gain = _gain(graph, stage, len(own)) if on_gpu else 1.0
     if on_gpu:
         seconds = _by_parts(graph, stage, seconds / gain)

@@ -163,7 +163,7 @@ def test_lacking_slices_and_damaged_files_are_named(brain, tmp_path) -> None:
     ("tasks", "cores", "processes", "threads"),
     [(None, 16, 3, 4), (4, 16, 2, 2), (4, 8, 1, 2), (2, 16, 3, 2), (1, 8, 3, 2)],
 )
-def test_processes_share_a_gpu_that_no_other_task_has(
+def test_processes_of_a_task_divide_its_share_of_a_gpu(
     monkeypatch, tasks, cores, processes, threads
 ) -> None:
     """Four tasks of a machine's GPU have a quarter of its cores each, and of its memory."""
