@@ -1,7 +1,8 @@
 """Timeline of a process: when each of its steps ran.
 
 Off unless the environment variable ``LINUMPY_TIMELINE`` names a file: at exit it gets the spans
-as JSON, in seconds since the process started.
+as JSON, in seconds since the process started. Worker processes write files beside it, their process
+id at the end of the name; ``began_s`` puts them on one clock.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ class _Recorder:
             }
         )
 
+    def stand_beside(self) -> None:
+        self._path = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+
     def _write(self) -> None:
-        record = {"spans": self._spans, "stop_s": self.now_s()}
+        record = {"spans": self._spans, "began_s": self._began_s, "stop_s": self.now_s()}
         self._path.write_text(json.dumps(record) + "\n")
 
 
@@ -57,6 +61,12 @@ def _process_start_s() -> float:
 # Made at import, before there are threads that could make two.
 _path = os.environ.get(VARIABLE)
 _recorder = _Recorder(Path(_path)) if _path else None
+
+
+def record_beside() -> None:
+    """Write another file than the process that started this one."""
+    if _recorder is not None:
+        _recorder.stand_beside()
 
 
 @contextmanager

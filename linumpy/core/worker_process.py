@@ -37,6 +37,7 @@ from linumpy.core.exit_status import (
 from linumpy.core.leases.lease import Ask, keep_one
 from linumpy.core.log import configure_logging, logger
 from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave, spare_scipy
+from linumpy.core.timeline import record_beside
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -205,6 +206,7 @@ def _serve(
     there: Connection, setting: Setting, begin: Callable[[], Callable[[Any], object]]
 ) -> None:
     _end_with_parent()
+    record_beside()
     stopping = Stopping()
     with suppress(KeyboardInterrupt, Stopped), stopping:
         configure_logging(setting.verbose)

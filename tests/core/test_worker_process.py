@@ -1,5 +1,6 @@
 """Worker processes: what they return, and how each way of their end is told."""
 
+import json
 import os
 import signal
 import subprocess
@@ -116,3 +117,35 @@ def is_alive(pid):
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+RECORDED = """
+import os
+from tests.core.test_worker_process import SETTING, begin
+from linumpy.core.timeline import span
+from linumpy.core.worker_process import WorkerProcess
+
+if __name__ == "__main__":
+    with span("here"), WorkerProcess(SETTING, begin) as process:
+        print(process(10, "z10")[1], flush=True)
+"""
+
+
+def test_writes_a_timeline_of_its_own(tmp_path):
+    script, timeline = tmp_path / "parent.py", tmp_path / "t.json"
+    script.write_text(RECORDED)
+    done = subprocess.run(
+        [sys.executable, script],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "LINUMPY_TIMELINE": str(timeline),
+        },
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=True,
+    )
+    of_worker = json.loads(timeline.with_name(f"t.json.{int(done.stdout)}").read_text())
+    of_parent = json.loads(timeline.read_text())
+    assert [s["step"] for s in of_parent["spans"]] == ["here"]
+    assert of_parent["began_s"] <= of_worker["began_s"] < of_parent["began_s"] + 60
