@@ -111,7 +111,11 @@ class DepthParts:
         return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
 
     def run(
-        self, work: Callable[[Item], Result], items: Sequence[Item], name: str = ""
+        self,
+        work: Callable[[Item], Result],
+        items: Sequence[Item],
+        name: str = "",
+        narrow: Callable[[Item], Callable[[Item], Result]] | None = None,
     ) -> list[Result]:
         """Call a function of each item, in a process each, and return what it returns.
 
@@ -123,6 +127,8 @@ class DepthParts:
             As many as parts at most: planes, or other things.
         name
             Of items that are no planes, for errors.
+        narrow
+            Returns what is pickled in place of `work` for one item, where that needs less.
 
         Raises
         ------
@@ -135,7 +141,7 @@ class DepthParts:
         found: dict[int, Result] = {}
         try:
             for number, (worker, item) in enumerate(zip(self._workers, items, strict=False)):
-                worker.send((work, item))
+                worker.send((narrow(item) if narrow else work, item))
                 waiting[worker.connection] = number
             while waiting:
                 for connection in wait(list(waiting)):
@@ -180,7 +186,11 @@ class DepthParts:
         return [found[n] for n in range(len(items))]
 
     def write(
-        self, work: Callable[[slice], Result], n_planes: int, pyramids: Sequence[Pyramid]
+        self,
+        work: Callable[[slice], Result],
+        n_planes: int,
+        pyramids: Sequence[Pyramid],
+        narrow: Callable[[slice], Callable[[slice], Result]] | None = None,
     ) -> list[Result]:
         """Have parts of a volume written, then the shards of coarse levels that rest on several.
 
@@ -189,8 +199,10 @@ class DepthParts:
         work
             Writes some planes of level 0, and what of the pyramids rests on them alone; what does
             not, it leaves (`Pyramid.leave`).
+        narrow
+            As of `run`.
         """
-        found = self.run(work, self.divide(n_planes))
+        found = self.run(work, self.divide(n_planes), narrow=narrow)
         with span("pyramid"):
             for pyramid in pyramids:
                 shared = pyramid.shared()

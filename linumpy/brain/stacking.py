@@ -19,6 +19,10 @@ BLOCK_PX = 2 * SHARD_PX
 """Lateral side of what is put together at a time: the wider, the fewer chunks of slices that two
 blocks share are decoded for both."""
 
+GPU_NBYTES_A_PX = 18_000
+"""Device memory for each pixel of a block: two layers of shards that are open, planes on their way,
+and the layers that are encoded."""
+
 FEATHER_UM = 50.0
 """Depth over which a slice fades out above its end: some axial resolutions of OCT, so that a step
 of brightness shows no edge. Fading in costs the best planes, hence is `first_plane` long."""
@@ -226,6 +230,7 @@ def stack_steps(
     shape: Sequence[int],
     reaches: Callable[[StackedSlice, tuple[slice, slice]], bool],
     planes: slice | None = None,
+    sides: tuple[int, int] = (BLOCK_PX, BLOCK_PX),
 ) -> Iterator[StackStep]:
     """Plan in which order slices are read, so that each is read about once.
 
@@ -242,10 +247,12 @@ def stack_steps(
         Whether a slice has pixels in a lateral block.
     planes
         Which of the brain, whole layers of shards; None for all.
+    sides
+        Of a block, pixels.
     """
     for slab in cuts(planes or slice(0, shape[0]), SLAB_PX):
-        for i in cuts(slice(0, shape[1]), BLOCK_PX):
-            for j in cuts(slice(0, shape[2]), BLOCK_PX):
+        for i in cuts(slice(0, shape[1]), sides[0]):
+            for j in cuts(slice(0, shape[2]), sides[1]):
                 there = [place for place in places if reaches(place, (i, j))]
                 yield from _block_steps(there, slab, (i, j))
 
@@ -271,6 +278,27 @@ def _block_steps(
     for n, (place, planes) in enumerate(reads):
         finished = tuple(layer for layer, m in zip(layers, last, strict=True) if m == n)
         yield StackStep(window, place, planes, finished)
+
+
+def block_sides(plane: tuple[int, int], free_bytes: int) -> tuple[int, int]:
+    """Return the lateral sides of what a GPU puts together at a time, as its free memory allows.
+
+    It decodes a thousand chunks about as fast as a few, so that whole rows of blocks follow each
+    other, as many at a time as there is room for. The cells of a pyramid come in the same order
+    whatever the sides are, and so its sums keep their bits.
+
+    Parameters
+    ----------
+    plane
+        Pixels of the brain's planes.
+    free_bytes
+        Device memory.
+    """
+    blocks = [-(-side // BLOCK_PX) for side in plane]
+    rows = free_bytes // (GPU_NBYTES_A_PX * BLOCK_PX * max(1, plane[1]))
+    if rows < 1:
+        return BLOCK_PX, BLOCK_PX
+    return BLOCK_PX * min(rows, blocks[0]), BLOCK_PX * blocks[1]
 
 
 def find_z_overlap(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.brain.depth_parts import DepthParts
+from linumpy.core.timeline import span
 from linumpy.intensity.tissue import clean_mask, tissue_cells, trim_rim
 from linumpy.io.omezarr import ImageWriter, Shape, Triple
 from linumpy.io.pyramid import Box
@@ -42,10 +43,12 @@ def write_tissue_label(image: ImageWriter, processes: DepthParts | None = None) 
     while np.prod([-(-n // shrink) for n in shape], dtype=float) > MAX_CELLS:
         shrink *= 2
     z, first, second = (v * shrink for v in image.levels[level][0])
-    cells = _read_cells(image.arrays[level], shrink, np.float32)
-    known = _read_cells(image.valid_arrays[level], shrink, np.float16)
-    tissue = tissue_cells(cells, known, BiasParams().threshold)
-    tissue = clean_mask(trim_rim(tissue, cells), known)
+    with span("read", "tissue mask"):
+        cells = _read_cells(image.arrays[level], shrink, np.float32)
+        known = _read_cells(image.valid_arrays[level], shrink, np.float16)
+    with span("compute", "tissue mask"):
+        tissue = tissue_cells(cells, known, BiasParams().threshold)
+        tissue = clean_mask(trim_rim(tissue, cells), known)
     volume_mm3 = float(tissue.sum() * z * first * second * 1e-9)
     details = {
         "properties": [{"label-value": 1, "name": NAME, "volume_mm3": round(volume_mm3, 6)}],
@@ -58,7 +61,8 @@ def write_tissue_label(image: ImageWriter, processes: DepthParts | None = None) 
         for window in _shards(array.shape, array.shards)
     ]
     write = partial(_write_shard, tissue, (z, first, second))
-    (processes or DepthParts()).spread(write, shards, "tissue mask")
+    with span("write", "tissue mask"):
+        (processes or DepthParts()).spread(write, shards, "tissue mask", threaded=True)
 
 
 def _read_cells(array: Any, shrink: int, dtype: Any) -> np.ndarray:

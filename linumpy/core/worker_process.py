@@ -182,9 +182,10 @@ class WorkerProcess(Generic[Item, Result]):
         return LinumpyError(f"{name} ended with status {status}")
 
     def stop(self) -> None:
-        """Have the process end, if it still works on an item whose result nobody waits for."""
+        """Have the process end, also while it works on an item whose result nobody waits for."""
         if self._busy:
             self._process.terminate()
+        self.connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -195,7 +196,6 @@ class WorkerProcess(Generic[Item, Result]):
     def end(self) -> None:
         """Stop the process, and wait until it is gone."""
         self.stop()
-        self.connection.close()
         self._process.join(_LEAVE_S)
         if self._process.is_alive():
             self._process.kill()

@@ -132,10 +132,10 @@ def test_a_killed_part_leaves_no_brain(brain, tmp_path, monkeypatch):
     output = tmp_path / "out" / "b.ome.zarr"
     run = DepthParts.run
 
-    def killed(self, work, items):
+    def killed(self, work, items, **rest):
         if type(work).__name__ == "_Correcting":
             self._workers[1]._process.kill()
-        return run(self, work, items)
+        return run(self, work, items, **rest)
 
     monkeypatch.setattr(DepthParts, "run", killed)
     with pytest.raises(MemoryError, match="planes 256 to 529: its process was killed"):

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import shift as scipy_shift
 
-from linumpy.brain import stack_slices_motor as module
-from linumpy.brain import stacking
+from linumpy.brain import brain_blocks, stacking
 from linumpy.brain.register_slices import motor_registration
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.slice_volumes import open_slices
@@ -259,6 +258,7 @@ def test_the_size_of_the_blocks_changes_no_bit(holed, tmp_path, device, monkeypa
     model = motor_registration(slices, VOXEL_UM, INTERVAL_UM)
     stack(slices, model, tmp_path / "whole.ome.zarr", device)
     monkeypatch.setattr(stacking, "BLOCK_PX", SHARD_PX)
+    monkeypatch.setattr(brain_blocks, "BLOCK_PX", SHARD_PX)
     monkeypatch.setattr(stacking, "SLAB_PX", SHARD_PX)
     monkeypatch.setattr(stacking, "CHUNK_PX", 5)
     stack(slices, model, tmp_path / "bits.ome.zarr", device)
@@ -448,7 +448,7 @@ def test_threads_and_their_timing_change_no_bit(three, tmp_path, monkeypatch):
 
     results = []
     for workers in (1, 5):
-        monkeypatch.setattr(module, "default_workers", lambda device, n=workers: n)
+        monkeypatch.setattr(brain_blocks, "default_workers", lambda device, n=workers: n)
         output = tmp_path / f"{workers}.ome.zarr"
         results.append(write_brain([replace(s, read=late(s.read)) for s in slices], model, output))
     for one, five in zip(*([*arrays, *masks] for arrays, masks in results), strict=True):
@@ -551,7 +551,7 @@ def test_memory_does_not_grow_with_the_slices(three, tmp_path, monkeypatch):
 
     On two threads: each more has planes of its own in hand, more of them the busier the machine.
     """
-    monkeypatch.setattr(module, "default_workers", lambda device: 2)
+    monkeypatch.setattr(brain_blocks, "default_workers", lambda device: 2)
 
     def peak_nbytes(n):
         slices, model = many(three, n)

@@ -12,8 +12,10 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
 from linumpy.brain.laying import add_faces, lay_slice
 from linumpy.brain.stacking import (
     BLOCK_PX,
+    GPU_NBYTES_A_PX,
     SLAB_PX,
     StackedSlice,
+    block_sides,
     cuts,
     find_z_overlap,
     hann_weights,
@@ -268,20 +270,26 @@ stacks = st.lists(
 )
 
 
-@given(stacks, st.integers(1, 3 * BLOCK_PX), st.integers(1, BLOCK_PX + 1))
-def test_every_plane_is_read_once_a_block_and_every_shard_finished_once(rows, n_rows, n_columns):
+multiples = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@given(stacks, st.integers(1, 3 * BLOCK_PX), st.integers(1, BLOCK_PX + 1), multiples)
+def test_every_plane_is_read_once_a_block_and_every_shard_finished_once(
+    rows, n_rows, n_columns, blocks
+):
     """Slices of any thickness, also out of order, some of which do not reach every block."""
     places, z = [], 0
     for k, (step, first, planes, _) in enumerate(rows):
         z = max(0, z + step)
         places.append(StackedSlice(k, z, min(first, planes - 1), planes, 0))
     shape = (max(p.end for p in places), n_rows, n_columns)
+    sides = tuple(BLOCK_PX * count for count in blocks)
 
     def reaches(one, window):
         return rows[one.slice_id][3] != window[0].start // BLOCK_PX
 
     read, finished = {}, {}
-    for step in stack_steps(places, shape, reaches):
+    for step in stack_steps(places, shape, reaches, sides=sides):
         block = (step.window[0].start, step.window[1].start)
         done = finished.setdefault(block, {})
         if step.place is not None:
@@ -295,8 +303,8 @@ def test_every_plane_is_read_once_a_block_and_every_shard_finished_once(rows, n_
         for layer in step.finished:
             assert layer.start not in done and layer.start % SHARD_PX == 0
             done[layer.start] = layer.stop
-    for i in cuts(slice(0, n_rows), BLOCK_PX):
-        for j in cuts(slice(0, n_columns), BLOCK_PX):
+    for i in cuts(slice(0, n_rows), sides[0]):
+        for j in cuts(slice(0, n_columns), sides[1]):
             layers = finished[i.start, j.start]
             assert sorted(layers.items()) == [
                 (c.start, c.stop) for c in cuts(slice(0, shape[0]), SHARD_PX)
@@ -306,6 +314,20 @@ def test_every_plane_is_read_once_a_block_and_every_shard_finished_once(rows, n_
                     p.slice_id for p in places if p.begin <= z < p.end and reaches(p, (i, j))
                 ]
                 assert read.get((i.start, j.start, z), []) == expected
+
+
+@given(st.integers(1, 9000), st.integers(1, 9000), st.integers(0, 200 << 30))
+def test_blocks_of_a_gpu_are_whole_rows_as_many_as_it_has_room_for(n_rows, n_columns, free_bytes):
+    rows, columns = block_sides((n_rows, n_columns), free_bytes)
+    assert rows % BLOCK_PX == 0 and columns % BLOCK_PX == 0
+    row_bytes = GPU_NBYTES_A_PX * BLOCK_PX * n_columns
+    if free_bytes < row_bytes:
+        assert (rows, columns) == (BLOCK_PX, BLOCK_PX)
+        return
+    assert columns - BLOCK_PX < n_columns <= columns
+    assert rows // BLOCK_PX * row_bytes <= free_bytes
+    assert rows >= n_rows or (rows // BLOCK_PX + 1) * row_bytes > free_bytes
+    assert rows - BLOCK_PX < n_rows
 
 
 def test_only_layers_that_the_slices_in_hand_reach_are_open():

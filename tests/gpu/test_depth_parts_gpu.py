@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from linumpy.brain import brain_blocks, stacking
 from linumpy.brain.atlas.apply import apply_to_volume
 from linumpy.brain.correct_bias_field import correct_bias_field
 from linumpy.brain.stack_slices_motor import stack_slices_motor
@@ -37,6 +38,24 @@ def test_a_brain_by_parts_has_the_same_files(three, tmp_path, device, parts):
         )  # fmt: skip
     assert open_image(one).array.shape[0] > 512
     assert_same(one, several)
+
+
+@needs_gpu
+def test_memory_of_the_gpu_changes_no_bit(three, tmp_path, monkeypatch):
+    """Blocks of 512 pixels, rows of them, and whole planes."""
+    slices, model = many(three, 14, ONE)
+    row_bytes, seen = stacking.GPU_NBYTES_A_PX * 512 * 48, []
+    sides = brain_blocks.block_sides
+    monkeypatch.setattr(brain_blocks, "block_sides", lambda *a: seen.append(sides(*a)) or seen[-1])
+    for number, free in enumerate((0, row_bytes, 9 * row_bytes)):
+        monkeypatch.setattr(brain_blocks, "free_gpu_bytes", lambda free=free: free)
+        path = tmp_path / f"{number}.ome.zarr"
+        stack_slices_motor(
+            slices, model, path, StackParams(), resolutions_um=[25.0, 50.0], device=ONE, parts=1
+        )
+        assert_same(tmp_path / "0.ome.zarr", path)
+    assert open_image(path).array.shape[1] > 512
+    assert [rows for rows, _ in seen] == [512, 512, 1024]
 
 
 @needs_gpu

@@ -167,6 +167,19 @@ def test_threads_order_and_void_blocks_change_nothing(holed, tmp_path):
         np.testing.assert_allclose(a, c, atol=1e-6)
 
 
+@pytest.mark.parametrize("block", [(256, 512, 768), (256, 768, 768)])
+def test_rows_of_blocks_give_the_bits_of_single_ones(tmp_path, rng, device, block):
+    """Cells come row by row in either case. Seen to fail with blocks of 256 × 512 × 256."""
+    data = rng.random((20, 600, 700), dtype=np.float32)
+    valid = (rng.random(data.shape) > 0.1).astype(np.uint8)
+    cell = (256,) * 3
+    for name, size in (("one", cell), ("rows", block)):
+        path = tmp_path / f"{name}.ome.zarr"
+        build(path, data * valid, [15, 25], valid=valid, device=device, block=size, cell=cell)
+    for one, rows in zip(levels(tmp_path / "one.ome.zarr"), levels(path), strict=True):
+        np.testing.assert_array_equal(one, rows)
+
+
 def test_half_a_voxel_of_data_is_data(tmp_path, device):
     """The edge of the mask runs through the middle of coarse voxel 15."""
     valid = np.ones((20, 64, 64), np.uint8)
