@@ -34,8 +34,8 @@ workflow assemble {
     times = channel.empty()
     manifests = channel.value([])
 
-    // This machine's cores all measure pairs; a GPU or a job of a scheduler takes eight slices at a time.
-    def per_task = params.use_gpu || !params.gpu_count ? 8 : Math.min(slices_per_task, 8)
+    // A job of a scheduler takes eight slices. On this machine all its cores or GPUs measure the last pairs.
+    def per_task = !params.gpu_count ? 8 : params.use_gpu ? 4 : Math.min(slices_per_task, 8)
     measured = in_groups(slices, ids, per_task).combine(shifts).multiMap { own, some, last, table ->
         slices: [own, some]
         given: stage_params('measure_pairs', params, schema, [shifts_rows: rows_up_to(table, last)])

@@ -147,8 +147,9 @@ def build_tasks(survey: Survey, sizes: Sizes, params: PlanParams, times: StageTi
     return graph
 
 
-PAIRS_GROUP = 8
-"""Ids of slices whose pairs one task measures at most, as in ``workflows/assemble.nf``."""
+PAIRS_GROUP, PAIRS_ON_GPU = 8, 4
+"""Ids of slices whose pairs one task measures at most, and on a GPU of this machine, as in
+``workflows/assemble.nf``."""
 
 BRAIN, ALL_CORES = "brain", 1 << 16
 """Label of processes that take all cores of a machine, half with a GPU (``conf/base.config``)."""
@@ -162,8 +163,9 @@ WINDOWED_PX = 480**2
 
 
 def _pairs_per_task(params: PlanParams, size: int) -> int:
-    whole = params["use_gpu"] or not int(params["gpu_count"])
-    return PAIRS_GROUP if whole else min(size, PAIRS_GROUP)
+    if not int(params["gpu_count"]):
+        return PAIRS_GROUP
+    return PAIRS_ON_GPU if params["use_gpu"] else min(size, PAIRS_GROUP)
 
 
 GROUP_GAINS = (1.0, 1.0, 1.55, 2.5)

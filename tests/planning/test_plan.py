@@ -236,7 +236,8 @@ def test_steps_on_all_slices_take_all_cores_without_a_gpu(headers):
     assert [(t.cores, t.memory_bytes >> 30) for t in on_gpu["learn_models"]] == [(24, 8)]
     on_four = made_for(48, use_gpu=True, gpu_count=4)
     assert [(t.cores, t.memory_bytes >> 30) for t in on_four["learn_models"]] == [(24, 26)]
-    assert len(on_gpu["measure_pairs"]) == 2
+    assert len(on_gpu["measure_pairs"]) == 3
+    assert len(made_for(48, use_gpu=True, gpu_count=0)["measure_pairs"]) == 2
 
 
 def test_tasks_share_the_cores_and_the_gpu_that_they_keep_busy():
