@@ -13,6 +13,11 @@ from typing import Any
 import numpy as np
 
 PIECE_NBYTES = 8 << 20
+"""Most bytes of a thread's page-locked buffer."""
+
+COPY_NBYTES = 2 << 20
+"""Bytes of each of the two that copies go through: to lock pages takes as long as to copy many times
+as much, and threads wait for each other there."""
 
 _local = threading.local()
 
@@ -44,7 +49,7 @@ def upload(host: np.ndarray, caller: Any, stream: Any) -> Any:
 
 
 class _Pieces:
-    """Two page-locked buffers that a thread's copies of a device go through in turn.
+    """Page-locked buffers of a thread for a device; copies go through two of them in turn.
 
     The driver copies ordinary memory under a lock, slowly, and holds up every other thread; page-
     locked memory it copies at full speed on the side, but making much of it takes long.
@@ -53,8 +58,9 @@ class _Pieces:
     def __init__(self) -> None:
         import cupy
 
-        self.pinned = [pinned_array(PIECE_NBYTES) for _ in range(2)]
+        self.pinned = [pinned_array(COPY_NBYTES) for _ in range(2)]
         self.free = [cupy.cuda.Event() for _ in range(2)]
+        self.whole: np.ndarray | None = None
 
 
 def _pieces() -> _Pieces:
@@ -71,9 +77,14 @@ def _pieces() -> _Pieces:
 def pinned_piece(nbytes: int) -> np.ndarray | None:
     """Return this thread's page-locked buffer, or None if `nbytes` do not fit.
 
-    It is the thread's only until its next copy through this module.
+    It is the thread's only until the next call.
     """
-    return _pieces().pinned[0][:nbytes] if nbytes <= PIECE_NBYTES else None
+    if nbytes > PIECE_NBYTES:
+        return None
+    pieces = _pieces()
+    if pieces.whole is None:
+        pieces.whole = pinned_array(PIECE_NBYTES)
+    return pieces.whole[:nbytes]
 
 
 def copy_to_device(host: np.ndarray, target: Any, stream: Any) -> None:
@@ -89,8 +100,8 @@ def copy_to_device(host: np.ndarray, target: Any, stream: Any) -> None:
         The CuPy stream on which the last copies are still queued on return.
     """
     pieces = _pieces()
-    for number, first in enumerate(range(0, len(host), PIECE_NBYTES)):
-        piece = host[first : first + PIECE_NBYTES]
+    for number, first in enumerate(range(0, len(host), COPY_NBYTES)):
+        piece = host[first : first + COPY_NBYTES]
         pinned, free = pieces.pinned[number % 2], pieces.free[number % 2]
         free.synchronize()
         pinned[: len(piece)] = piece
@@ -116,13 +127,13 @@ def copy_to_host(source: Any, out: np.ndarray, stream: Any) -> None:
     def take() -> None:
         number, first = waiting.pop(0)
         pieces.free[number % 2].synchronize()
-        part = out[first : first + PIECE_NBYTES]
+        part = out[first : first + COPY_NBYTES]
         part[:] = pieces.pinned[number % 2][: len(part)]
 
-    for number, first in enumerate(range(0, len(out), PIECE_NBYTES)):
+    for number, first in enumerate(range(0, len(out), COPY_NBYTES)):
         if len(waiting) == 2:
             take()
-        nbytes = min(PIECE_NBYTES, len(out) - first)
+        nbytes = min(COPY_NBYTES, len(out) - first)
         pinned = pieces.pinned[number % 2]
         (source + first).copy_to_host_async(pinned.ctypes.data, nbytes, stream)
         pieces.free[number % 2].record(stream)
