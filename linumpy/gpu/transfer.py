@@ -16,8 +16,8 @@ PIECE_NBYTES = 8 << 20
 """Most bytes of a thread's page-locked buffer."""
 
 COPY_NBYTES = 2 << 20
-"""Bytes of each of the two that copies go through: to lock pages takes as long as to copy many times
-as much, and threads wait for each other there."""
+"""Bytes of each of the two that copies go through: to lock pages takes longer than to copy them,
+and threads wait for each other there."""
 
 _local = threading.local()
 
