@@ -28,12 +28,14 @@ VOXEL_UM = 10.0
 STEP_PX = 20
 PLANES = 44
 TISSUE = 0.5
+BIN_PX = 12
 
 
 def write_slices(folder: Path, n_slices: int, side_px: int) -> None:
     """Write slices 1 … n of a bright disk of noise in dark agarose, masked at two borders."""
     import numpy as np
 
+    from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, encode_map, encode_weights
     from linumpy.io.omezarr import create_image
     from linumpy.io.slice_layout import volume_spec
     from linumpy.store.manifest import write_manifest
@@ -49,7 +51,11 @@ def write_slices(folder: Path, n_slices: int, side_px: int) -> None:
     # The cut face lies deeper on one side.
     valid[:3, : side_px // 2] = valid[:, :8] = 0
     data *= valid
+    bins = -(-side_px // BIN_PX)
+    depth = np.arange(PLANES, dtype=np.float32)[:, None, None]
+    weights = np.exp2(-depth / 10 * rng.uniform(0.5, 1.5, (1, bins, bins)).astype(np.float32))
     described = {
+        QUALITY_ATTRIBUTE: encode_map(encode_weights(weights), BIN_PX, shape),
         "kind": "slice", "slice_id": 1, "slice_interval_um": STEP_PX * VOXEL_UM,
         "interface_um": 120.0, "stage_to_array": "+x,+y", "nominal_positions": False,
     }  # fmt: skip

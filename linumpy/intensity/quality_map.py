@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.core.device import CPU, Array, Device, namespace, to_device, to_host
+from linumpy.core.device import CPU, Array, Device, is_device_array, namespace, to_device, to_host
 from linumpy.geometry.turned import Turn
 
 QUALITY_ATTRIBUTE = "quality_map"
@@ -202,7 +202,22 @@ def weights_at(
     for axis, (place, low, part) in enumerate(zip(places, lows, needed, strict=True)):
         share = xp.asarray((place - low).astype(np.float32).reshape(-1, *(1,) * (2 - axis)))
         first = low - part.start
-        near = xp.take(out, xp.asarray(first), axis=axis)
-        far = xp.take(out, xp.asarray(np.minimum(first + 1, out.shape[axis] - 1)), axis=axis)
-        out = near * (1 - share) + far * share
+        second = np.minimum(first + 1, out.shape[axis] - 1)
+        out = _between(out, axis, xp.asarray(first), xp.asarray(second), share)
+    return out
+
+
+def _between(cells: Array, axis: int, first: Array, second: Array, share: Array) -> Array:
+    """Interpolate along an axis; on the host plane by plane, which stay in the cache."""
+    if axis == 0 or is_device_array(cells):
+        xp = namespace(cells)
+        near, far = (xp.take(cells, places, axis=axis) for places in (first, second))
+        between: Array = near * (1 - share) + far * share
+        return between
+    sides = [len(first) if k == axis else n for k, n in enumerate(cells.shape)]
+    out = np.empty(sides, cells.dtype)
+    for plane, mixed in zip(cells, out, strict=True):
+        plane.take(first, axis=axis - 1, out=mixed, mode="clip")
+        mixed *= 1 - share
+        mixed += plane.take(second, axis=axis - 1) * share
     return out
