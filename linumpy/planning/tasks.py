@@ -192,9 +192,9 @@ def _gain(graph: Graph, stage: Declaration, n_slices: int) -> float:
     return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]
 
 
-PART_SHARE = 0.77
+PART_SHARE = 0.6
 """Of the time of a step by parts of depth: what its processes divide on GPUs
-(docs/benchmarks/2026-11-25-depth-parts.md)."""
+(docs/benchmarks/2026-11-28-whole-planes.md)."""
 
 
 def _by_parts(graph: Graph, stage: Declaration, seconds: float) -> float:
