@@ -193,8 +193,8 @@ def _gain(graph: Graph, stage: Declaration, n_slices: int) -> float:
 
 
 PART_SHARE = 0.6
-"""Of the time of a step by parts of depth: what its processes divide on GPUs
-(docs/benchmarks/2026-11-28-whole-planes.md)."""
+"""Of the time of a step by parts of depth, after its start: what its processes divide on GPUs, as
+stacking was measured (docs/benchmarks/2026-11-28-whole-planes.md)."""
 
 
 def _by_parts(graph: Graph, stage: Declaration, seconds: float) -> float:
