@@ -24,6 +24,13 @@ finally:
 """
 
 
+def with_paths(*paths):
+    """The environment in which Python finds some paths, then linumpy, then what it finds here."""
+    given = os.environ.get("PYTHONPATH")
+    found = map(str, (*paths, SCRIPTS.parent, *([given] if given else [])))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(found)}
+
+
 def loaded(name, *arguments, names=FOR_BRAINS):
     """Run a script in this interpreter's way, and return which of `names` it loaded."""
     path = SCRIPTS / f"linum_{name}.py"
@@ -31,7 +38,7 @@ def loaded(name, *arguments, names=FOR_BRAINS):
         [sys.executable, "-c", RUN.format(names=names), path, *map(str, arguments)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(SCRIPTS.parent)},
+        env=with_paths(),
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.rsplit("loaded:", 1)[1].split()
@@ -104,10 +111,8 @@ print(cupy.answer, zarr.zeros((2,))[:].sum())
 def test_zarr_is_imported_without_cupy_where_no_gpu_is_used(tmp_path, way, imports):
     (tmp_path / "cupy").mkdir()
     (tmp_path / "cupy/__init__.py").write_text("answer = 42\n")
-    paths = os.pathsep.join([str(tmp_path), str(SCRIPTS.parent)])
     line = [sys.executable, "-c", ZARR_IMPORT, way]
-    environment = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    done = subprocess.run(line, capture_output=True, text=True, env=with_paths(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [imports, "42", "0.0"]
 
@@ -133,10 +138,8 @@ def test_cupyx_is_imported_without_scipy_and_all_else_gets_it(tmp_path, way, fou
     (tmp_path / "cupyx/sparse.py").write_text(
         "try:\n    import scipy.sparse\n    found = True\nexcept ImportError:\n    found = False\n"
     )
-    paths = os.pathsep.join([str(tmp_path), str(SCRIPTS.parent)])
     line = [sys.executable, "-c", CUPYX_IMPORT, way]
-    environment = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    done = subprocess.run(line, capture_output=True, text=True, env=with_paths(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [found, "3.0"]
 
@@ -161,11 +164,7 @@ def test_a_submodule_waits_for_a_package_that_another_thread_imports(tmp_path):
     )
     (tmp_path / "package/one.py").touch()
     (tmp_path / "package/two.py").write_text("import package\nvalue = 42\n")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(SCRIPTS.parent)]),
-    }
     line = [sys.executable, "-c", SUBMODULES]
-    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    done = subprocess.run(line, capture_output=True, text=True, env=with_paths(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["42"]
