@@ -18,6 +18,7 @@ from linumpy.brain.stacking import (
     StackStep,
     block_sides,
     cuts,
+    places_within,
     stack_steps,
 )
 from linumpy.core.device import (
@@ -97,9 +98,12 @@ class BrainBlocks:
         self._shown: set[int] = set()
 
     def within(self, planes: slice) -> BrainBlocks:
-        """Return the brain with those slices only that take part in some of its planes."""
+        """Return what `stack` needs for some planes, to be pickled: their slices alone.
+
+        All else is shared with this object until it is.
+        """
         part = copy(self)
-        part._places = [p for p in self._places if p.begin < planes.stop and planes.start < p.end]
+        part._places = places_within(self._places, planes)
         part._slices = {p.slice_id: self._slices[p.slice_id] for p in part._places}
         return part
 

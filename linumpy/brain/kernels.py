@@ -73,7 +73,7 @@ def lay_slice(
 ) -> None:
     """Interpolate planes of a slice and blend them into a block in one launch.
 
-    The device's side of `brain.stacking.lay_slice`, to the same bits; it waits for nothing.
+    The device's side of `brain.laying.lay_slice`, to the same bits; it waits for nothing.
     """
     import cupy
 
@@ -107,7 +107,7 @@ def lay_slice(
 
 
 def add_faces(faces: Array, seen: int, valid: Array, placement: Placement) -> None:
-    """Find at which plane of a slice each column begins; see `brain.stacking.add_faces`."""
+    """Find at which plane of a slice each column begins; see `brain.laying.add_faces`."""
     import cupy
 
     valid = cupy.ascontiguousarray(valid, cupy.uint8)

@@ -9,8 +9,8 @@ from linumpy.core.device import Array, is_device_array, to_host
 from linumpy.geometry.banded import row_blocks
 
 _TINY = np.finfo(np.float32).tiny
-_PIECE_NBYTES = 1 << 17
-"""Of what is laid at a time: some arrays as large are made for it, in a core's cache."""
+"""Added to sums of weights, so that none is 0. It changes no bit of a sum from 2⁻¹⁰² on; smaller
+ones come of no weights but products of several that are next to nothing."""
 
 
 def add_faces(faces: Array, seen: int, valid: Array, placement: Placement) -> None:
@@ -61,7 +61,8 @@ def lay_slice(
         The block's planes (z, axis 1, axis 2), float32, 0 where there is no data yet, and where
         there are data (uint8, 0 or 1).
     data, valid
-        The same planes of the slice, float32, and their mask or None; the placement's `source`.
+        The same planes of the slice, float32, finite also where they are masked, and their mask or
+        None; the placement's `source`.
     placement
         Where the slice lies in the block.
     weights
@@ -87,8 +88,7 @@ def lay_slice(
     moved_quality = None
     if quality is not None and kept is not None:
         moved_quality, kept = to_host(interpolate(quality, None, placement)[0]), kept[here]
-    # Arrays that are larger than the cache cost more to make than to fill.
-    for rows in row_blocks(planes.shape[1], planes[:, 0].nbytes, _PIECE_NBYTES):
+    for rows in row_blocks(planes.shape[1], planes[:, 0].nbytes):
         part = slice(None), rows
         share = weights[:, None, None]
         if begins is not None:

@@ -16,12 +16,18 @@ from linumpy.geometry.flatten import flatten
 from linumpy.io.slice_layout import CHUNK_PX, SHARD_PX
 
 BLOCK_PX = 2 * SHARD_PX
-"""Lateral side of what is put together at a time: the wider, the fewer chunks of slices that two
-blocks share are decoded for both."""
+"""Lateral side of what cores put together at a time: the wider, the fewer chunks of slices that two
+blocks share are decoded for both. A GPU takes several such blocks (`block_sides`)."""
 
-GPU_NBYTES_A_PX = 14_000
-"""Device memory for each pixel of a block: two layers of shards that are open, planes on their way,
-and the layers that are encoded (10 kB were measured for slices without a map of quality)."""
+GPU_NBYTES_A_PX = 16_000
+"""Device memory for each pixel of what a GPU puts together: two layers of shards that are open (5
+kB), three steps of 64 planes on their way (2), weights while they are interpolated (2), and what is
+decoded and encoded. 10 kB were measured for slices without maps of quality, which take 5 kB more
+(docs/benchmarks/2026-11-28-whole-planes.md)."""
+
+GPU_SHARE = 0.8
+"""Of free device memory, for what is put together; the rest is for pieces of the pool that are left
+over between two sizes."""
 
 FEATHER_UM = 50.0
 """Depth over which a slice fades out above its end: some axial resolutions of OCT, so that a step
@@ -283,9 +289,9 @@ def _block_steps(
 def block_sides(plane: tuple[int, int], free_bytes: int) -> tuple[int, int]:
     """Return the lateral sides of what a GPU puts together at a time, as its free memory allows.
 
-    It decodes a thousand chunks about as fast as a few, so that whole rows of blocks follow each
-    other, as many at a time as there is room for. The cells of a pyramid come in the same order
-    whatever the sides are, and so its sums keep their bits.
+    It decodes a thousand chunks about as fast as a few. So blocks are whole planes where there is
+    room, else as many whole rows of `BLOCK_PX`, else a part of a row. In all of these the cells of
+    a pyramid come in the same order, and so its sums keep their bits.
 
     Parameters
     ----------
@@ -294,11 +300,20 @@ def block_sides(plane: tuple[int, int], free_bytes: int) -> tuple[int, int]:
     free_bytes
         Device memory.
     """
-    blocks = [-(-side // BLOCK_PX) for side in plane]
-    rows = free_bytes // (GPU_NBYTES_A_PX * BLOCK_PX * max(1, plane[1]))
-    if rows < 1:
-        return BLOCK_PX, BLOCK_PX
-    return BLOCK_PX * min(rows, blocks[0]), BLOCK_PX * blocks[1]
+    room_px = GPU_SHARE * free_bytes / GPU_NBYTES_A_PX
+    rows, columns = (BLOCK_PX * -(-side // BLOCK_PX) for side in plane)
+    if plane[0] * plane[1] <= room_px:
+        return rows, columns
+    side = min(BLOCK_PX, plane[0])
+    fitting = int(room_px / (side * plane[1]))
+    if fitting:
+        return BLOCK_PX * fitting, columns
+    return BLOCK_PX, BLOCK_PX * max(1, int(room_px / (side * BLOCK_PX)))
+
+
+def places_within(places: Sequence[StackedSlice], planes: slice) -> list[StackedSlice]:
+    """Return the slices that take part in some planes of the brain."""
+    return [place for place in places if place.begin < planes.stop and planes.start < place.end]
 
 
 def find_z_overlap(

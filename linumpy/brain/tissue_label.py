@@ -21,6 +21,9 @@ CELL_UM = 50.0
 MAX_CELLS = 1 << 25
 """Most cells that are held: 160 MB."""
 
+THREADS = 8
+"""Of a process, to write the mask: each takes up to 34 MB for a shard."""
+
 _COLOUR = (255, 170, 0, 128)
 
 
@@ -62,7 +65,7 @@ def write_tissue_label(image: ImageWriter, processes: DepthParts | None = None) 
     ]
     write = partial(_write_shard, tissue, (z, first, second))
     with span("write", "tissue mask"):
-        (processes or DepthParts()).spread(write, shards, "tissue mask", threaded=True)
+        (processes or DepthParts()).spread(write, shards, "tissue mask", threads=THREADS)
 
 
 def _read_cells(array: Any, shrink: int, dtype: Any) -> np.ndarray:

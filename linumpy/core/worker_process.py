@@ -12,7 +12,7 @@ import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -182,7 +182,7 @@ class WorkerProcess(Generic[Item, Result]):
         return LinumpyError(f"{name} ended with status {status}")
 
     def stop(self) -> None:
-        """Have the process end, also while it works on an item whose result nobody waits for."""
+        """Have the process end, also while it works; nothing can be sent or received any more."""
         if self._busy:
             self._process.terminate()
         self.connection.close()
@@ -200,6 +200,15 @@ class WorkerProcess(Generic[Item, Result]):
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+
+
+def end_all(workers: Iterable[WorkerProcess[Any, Any]]) -> None:
+    """End processes, all together before one is waited for after the other."""
+    workers = list(workers)
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.end()
 
 
 def _serve(

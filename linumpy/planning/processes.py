@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linumpy.brain.stacking import BLOCK_PX
+from linumpy.brain.stacking import BLOCK_PX, GPU_NBYTES_A_PX, GPU_SHARE
 from linumpy.io.slice_layout import SHARD_PX
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.sizes import Sizes
@@ -34,6 +35,9 @@ LONE_GROUP, SEVERAL_GROUPS = 8.0, 12.2
 
 LEAST_TILES_ON_DEVICE = 6.0
 _ON_TILES = ("grid", "learned")
+STACKING = ("stack_slices_motor", "stack_motor_only")
+"""Processes that put blocks of a brain together (`linumpy.brain.stacking.block_sides`)."""
+
 MASK = 1.25
 """A tile or volume with its mask, over its samples."""
 
@@ -126,6 +130,12 @@ def device_need(name: str, survey: Survey, sizes: Sizes) -> DeviceNeed | None:
     process = STAGES[name]
     if not process.on_gpu:
         return None
+    if name in STACKING:
+        plane_px = math.prod(sizes.brain_shape[1:])
+        block_px = min(plane_px, BLOCK_PX**2)
+        return DeviceNeed(
+            *(int(CUDA_BYTES + GPU_NBYTES_A_PX * px / GPU_SHARE) for px in (block_px, plane_px))
+        )
     scan = survey.largest
     size = next(s for s in sizes.slices if s.slice_id == scan.slice_id)
     if process.work in _ON_TILES:

@@ -196,6 +196,9 @@ PART_SHARE = 0.6
 """Of the time of a step by parts of depth, after its start: what its processes divide on GPUs, as
 stacking was measured (docs/benchmarks/2026-11-28-whole-planes.md)."""
 
+PARTS_START_S = 2.5
+"""Until processes by parts of depth have started (the same record)."""
+
 
 def _by_parts(graph: Graph, stage: Declaration, seconds: float) -> float:
     """Return how long a stage's work takes all GPUs of this machine, by parts of depth."""
@@ -209,7 +212,7 @@ def _by_parts(graph: Graph, stage: Declaration, seconds: float) -> float:
         return seconds
     # Of the process with the most layers; parts are whole ones.
     part = -(-layers // count) / layers
-    return seconds * (1 - PART_SHARE + PART_SHARE * part)
+    return PARTS_START_S + seconds * (1 - PART_SHARE + PART_SHARE * part)
 
 
 def _places(

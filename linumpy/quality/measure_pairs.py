@@ -38,6 +38,7 @@ from linumpy.core.worker_process import (
     HOST_NBYTES,
     Setting,
     WorkerProcess,
+    end_all,
     processes_a_gpu,
 )
 from linumpy.io.table_rows import table_text
@@ -119,6 +120,7 @@ def measure_pairs(
             process: WorkerProcess[_Part, None] = WorkerProcess(setting, partial(_begun, begin))
             others.append(stack.enter_context(process))
             process.send((part, workers))
+        stack.callback(end_all, others)
         group.measure((parts[0], workers))
         for part, process in zip(parts[1:], others, strict=True):
             process.receive(f"pairs of z{part[0]:02d} to z{part[-1]:02d}")

@@ -29,7 +29,7 @@ from linumpy.core.device import (
 )
 from linumpy.core.start_up import import_first
 from linumpy.core.timeline import span
-from linumpy.core.worker_process import Setting, WorkerProcess
+from linumpy.core.worker_process import Setting, WorkerProcess, end_all
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
@@ -332,6 +332,7 @@ class Lanes:
                 process: WorkerProcess[_Item, Any] = WorkerProcess(setting, partial(_begun, make))
                 self._beside.append(self._stack.enter_context(process))
                 self._measure[n] = partial(_measured_by, process)
+            self._stack.callback(end_all, self._beside)
         # What a lane has in its memory stays with it.
         self._own: list[deque[int]] = [deque() for _ in range(self._count)]
         import_first("scipy")

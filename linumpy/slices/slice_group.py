@@ -25,7 +25,7 @@ from linumpy.core.failures import with_targets
 from linumpy.core.host_memory import trim_heap
 from linumpy.core.log import logger
 from linumpy.core.start_up import import_first
-from linumpy.core.worker_process import Setting, WorkerProcess
+from linumpy.core.worker_process import Setting, WorkerProcess, end_all
 from linumpy.io.raw import discover_tiles
 from linumpy.io.slice_ids import slice_id_beside_metadata
 from linumpy.mosaic.grid_options import GridOptions
@@ -202,6 +202,7 @@ class _Group:
                 for _ in range(lanes - 1):
                     process = WorkerProcess(setting, begin)
                     self._processes.append(stack.enter_context(process))
+                stack.callback(end_all, self._processes)
             overlap.in_overlap(self._waiting, self._work, lanes, tiles, apart=bool(self._processes))
 
     def _work(self, slice_id: int) -> None:

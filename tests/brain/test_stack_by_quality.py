@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linumpy.brain import stacking
+from linumpy.brain import brain_blocks, stacking
 from linumpy.brain.output import align_slice, stack_folder
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.slice_volumes import open_slices
@@ -136,7 +136,10 @@ def test_the_size_of_blocks_changes_nothing(tmp_path, device, rng, monkeypatch):
         for k in range(3)
     ]
     whole = brain_of(paths, tmp_path / "whole.ome.zarr", device)
-    monkeypatch.setattr(stacking, "BLOCK_PX", SHARD_PX)
+    for module in (stacking, brain_blocks):
+        monkeypatch.setattr(module, "BLOCK_PX", SHARD_PX)
+    # A GPU takes no more than one block then.
+    monkeypatch.setattr(brain_blocks, "free_gpu_bytes", lambda: 0)
     monkeypatch.setattr(stacking, "CHUNK_PX", 7)
     parts = brain_of(paths, tmp_path / "parts.ome.zarr", device)
     for one, other in ((whole.array, parts.array), (whole.valid, parts.valid)):

@@ -259,6 +259,8 @@ def test_the_size_of_the_blocks_changes_no_bit(holed, tmp_path, device, monkeypa
     stack(slices, model, tmp_path / "whole.ome.zarr", device)
     monkeypatch.setattr(stacking, "BLOCK_PX", SHARD_PX)
     monkeypatch.setattr(brain_blocks, "BLOCK_PX", SHARD_PX)
+    # A GPU takes no more than one block then.
+    monkeypatch.setattr(brain_blocks, "free_gpu_bytes", lambda: 0)
     monkeypatch.setattr(stacking, "SLAB_PX", SHARD_PX)
     monkeypatch.setattr(stacking, "CHUNK_PX", 5)
     stack(slices, model, tmp_path / "bits.ome.zarr", device)

@@ -1,11 +1,13 @@
 """Worker processes: what they return, and how each way of their end is told."""
 
+import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from linumpy.core.device import CPU
 from linumpy.core.errors import DeviceMemoryError, DeviceStuckError, LinumpyError
 from linumpy.core.exit_status import DEVICE_LOST, HOST_MEMORY, exit_status
-from linumpy.core.worker_process import Setting, WorkerProcess
+from linumpy.core.worker_process import Setting, WorkerProcess, end_all
 
 SETTING = Setting(CPU, None, 1.0, verbose=False)
 
@@ -50,6 +52,34 @@ def test_works_in_another_process_until_it_is_closed():
     assert first[1] == second[1] != os.getpid()
     with pytest.raises(ProcessLookupError):
         os.kill(first[1], 0)
+
+
+def begin_to_meet(folder, number, count):
+    """Have a process leave only when all have been told to, and say so."""
+
+    def wait_for_all():
+        (folder / f"told {number}").touch()
+        gives_up_s = time.monotonic() + 15
+        while len(list(folder.glob("told *"))) < count and time.monotonic() < gives_up_s:
+            time.sleep(0.02)
+        if len(list(folder.glob("told *"))) == count:
+            (folder / f"met {number}").touch()
+
+    atexit.register(wait_for_all)
+    return answer
+
+
+def test_processes_end_together(tmp_path):
+    """Seen to fail where the first is waited for before the next is told."""
+    processes = [WorkerProcess(SETTING, partial(begin_to_meet, tmp_path, n, 3)) for n in range(3)]
+    for process in processes:
+        process(10, "z10")
+    end_all(processes)
+    assert sorted(path.name for path in tmp_path.glob("met *")) == ["met 0", "met 1", "met 2"]
+    for process in processes:
+        process.end()
+        with pytest.raises(OSError, match="closed"):
+            process.send(11)
 
 
 def test_short_memory_is_an_answer_and_the_next_slice_goes_on():

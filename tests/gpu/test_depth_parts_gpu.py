@@ -6,6 +6,7 @@ import pytest
 from linumpy.brain import brain_blocks, stacking
 from linumpy.brain.atlas.apply import apply_to_volume
 from linumpy.brain.correct_bias_field import correct_bias_field
+from linumpy.brain.slice_volumes import open_slices
 from linumpy.brain.stack_slices_motor import stack_slices_motor
 from linumpy.core.device import Device
 from linumpy.io.omezarr import open_image
@@ -13,6 +14,7 @@ from linumpy.stage_params.bias import BiasParams
 from linumpy.stage_params.brain import StackParams
 
 from ..brain.test_depth_parts import assert_same, brain
+from ..brain.test_stack_by_quality import registered, write_slice
 from ..brain.test_stack_slices_motor import many, three
 from . import needs_gpu
 from .test_several_gpus import n_gpus, needs_two
@@ -41,21 +43,36 @@ def test_a_brain_by_parts_has_the_same_files(three, tmp_path, device, parts):
 
 
 @needs_gpu
-def test_memory_of_the_gpu_changes_no_bit(three, tmp_path, monkeypatch):
-    """Blocks of 512 pixels, rows of them, and whole planes."""
-    slices, model = many(three, 14, ONE)
-    row_bytes, seen = stacking.GPU_NBYTES_A_PX * 512 * 48, []
+def test_memory_of_the_gpu_changes_no_bit(tmp_path, rng, monkeypatch):
+    """Single blocks, a part of a row, rows, and whole planes; slices with maps of quality."""
+    for module in (stacking, brain_blocks):
+        monkeypatch.setattr(module, "BLOCK_PX", 256)
+    paths = [
+        write_slice(
+            tmp_path / "slices", k, rng.random((30, 530, 600), dtype=np.float32),
+            rng.random((30, 133, 150), dtype=np.float32),
+        )
+        for k in range(3)
+    ]  # fmt: skip
+    slices, found = open_slices(paths, device=ONE), []
     sides = brain_blocks.block_sides
-    monkeypatch.setattr(brain_blocks, "block_sides", lambda *a: seen.append(sides(*a)) or seen[-1])
-    for number, free in enumerate((0, row_bytes, 9 * row_bytes)):
-        monkeypatch.setattr(brain_blocks, "free_gpu_bytes", lambda free=free: free)
+    monkeypatch.setattr(
+        brain_blocks, "block_sides", lambda *given: found.append(sides(*given)) or found[-1]
+    )
+    block_bytes = stacking.GPU_NBYTES_A_PX * 256**2 / stacking.GPU_SHARE
+    for number, free_bytes in enumerate((0, 2.1, 3.5, 20)):
+        monkeypatch.setattr(
+            brain_blocks, "free_gpu_bytes", lambda n=free_bytes: int(n * block_bytes)
+        )
         path = tmp_path / f"{number}.ome.zarr"
         stack_slices_motor(
-            slices, model, path, StackParams(), resolutions_um=[25.0, 50.0], device=ONE, parts=1
-        )
+            slices, registered(), path, StackParams(), resolutions_um=[25.0, 50.0], device=ONE,
+            parts=1,
+        )  # fmt: skip
         assert_same(tmp_path / "0.ome.zarr", path)
-    assert open_image(path).array.shape[1] > 512
-    assert [rows for rows, _ in seen] == [512, 512, 1024]
+    shape = open_image(path).array.shape
+    assert 512 < shape[1] < 768 and 512 < shape[2] < 768
+    assert found == [(256, 256), (256, 512), (256, 768), (768, 768)]
 
 
 @needs_gpu

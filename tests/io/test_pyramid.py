@@ -167,7 +167,7 @@ def test_threads_order_and_void_blocks_change_nothing(holed, tmp_path):
         np.testing.assert_allclose(a, c, atol=1e-6)
 
 
-@pytest.mark.parametrize("block", [(256, 512, 768), (256, 768, 768)])
+@pytest.mark.parametrize("block", [(256, 256, 512), (256, 512, 768), (256, 768, 768)])
 def test_rows_of_blocks_give_the_bits_of_single_ones(tmp_path, rng, device, block):
     """Cells come row by row in either case. Seen to fail with blocks of 256 × 512 × 256."""
     data = rng.random((20, 600, 700), dtype=np.float32)

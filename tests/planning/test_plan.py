@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from linumpy.brain.stacking import block_sides
 from linumpy.core.errors import InputError, LinumpyError
 from linumpy.io.omezarr import open_image
 from linumpy.planning import tasks
@@ -20,6 +21,7 @@ from linumpy.planning.machine import Resources
 from linumpy.planning.plan import make_plan, with_given, within
 from linumpy.planning.plan_params import PlanParams
 from linumpy.planning.processes import (
+    CUDA_BYTES,
     REQUESTS,
     device_need,
     host_bytes,
@@ -458,6 +460,18 @@ def test_device_memory_grows_with_the_tile_and_stops_at_a_group(planned):
     assert device_need("analyze_shifts", found, sizes) is None
 
 
+@pytest.mark.parametrize("plane", [(300, 400), (1300, 1300), (6000, 9000)])
+def test_device_memory_of_stacking_is_that_of_its_blocks(planned, plane):
+    """With what is wanted a block is a whole plane, with the least of 512 pixels a side at most."""
+    found, sizes = planned
+    need = device_need("stack_slices_motor", found, replace(sizes, brain_shape=(90, *plane)))
+    free_bytes = need.wanted_bytes - CUDA_BYTES
+    assert all(side >= n for side, n in zip(block_sides(plane, free_bytes + 1), plane, strict=True))
+    smaller = block_sides(plane, int(0.99 * free_bytes))
+    assert smaller == (512, 512) or any(side < n for side, n in zip(smaller, plane, strict=True))
+    assert block_sides(plane, need.least_bytes - CUDA_BYTES + 1) == (512, 512)
+
+
 def test_unmeasured_times_are_stated_not_guessed(headers):
     root = headers({0: (2, 2), 1: (2, 2)})
     known = read_stage_times()
@@ -541,8 +555,8 @@ def test_script_names_all_that_is_wrong_and_only_flags_that_it_has(headers, tmp_
     ("shape", "gpus", "expected"),
     [
         # Ten layers by three processes of one GPU, or by six of two: four of them, or two, each.
-        ((2400, 1500, 1500), 1, 40 + 60 * 0.4),
-        ((2400, 1500, 1500), 2, 40 + 60 * 0.2),
+        ((2400, 1500, 1500), 1, 2.5 + 40 + 60 * 0.4),
+        ((2400, 1500, 1500), 2, 2.5 + 40 + 60 * 0.2),
         # One layer; and too small.
         ((250, 5000, 5000), 4, 100),
         ((600, 300, 300), 4, 100),

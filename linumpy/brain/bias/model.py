@@ -16,7 +16,14 @@ import numpy as np
 from linumpy.brain.bias.plane_table import PlaneTable
 from linumpy.brain.bias.shares import Shares
 from linumpy.brain.depth_parts import DepthParts
-from linumpy.core.device import Array, is_device_array, like, namespace
+from linumpy.core.device import (
+    CPU,
+    Array,
+    default_workers,
+    is_device_array,
+    like,
+    namespace,
+)
 from linumpy.intensity.n4 import n4_log_field
 from linumpy.intensity.n4_fit import DEGREE, N4Options, basis_matrix
 from linumpy.stage_params.bias import BiasParams
@@ -253,7 +260,9 @@ def fit_fields(
             found = [fit(section) for section in sections]
         else:
             processes = processes or DepthParts()
-            found = processes.spread(fit, sections, "fields of sections", threaded=True)
+            found = processes.spread(
+                fit, sections, "fields of sections", threads=default_workers(CPU)
+            )
         fields = replace(fields, section_cells=layers, section_coefficients=np.stack(found))
     if params.mode != "per_section":
         whole = spans(shape[0], params.global_distance_mm)
