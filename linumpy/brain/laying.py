@@ -12,6 +12,10 @@ _TINY = np.finfo(np.float32).tiny
 """Added to sums of weights, so that none is 0. It changes no bit of a sum from 2⁻¹⁰² on; smaller
 ones come of no weights but products of several that are next to nothing."""
 
+_PIECE_NBYTES = 1 << 17
+"""Of each of the five arrays that are laid at a time: with four times as much stacking takes 6 %
+longer (docs/benchmarks/2026-11-28-whole-planes.md)."""
+
 
 def add_faces(faces: Array, seen: int, valid: Array, placement: Placement) -> None:
     """Find at which plane of a slice each column begins, in place.
@@ -88,7 +92,7 @@ def lay_slice(
     moved_quality = None
     if quality is not None and kept is not None:
         moved_quality, kept = to_host(interpolate(quality, None, placement)[0]), kept[here]
-    for rows in row_blocks(planes.shape[1], planes[:, 0].nbytes):
+    for rows in row_blocks(planes.shape[1], planes[:, 0].nbytes, _PIECE_NBYTES):
         part = slice(None), rows
         share = weights[:, None, None]
         if begins is not None:

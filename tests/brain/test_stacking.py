@@ -489,7 +489,7 @@ def test_pieces_of_rows_give_the_bits_of_the_whole(rng, monkeypatch, by_quality,
     pieces = []
     blocks = laying.row_blocks
 
-    def two_rows(n_rows, row_nbytes):
+    def two_rows(n_rows, row_nbytes, _):
         pieces.extend(found := list(blocks(n_rows, row_nbytes, 2 * row_nbytes)))
         return found
 
