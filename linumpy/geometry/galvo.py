@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, is_device_array, namespace, ndimage_of, to_host
+from linumpy.geometry.banded import row_blocks
 
 MEDIAN_WIDTH = 5
 N_BSCANS = 20
@@ -352,17 +353,22 @@ def _mirrored(logs: np.ndarray, n_extra: int) -> np.ndarray:
         low = np.minimum(place.astype(int), last - 1)
         returns.append((low, (place - low)[:, None]))
     found = np.full(n_alines, -1.0)
-    for start in range(n_alines):
-        rolled = np.roll(logs, -start, axis=0)
-        band, scan = rolled[:n_extra], rolled[n_extra:]
-        band = band - band.mean()
+    for starts in row_blocks(n_alines, 8 * n_extra * logs.shape[1]):
+        start = np.arange(starts.start, starts.stop)[:, None]
+        band = _less_mean(logs[(start + np.arange(n_extra)) % n_alines])
         for low, share in returns:
-            back = (1 - share) * scan[low] + share * scan[low + 1]
-            back = back - back.mean()
-            norm = np.sqrt((band**2).sum() * (back**2).sum())
-            if norm > 0:
-                found[start] = max(found[start], (band * back).sum() / norm)
+            place = start + n_extra + low
+            back = (1 - share) * logs[place % n_alines] + share * logs[(place + 1) % n_alines]
+            back = _less_mean(back)
+            norm = np.sqrt(np.square(band).sum(axis=(1, 2)) * np.square(back).sum(axis=(1, 2)))
+            product = (band * back).sum(axis=(1, 2))
+            alike = np.divide(product, norm, out=np.full(len(start), -1.0), where=norm > 0)
+            found[starts] = np.maximum(found[starts], alike)
     return found
+
+
+def _less_mean(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values - values.mean(axis=(1, 2), keepdims=True))
 
 
 def fix_galvo_shift(volume: Array, shift_px: int, n_extra: int) -> Array:
