@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import numpy as np
 
 from linumpy.brain.align_mosaics_3d_from_shifts import align_mosaics_3d_from_shifts
 from linumpy.brain.slice_planes import GivenPlace, SliceVolume
-from linumpy.core.device import CPU, Array, Device, default_workers, to_device
+from linumpy.core.device import CPU, Array, Device, to_device
 from linumpy.core.errors import InputError
 from linumpy.intensity.quality_map import QualityMap, decode_map, weights_at
 from linumpy.io.omezarr import Image, open_image
@@ -36,9 +34,7 @@ def open_slices(paths: Sequence[Path], *, device: Device = CPU) -> list[SliceVol
 
 def slice_volumes(images: Sequence[Image], *, device: Device = CPU) -> list[SliceVolume]:
     """Return opened slice volumes as registration and stacking see them; see `open_slices`."""
-    # To decompress the maps of quality takes most of the time.
-    with ThreadPoolExecutor(default_workers(CPU), "linumpy-open") as pool:
-        volumes = list(pool.map(partial(_slice_volume, device=device), images))
+    volumes = [_slice_volume(image, device) for image in images]
     seen: dict[int, Path] = {}
     for image, volume in zip(images, volumes, strict=True):
         if volume.slice_id in seen:

@@ -276,15 +276,21 @@ stacks = st.lists(
 multiples = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
+def stacked(rows):
+    """The slices that `stacks` draws: steps from one to the next, planes that are not used."""
+    places, z = [], 0
+    for k, (step, first, planes, _) in enumerate(rows):
+        z = max(0, z + step)
+        places.append(StackedSlice(k, z, min(first, planes - 1), planes, 0))
+    return places
+
+
 @given(stacks, st.integers(1, 3 * BLOCK_PX), st.integers(1, BLOCK_PX + 1), multiples)
 def test_every_plane_is_read_once_a_block_and_every_shard_finished_once(
     rows, n_rows, n_columns, blocks
 ):
     """Slices of any thickness, also out of order, some of which do not reach every block."""
-    places, z = [], 0
-    for k, (step, first, planes, _) in enumerate(rows):
-        z = max(0, z + step)
-        places.append(StackedSlice(k, z, min(first, planes - 1), planes, 0))
+    places = stacked(rows)
     shape = (max(p.end for p in places), n_rows, n_columns)
     sides = tuple(BLOCK_PX * count for count in blocks)
 
@@ -322,10 +328,7 @@ def test_every_plane_is_read_once_a_block_and_every_shard_finished_once(
 @given(stacks, st.integers(0, 8), st.integers(1, 4))
 def test_a_part_of_depth_needs_the_slices_that_take_part_in_it(rows, first, layers):
     """Its steps are those of the whole. Seen to fail where a slice that ends in it is left out."""
-    places, z = [], 0
-    for k, (step, skipped, planes, _) in enumerate(rows):
-        z = max(0, z + step)
-        places.append(StackedSlice(k, z, min(skipped, planes - 1), planes, 0))
+    places = stacked(rows)
     shape = (max(p.end for p in places), 10, 10)
     part = slice(SHARD_PX * first, min(SHARD_PX * (first + layers), shape[0]))
     if part.start >= part.stop:

@@ -16,14 +16,7 @@ import numpy as np
 from linumpy.brain.bias.plane_table import PlaneTable
 from linumpy.brain.bias.shares import Shares
 from linumpy.brain.depth_parts import DepthParts
-from linumpy.core.device import (
-    CPU,
-    Array,
-    default_workers,
-    is_device_array,
-    like,
-    namespace,
-)
+from linumpy.core.device import CPU, Array, default_workers, is_device_array, like, namespace
 from linumpy.intensity.n4 import n4_log_field
 from linumpy.intensity.n4_fit import DEGREE, N4Options, basis_matrix
 from linumpy.stage_params.bias import BiasParams
