@@ -259,7 +259,8 @@ class _Kriging:
         rigid = _unstacked(
             linear_combination(_design(points, self._centre, self._turn), self._rigid)
         )
-        between = self._model.between(points, self._places)
+        # Those of a place, which are added up, one behind the other in memory.
+        between = self._model.between(self._places, points).T
         return np.asarray(rigid + linear_combination(between, self._weights))
 
     def sigma(self, area: np.ndarray) -> tuple[float, float]:

@@ -17,6 +17,8 @@ from linumpy.core.device import Array
 _UNDETERMINED = 1e-12
 _CHUNK = 1024
 """Rows whose products fit into a core's own cache, for the few dozen columns of a field."""
+_PRODUCTS = 1 << 15
+"""That are made and added up at a time, 256 kB of them."""
 _COMBINED_ROWS = 8192
 """Rows that stay in a core's cache while their columns are added up."""
 _WHOLE_ROWS = 512
@@ -45,9 +47,11 @@ def column_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
         chunk = slice(start, start + _CHUNK)
         columns = np.ascontiguousarray(left[chunk].T, dtype=np.float64)
         rows = np.ascontiguousarray(right[chunk].T, dtype=np.float64)
-        products = np.empty(rows.shape)
-        for k, column in enumerate(columns):
-            out[k] += np.multiply(rows, column, out=products).sum(axis=-1)
+        step = max(1, _PRODUCTS // max(1, rows.size))
+        for k in range(0, len(columns), step):
+            some = columns[k : k + step]
+            products = some if rows.ndim == 1 else some[:, None]
+            out[k : k + step] += (products * rows).sum(axis=-1)
     return out
 
 
@@ -62,12 +66,14 @@ def linear_combination(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
         Shape (k,) or (k, j).
     """
     rows = columns.reshape(math.prod(columns.shape[:-1]), len(weights))
-    out = np.zeros((len(rows), *weights.shape[1:]))
+    each = weights.reshape(len(weights), math.prod(weights.shape[1:]))
+    sums = np.zeros((each.shape[1], len(rows)))
     for start in range(0, len(rows), _COMBINED_ROWS):
         chunk = slice(start, start + _COMBINED_ROWS)
-        for column, weight in zip(rows[chunk].T, weights, strict=True):
-            out[chunk] += column * weight if weights.ndim == 1 else column[:, None] * weight
-    return out.reshape(*columns.shape[:-1], *weights.shape[1:])
+        for column, own in zip(rows[chunk].T, each, strict=True):
+            for total, weight in zip(sums[:, chunk], own, strict=True):
+                total += column * weight
+    return np.ascontiguousarray(sums.T).reshape(*columns.shape[:-1], *weights.shape[1:])
 
 
 def solve_positive(normal: np.ndarray, right: np.ndarray) -> np.ndarray:
