@@ -65,6 +65,7 @@ def make_parser(
     *,
     gpu: bool = False,
     gpus: bool = False,
+    first_gpu: bool = False,
     parts: bool = False,
     least_gpu_bytes: int | None = None,
     overwrite: bool = True,
@@ -79,8 +80,11 @@ def make_parser(
         Add ``--use_gpu/--no-use_gpu`` (default: no), and how much of a GPU to take and when.
     gpus
         Add ``--gpu_count`` as well.
+    first_gpu
+        Start CUDA on the first GPU only: other processes work on the others.
     parts
-        Add ``--gpu_count`` and ``--parts``, for a volume that processes write together.
+        Add ``--gpu_count`` and ``--parts``, for a volume that processes write together, each on its
+        GPU.
     least_gpu_bytes
         Device memory that it takes at least where ``--gpu_tasks`` says a share.
     overwrite
@@ -97,7 +101,7 @@ def make_parser(
             "-f", "--overwrite", action="store_true", help="replace outputs that already exist"
         )
     if gpu:
-        parser.set_defaults(least_gpu_bytes=least_gpu_bytes)
+        parser.set_defaults(least_gpu_bytes=least_gpu_bytes, first_gpu=first_gpu or parts)
         parser.add_argument(
             "--use_gpu",
             action=argparse.BooleanOptionalAction,
@@ -209,8 +213,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
                 getattr(args, "gpu_count", 1),
                 60 * args.gpu_wait,
             ),
-            # Processes of parts start CUDA on theirs.
-            only_first=hasattr(args, "parts"),
+            only_first=args.first_gpu,
         )
         if argv is None:
             spare_scipy()

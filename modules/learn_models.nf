@@ -6,7 +6,7 @@
 // leaves no model, nor does a scan that is straight; others leave JSON and NPZ.
 // Params, for raw tiles: those of create_mosaic_grid_3d.
 
-include { acquisition_flags; gpu_flags } from './local/script'
+include { acquisition_flags; gpu_flags; gpus_flag } from './local/script'
 
 process learn_models {
     tag 'all slices'
@@ -30,11 +30,13 @@ process learn_models {
         params.slicing_interval_mm
     )
     def tiles = raw ? "--from_root_directory raw -z ${slice_ids.join(' ')} ${acquisition}" : 'grids/*'
+    // Grids may still be made on some: to wait for all at once would keep them idle.
+    def all_gpus = raw ? gpus_flag(params.use_gpu, params.gpu_count, task) : ''
     """
     linum_learn_models.py ${tiles} \\
         --output models \\
         --params - \\
-        ${gpu_flags(params.use_gpu, params.gpu_memory, task)}
+        ${gpu_flags(params.use_gpu, params.gpu_memory, task)} ${all_gpus}
     """
 
     stub:

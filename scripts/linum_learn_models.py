@@ -21,6 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
         "the microscope wrote them.",
         gpu=True,
         gpus=True,
+        first_gpu=True,
     )
     parser.add_argument("grids", type=as_path, nargs="*", help="mosaic grids (*.ome.zarr)")
     parser.add_argument("--output", type=Path, required=True, help="folder for the models")

@@ -131,9 +131,8 @@ def learn_models(
         logger.warning(
             "one tile alone cannot separate the microscope's fields from tissue: none is corrected"
         )
-    make = partial(
-        SliceMeasurer, {c.slice_id: c.source for c in chosen}, params, device, budget_bytes
-    )
+    inputs = {c.slice_id: c.source for c in chosen}
+    make = partial(SliceMeasurer, inputs, params, budget_bytes=budget_bytes)
     n_tiles, tile_nbytes = sum(c.n_tiles for c in chosen), 4 * math.prod(chosen[0].scan[0])
     with Lanes(make, device, len(chosen), n_tiles, tile_nbytes, lanes, apart=apart) as side_by_side:
         surface = None

@@ -21,6 +21,7 @@ import numpy as np
 from linumpy.core import overlap
 from linumpy.core.device import (
     Device,
+    batch_share,
     default_workers,
     is_device_array,
     share_of_gpu,
@@ -29,7 +30,7 @@ from linumpy.core.device import (
 )
 from linumpy.core.start_up import import_first
 from linumpy.core.timeline import span
-from linumpy.core.worker_process import Setting, WorkerProcess, end_all
+from linumpy.core.worker_process import Setting, WorkerProcess, end_all, processes_a_gpu
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
@@ -275,13 +276,25 @@ def _solved(learner: Stage, process: WorkerProcess[_Item, Any] | None) -> Any:
         return learner.solve() if process is None else process(learner, learner.name)
 
 
+def _usual_lanes(device: Device, n_slices: int, worth: int) -> int:
+    """Return how many slices of a GPU's learning to measure at a time; `worth` in slices of 4 GiB.
+
+    Processes of another GPU start while this one measures the first faces, and are worth it for one
+    slice each.
+    """
+    if device.count == 1:
+        return usual_overlap(device, worth)
+    most = int(processes_a_gpu(whole=True) * batch_share())
+    return max(1, min(device.count * max(1, most), n_slices, worth))
+
+
 class Lanes:
     """Measures slices in lanes: this process and others beside it, threads on few cores.
 
     Parameters
     ----------
     make
-        Returns the measurer of a lane; to be pickled.
+        Returns the measurer of a lane, called with its device; to be pickled.
     device
         Where to compute.
     n_slices, n_tiles, tile_nbytes
@@ -290,6 +303,7 @@ class Lanes:
         Slices at a time; None for what device, cores and memory allow.
     apart
         Whether lanes beside the first are processes; None for those of a GPU, and of many cores.
+        Of several GPUs each process has one, which takes turns; a lane alone has them all.
     """
 
     def __init__(
@@ -305,15 +319,19 @@ class Lanes:
     ) -> None:
         worth = n_tiles * tile_nbytes // _LANE_NBYTES
         workers = tile_workers(tile_nbytes, device)
-        self._count = lanes or usual_overlap(device, worth)
+        self._count = lanes or _usual_lanes(device, n_slices, worth)
         processes = min(n_slices, worth, workers // _CORES_A_LANE)
         if processes > 1 and not device.is_gpu and lanes is None and apart is None:
             self._count, apart = processes, True
         self._apart = device.is_gpu if apart is None else apart
         self._tiles = None
         self._stack = ExitStack()
-        if self._count > 1 and self._apart and not device.is_gpu:
-            make = partial(make, sharing=self._count)
+        gpus = device.count
+        if self._count > 1 and self._apart:
+            device = device.first()
+            if not device.is_gpu:
+                make = partial(make, sharing=self._count)
+        make = partial(make, device)
         own = make()
         self._measure: list[Callable[[int, FocalCurvature | None], SliceEvidence]] = [own]
         self._measure *= self._count
@@ -323,12 +341,13 @@ class Lanes:
         elif self._count > 1:
             share = threads = None
             if device.is_gpu:
-                share = self._stack.enter_context(share_of_gpu(self._count))
+                share = self._stack.enter_context(share_of_gpu(-(-self._count // gpus)))
             else:
                 threads = max(1, workers // self._count)
                 self._tiles = threads + TILES_BESIDE
-            setting = Setting.like_here(device, share, threads=threads)
             for n in range(1, self._count):
+                gpu = n % gpus if gpus > 1 else None
+                setting = Setting.like_here(device, share, gpu=gpu, threads=threads)
                 process: WorkerProcess[_Item, Any] = WorkerProcess(setting, partial(_begun, make))
                 self._beside.append(self._stack.enter_context(process))
                 self._measure[n] = partial(_measured_by, process)

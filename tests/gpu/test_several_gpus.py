@@ -15,6 +15,7 @@ from linumpy.core.device import Device
 from linumpy.core.leases.nvml import by_uuid, list_gpus, started_uuids
 from linumpy.io.omezarr import open_image
 from linumpy.slices import gpu_sweep
+from linumpy.slices.learn_models import learn_models
 from linumpy.slices.reconstruct_slice import reconstruct_slice
 from linumpy.slices.store import TileStore
 from linumpy.slices.tile import Tile
@@ -82,9 +83,12 @@ def test_a_slice_that_gpus_share_is_the_same_to_the_bit(
 
 
 @needs_two
-def test_models_that_gpus_learn_together_are_the_same_to_the_bit(tiny_grids, tmp_path):
-    for count in (1, n_gpus()):
-        learned(tiny_grids, Device("cuda", count=count)).save(tmp_path / str(count))
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_models_that_gpus_learn_together_are_the_same_to_the_bit(tiny_grids, tmp_path, lanes):
+    """Tiles divided among them, then slices in processes of their own."""
+    learned(tiny_grids, Device("cuda")).save(tmp_path / "1")
+    several = learn_models(tiny_grids, PARAMS, device=Device("cuda", count=n_gpus()), lanes=lanes)
+    several.save(tmp_path / str(n_gpus()))
     names = sorted(path.name for path in (tmp_path / "1").glob("*.npz"))
     assert len(names) >= 2
     for name in names:

@@ -570,12 +570,13 @@ def test_steps_by_parts_of_depth_are_faster_by_whole_layers(shape, gpus, expecte
     assert tasks._by_parts(graph, STAGES["register_slices"], 100.0) == 100.0
 
 
-def test_steps_by_parts_of_depth_are_given_all_gpus():
+def test_steps_by_parts_of_depth_and_learning_are_given_all_gpus():
     root = Path(__file__).parents[2]
     for path in sorted((root / "modules").glob("*.nf")):
         stage = STAGES.get(path.stem)
         script = (root / "scripts" / f"linum_{path.stem}.py").read_text()
         given = "gpus_flag(params.use_gpu, params.gpu_count, task)" in path.read_text()
-        assert given is (stage is not None and stage.parts), path.stem
-        assert ("parts=args.parts" in script) is given, path.stem
+        parts = stage is not None and stage.parts
+        assert given is (parts or path.stem == "learn_models"), path.stem
+        assert ("parts=args.parts" in script) is parts, path.stem
     assert sum(stage.parts for stage in STAGES.values()) == 4

@@ -122,16 +122,51 @@ def test_many_cores_measure_slices_in_processes(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(device_policy, "granted_host_bytes", lambda: memory_gib << 30)
-    slice_evidence.Lanes(lambda sharing=1: room.append(sharing), CPU, slices, tiles, 128 << 20)
+    slice_evidence.Lanes(lambda _, sharing=1: room.append(sharing), CPU, slices, tiles, 128 << 20)
     assert started == [threads] * max(0, processes - 1)
     assert room == [max(1, processes)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "each", "slices", "tiles", "expected", "sharing"),
+    [
+        (4, 3, 5, 180, [1, 2, 3, 0], 2),
+        (4, 3, 12, 450, [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3], 3),
+        (2, 1, 12, 450, [1], 1),
+        # Too little for a process.
+        (2, 3, 12, 30, [], None),
+        (2, 0, 12, 450, [1], 1),
+    ],
+)
+def test_gpus_take_turns_to_measure_slices_each_in_its_process(
+    monkeypatch, gpus, each, slices, tiles, expected, sharing
+):
+    started, made, shares = [], [], []
+
+    class Recorded(nullcontext):
+        def __init__(self, setting, begin):
+            super().__init__()
+            started.append(setting.gpu)
+            assert setting.device == Device("cuda")
+
+    monkeypatch.setattr(slice_evidence, "WorkerProcess", Recorded)
+    monkeypatch.setattr(slice_evidence, "processes_a_gpu", lambda **_: each)
+    monkeypatch.setattr(
+        slice_evidence, "share_of_gpu", lambda n: shares.append(n) or nullcontext(1 << 33)
+    )
+    several = Device("cuda", count=gpus)
+    slice_evidence.Lanes(made.append, several, slices, tiles, 128 << 20)
+    assert started == expected
+    # One alone divides tiles among all.
+    assert made == [Device("cuda") if expected else several]
+    assert shares == ([sharing] if expected else [])
 
 
 def test_few_large_slices_are_worth_as_many_lanes_of_a_gpu_as_many_small_ones(monkeypatch):
     asked = []
     monkeypatch.setattr(slice_evidence, "usual_overlap", lambda _, n: asked.append(n) or 1)
     for n_slices in (3, 12):
-        slice_evidence.Lanes(lambda: None, Device("cuda"), n_slices, 384, 128 << 20)
+        slice_evidence.Lanes(lambda _: None, Device("cuda"), n_slices, 384, 128 << 20)
     assert asked == [12, 12]
 
 
