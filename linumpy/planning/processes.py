@@ -90,15 +90,16 @@ def _resting_bytes(count: int, sizes: Sizes, survey: Survey, params: PlanParams)
 
 def learned_tiles(survey: Survey, params: PlanParams) -> int:
     """Return how many tiles models are learned from: those of evenly spaced whole slices."""
-    return sum(scan.n_tiles for scan in _learned(survey, params))
+    return sum(scan.n_tiles for scan in learned(survey, params))
 
 
 def first_tiles(survey: Survey, params: PlanParams) -> int:
     """Return how many of these are needed twice: those of the first focal surface."""
-    return sum(scan.n_tiles for scan in _spaced(_learned(survey, params), FIRST_TILES, 1))
+    return sum(scan.n_tiles for scan in _spaced(learned(survey, params), FIRST_TILES, 1))
 
 
-def _learned(survey: Survey, params: PlanParams) -> list[SliceScan]:
+def learned(survey: Survey, params: PlanParams) -> list[SliceScan]:
+    """Return the slices that models are learned from."""
     return _spaced(survey.slices, int(params["learn_max_tiles"]), LEAST_SLICES)
 
 

@@ -20,11 +20,13 @@ from linumpy.planning.processes import (
     READ_RAW,
     REQUESTS,
     first_tiles,
+    learned,
     learned_tiles,
 )
 from linumpy.planning.sizes import Sizes, SliceSize
 from linumpy.planning.stage_times import GIB, StageTimes
 from linumpy.planning.survey import SliceScan, Survey
+from linumpy.slices.lanes import LANE_NBYTES, SLICES_A_PROCESS
 from linumpy.slices.store import DEFAULT_BUDGET_BYTES
 from linumpy.stage_params.declaration import Declaration
 from linumpy.stage_params.declared import STAGES
@@ -192,6 +194,26 @@ def _gain(graph: Graph, stage: Declaration, n_slices: int) -> float:
     return GROUP_GAINS[min(n_slices // 2, len(GROUP_GAINS) - 1)]
 
 
+LANES_START_S = 1.2
+"""Until the processes of other GPUs measure slices that models are learned from, after the first
+does (docs/benchmarks/2026-11-28-learning-on-gpus.md)."""
+
+
+def _in_lanes(graph: Graph, seconds: float) -> float:
+    """Return how long all GPUs of this machine measure slices to learn from, given how long one.
+
+    Where grids are made meanwhile it has one.
+    """
+    gpus, slices = max(1, int(graph.params["gpu_count"])), learned(graph.survey, graph.params)
+    worth = sum(scan.grid_bytes for scan in slices) // LANE_NBYTES
+    one = max(1, min(MOST_PROCESSES, worth // SLICES_A_PROCESS))
+    several = min(gpus * MOST_PROCESSES, worth, len(slices))
+    makes_grids = graph.survey.kind == "raw" and not graph.params.straight
+    if gpus == 1 or several <= one or makes_grids:
+        return seconds
+    return min(seconds, LANES_START_S + seconds * one / several)
+
+
 PART_SHARE = 0.6
 """Of the time of a step by parts of depth, after its start: what its processes divide on GPUs, as
 stacking was measured (docs/benchmarks/2026-11-28-whole-planes.md)."""
@@ -258,7 +280,11 @@ def _task(
         graph.unknown.add(stage.name)
     elif time.estimated:
         graph.estimated.add(stage.name)
-    seconds = 0.0 if time is None else time.seconds(*_work(graph, stage, own))
+    units, pieces = _work(graph, stage, own)
+    seconds = 0.0 if time is None else time.seconds(units, pieces)
+    if time is not None and on_gpu and stage.work == "learned":
+        measuring = time.per_unit_s * units
+        seconds += _in_lanes(graph, measuring) - measuring
     gpus, cores = int(graph.params["gpu_count"]), CORES_ASKED
     alone = stage.label == BRAIN and not graph.params["use_gpu"]
     memory_bytes = REQUESTS[stage.label]

@@ -24,6 +24,9 @@ LEAST_CORES = 4
 SLICES_A_PROCESS = 2
 """At least: a process takes as long to start as one slice of 8 GB."""
 
+LANE_NBYTES = 4 << 30
+"""Tiles to learn from that are worth a lane as much as a slice of a group is."""
+
 TILES_BESIDE = 2
 """Tiles in flight beyond one a core: as many as those of one slice alone."""
 

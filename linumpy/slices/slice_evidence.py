@@ -34,7 +34,7 @@ from linumpy.core.worker_process import Setting, WorkerProcess, end_all, process
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
-from linumpy.slices.lanes import TILES_BESIDE, usual_overlap
+from linumpy.slices.lanes import LANE_NBYTES, TILES_BESIDE, usual_overlap
 from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.raw_source import (
     SliceInput,
@@ -50,9 +50,6 @@ from linumpy.stage_params.slices import SliceParams
 from linumpy.tiles.scan_distortion import ScanEvidence
 
 SURFACE = DetectFocalCurvature.name
-
-_LANE_NBYTES = 4 << 30
-"""Raw tiles that are worth a lane as much as a slice of a group is."""
 
 _CORES_A_LANE = 3
 """Threads of more wait for each other's interpreter (docs/benchmarks/2026-11-27-one-gpu.md)."""
@@ -317,7 +314,7 @@ class Lanes:
         *,
         apart: bool | None = None,
     ) -> None:
-        worth = n_tiles * tile_nbytes // _LANE_NBYTES
+        worth = n_tiles * tile_nbytes // LANE_NBYTES
         workers = tile_workers(tile_nbytes, device)
         self._count = lanes or _usual_lanes(device, n_slices, worth)
         processes = min(n_slices, worth, workers // _CORES_A_LANE)

@@ -570,6 +570,29 @@ def test_steps_by_parts_of_depth_are_faster_by_whole_layers(shape, gpus, expecte
     assert tasks._by_parts(graph, STAGES["register_slices"], 100.0) == 100.0
 
 
+@pytest.mark.parametrize(
+    ("gpus", "slices", "gib", "grids", "expected"),
+    [
+        (1, 12, 4, False, 10.0),
+        # Three processes on one GPU, as many as slices on four.
+        (4, 12, 4, False, 1.2 + 10 * 3 / 12),
+        # Two and three: a slice of 4 GiB for each.
+        (2, 4, 4, False, 1.2 + 10 * 2 / 4),
+        (4, 2, 1, False, 10.0),
+        (4, 12, 4, True, 10.0),
+        (0, 12, 4, False, 10.0),
+    ],
+)
+def test_slices_to_learn_from_are_divided_among_all_gpus(gpus, slices, gib, grids, expected):
+    params = given(
+        use_gpu=True, gpu_count=gpus, learn_max_tiles=1000, fused=True, keep_mosaic_grids=grids
+    )
+    scan = SimpleNamespace(n_tiles=16, grid_bytes=gib << 30)
+    found = SimpleNamespace(kind="raw", slices=[scan] * slices)
+    graph = SimpleNamespace(survey=found, params=params)
+    assert tasks._in_lanes(graph, 10.0) == pytest.approx(expected)
+
+
 def test_steps_by_parts_of_depth_and_learning_are_given_all_gpus():
     root = Path(__file__).parents[2]
     for path in sorted((root / "modules").glob("*.nf")):
