@@ -70,13 +70,26 @@ def mask_unusable(data: Array, valid: Array | None, where: str) -> tuple[Array, 
 def refuse_unusable(data: Array, valid: Array | None, where: str) -> Array:
     """Return voxels of a volume that linumpy wrote, masked ones cleared.
 
+    Parameters
+    ----------
+    data, valid
+        As they were read: on the host, `data` is cleared in place. Pages of a copy would take
+        longer than all else.
+    where
+        What was read, for the error.
+
     Raises
     ------
     InputError
         When voxels that are not masked are not finite, or are beyond `LARGEST`: linumpy writes
         none, so that something has damaged the volume.
     """
-    data = clear_masked(data, valid)
+    if valid is not None and not is_device_array(data) and data.flags.writeable:
+        for plane, mask in zip(data, valid, strict=True):
+            if not mask.all():
+                np.copyto(plane, 0, where=mask == 0)
+    else:
+        data = clear_masked(data, valid)
     if not all_usable(data):
         count = int(data.size - namespace(data).count_nonzero(usable(data)))
         raise InputError(

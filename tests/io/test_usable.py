@@ -30,3 +30,16 @@ def test_both_devices_mask_the_same(xp, rng, bad, masked):
     if bad is not None:
         with pytest.raises(InputError, match="here: . voxels are not finite"):
             refuse_unusable(xp.asarray(host), None, "here")
+
+
+@pytest.mark.parametrize("writeable", [True, False])
+def test_what_was_read_is_cleared_where_it_lies(rng, writeable):
+    data = rng.uniform(-5, 5, (7, 9, 11)).astype(np.float32)
+    valid = (rng.random(data.shape) > 0.3).astype(np.uint8)
+    valid[1], valid[2], valid[3, 4, 5] = 0, 1, 0
+    data[3, 4, 5] = np.nan
+    expected = np.where(valid > 0, data, 0)
+    data.setflags(write=writeable)
+    found = refuse_unusable(data, valid, "here")
+    np.testing.assert_array_equal(found, expected)
+    assert np.shares_memory(found, data) == writeable
