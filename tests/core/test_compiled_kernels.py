@@ -145,7 +145,8 @@ def test_the_compiler_is_asked_once_which_build_it_is(bundle, compiler):
     compiler._preprocess = lambda *args: asked.append(args) or f"build of {args[2]}"
     use_compiled(bundle)
     nothing = [("", options, arch, "nvrtc") for options in (OPTIONS, ()) for arch in ("80", "90")]
-    assert [compiler._preprocess(*args) for args in 2 * nothing] == 4 * ["build of 80", "build of 90"]
+    answers = [compiler._preprocess(*args) for args in 2 * nothing]
+    assert answers == 4 * ["build of 80", "build of 90"]
     assert asked == nothing[2:]
     # Of these the answer is another.
     others = [(OWN, OPTIONS, "90", "nvrtc"), ("", ("-dlto",), "90", "nvrtc")]
