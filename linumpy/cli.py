@@ -81,7 +81,7 @@ def make_parser(
     gpus
         Add ``--gpu_count`` as well.
     first_gpu
-        Start CUDA on the first GPU only: other processes work on the others.
+        Start CUDA on the first GPU only: where others are used, other processes do.
     parts
         Add ``--gpu_count`` and ``--parts``, for a volume that processes write together, each on its
         GPU.

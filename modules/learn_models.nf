@@ -30,9 +30,9 @@ process learn_models {
         params.slicing_interval_mm
     )
     def tiles = raw ? "--from_root_directory raw -z ${slice_ids.join(' ')} ${acquisition}" : 'grids/*'
-    // Where grids are made meanwhile, on all GPUs, nothing waits for models.
-    def makes_grids = raw && (params.keep_mosaic_grids || !params.fused)
-    def all_gpus = makes_grids ? '' : gpus_flag(params.use_gpu, params.gpu_count, task)
+    // All where no other task has work for them meanwhile: no grids are made or resampled.
+    def alone = params.fused && !(raw && params.keep_mosaic_grids)
+    def all_gpus = alone ? gpus_flag(params.use_gpu, params.gpu_count, task) : ''
     """
     linum_learn_models.py ${tiles} \\
         --output models \\

@@ -259,7 +259,7 @@ class _Kriging:
         rigid = _unstacked(
             linear_combination(_design(points, self._centre, self._turn), self._rigid)
         )
-        # Those of a place, which are added up, one behind the other in memory.
+        # Contiguous for each place, as columns are added up.
         between = self._model.between(self._places, points).T
         return np.asarray(rigid + linear_combination(between, self._weights))
 

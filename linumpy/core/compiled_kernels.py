@@ -152,10 +152,12 @@ def _ask_once_for_the_build(compiler: Any) -> None:
     build = functools.cache(lambda arch, backend: ask("", (), arch, backend))
 
     @functools.wraps(ask)
-    def answer(source: str, options: tuple[str, ...], arch: str, backend: str) -> str:
+    def answer(
+        source: str, options: tuple[str, ...], arch: Any, backend: Any, *others: Any, **named: Any
+    ) -> Any:
         # Code for a linker is no text.
-        if source or "-dlto" in options:
-            return str(ask(source, options, arch, backend))
-        return str(build(arch, backend))
+        if source or "-dlto" in options or others or named:
+            return ask(source, options, arch, backend, *others, **named)
+        return build(arch, backend)
 
     compiler._preprocess = answer

@@ -18,7 +18,7 @@ _UNDETERMINED = 1e-12
 _CHUNK = 1024
 """Rows whose products fit into a core's own cache, for the few dozen columns of a field."""
 _PRODUCTS = 1 << 15
-"""That are made and added up at a time, 256 kB of them."""
+"""Made and added up in one step: 256 kB of float64."""
 _COMBINED_ROWS = 8192
 """Rows that stay in a core's cache while their columns are added up."""
 _WHOLE_ROWS = 512
@@ -66,13 +66,12 @@ def linear_combination(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
         Shape (k,) or (k, j).
     """
     rows = columns.reshape(math.prod(columns.shape[:-1]), len(weights))
-    each = weights.reshape(len(weights), math.prod(weights.shape[1:]))
+    each = weights.reshape(len(weights), math.prod(weights.shape[1:]), 1)
     sums = np.zeros((each.shape[1], len(rows)))
     for start in range(0, len(rows), _COMBINED_ROWS):
         chunk = slice(start, start + _COMBINED_ROWS)
         for column, own in zip(rows[chunk].T, each, strict=True):
-            for total, weight in zip(sums[:, chunk], own, strict=True):
-                total += column * weight
+            sums[:, chunk] += own * column
     return np.ascontiguousarray(sums.T).reshape(*columns.shape[:-1], *weights.shape[1:])
 
 

@@ -200,16 +200,17 @@ does (docs/benchmarks/2026-11-28-learning-on-gpus.md)."""
 
 
 def _in_lanes(graph: Graph, seconds: float) -> float:
-    """Return how long all GPUs of this machine measure slices to learn from, given how long one.
+    """Return how long all GPUs of this machine measure slices to learn from; `seconds` take one.
 
-    Where grids are made meanwhile it has one.
+    Where other tasks have work for GPUs meanwhile, it has one (``modules/learn_models.nf``).
     """
     gpus, slices = max(1, int(graph.params["gpu_count"])), learned(graph.survey, graph.params)
     worth = sum(scan.grid_bytes for scan in slices) // LANE_NBYTES
     one = max(1, min(MOST_PROCESSES, worth // SLICES_A_PROCESS))
     several = min(gpus * MOST_PROCESSES, worth, len(slices))
-    makes_grids = graph.survey.kind == "raw" and not graph.params.straight
-    if gpus == 1 or several <= one or makes_grids:
+    raw = graph.survey.kind == "raw"
+    alone = graph.params["fused"] and not (raw and graph.params["keep_mosaic_grids"])
+    if gpus == 1 or several <= one or not alone:
         return seconds
     return min(seconds, LANES_START_S + seconds * one / several)
 

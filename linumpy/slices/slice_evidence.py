@@ -28,9 +28,17 @@ from linumpy.core.device import (
     tile_workers,
     to_host,
 )
+from linumpy.core.host_memory import granted_host_bytes
+from linumpy.core.leases.lease import Ask, hold
 from linumpy.core.start_up import import_first
 from linumpy.core.timeline import span
-from linumpy.core.worker_process import Setting, WorkerProcess, end_all, processes_a_gpu
+from linumpy.core.worker_process import (
+    HOST_NBYTES,
+    Setting,
+    WorkerProcess,
+    end_all,
+    processes_a_gpu,
+)
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
@@ -274,15 +282,16 @@ def _solved(learner: Stage, process: WorkerProcess[_Item, Any] | None) -> Any:
 
 
 def _usual_lanes(device: Device, n_slices: int, worth: int) -> int:
-    """Return how many slices of a GPU's learning to measure at a time; `worth` in slices of 4 GiB.
+    """Return how many slices to measure at a time; `worth` in slices of 4 GiB.
 
-    Processes of another GPU start while this one measures the first faces, and are worth it for one
-    slice each.
+    Of several GPUs each process needs one slice only: it starts while the first faces are measured.
     """
     if device.count == 1:
         return usual_overlap(device, worth)
-    most = int(processes_a_gpu(whole=True) * batch_share())
-    return max(1, min(device.count * max(1, most), n_slices, worth))
+    # A retry begins with fewer; no GPU is without one.
+    room = granted_host_bytes() // HOST_NBYTES // device.count
+    each = max(1, min(int(processes_a_gpu(whole=True) * batch_share()), room))
+    return max(1, min(device.count * each, n_slices, worth))
 
 
 class Lanes:
@@ -300,7 +309,8 @@ class Lanes:
         Slices at a time; None for what device, cores and memory allow.
     apart
         Whether lanes beside the first are processes; None for those of a GPU, and of many cores.
-        Of several GPUs each process has one, which takes turns; a lane alone has them all.
+        Of several GPUs each process has one. A lane alone has the first, or all where it is asked
+        for.
     """
 
     def __init__(
@@ -316,6 +326,9 @@ class Lanes:
     ) -> None:
         worth = n_tiles * tile_nbytes // LANE_NBYTES
         workers = tile_workers(tile_nbytes, device)
+        if device.count > 1:
+            # Before processes are counted and started, which work on the GPUs that this one holds.
+            hold(Ask(count=device.count))
         self._count = lanes or _usual_lanes(device, n_slices, worth)
         processes = min(n_slices, worth, workers // _CORES_A_LANE)
         if processes > 1 and not device.is_gpu and lanes is None and apart is None:
@@ -324,6 +337,9 @@ class Lanes:
         self._tiles = None
         self._stack = ExitStack()
         gpus = device.count
+        if lanes is None and self._count == 1:
+            # Too little for another process; one GPU takes a slice sooner than several together.
+            device = device.first()
         if self._count > 1 and self._apart:
             device = device.first()
             if not device.is_gpu:

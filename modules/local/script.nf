@@ -39,7 +39,7 @@ def gpu_flags(use_gpu, gpu_memory, task) {
     ].findAll { flag -> flag }.join(' ')
 }
 
-// The GPUs of scripts that work by parts of depth: all of this machine that the run may use. A scheduler
+// The GPUs of scripts with a process or more on each: all of this machine that the run may use. A scheduler
 // gives each task one.
 def gpus_flag(use_gpu, gpu_count, task) {
     use_gpu && gpu_count > 1 && task.executor == 'local' ? "--gpu_count ${gpu_count}" : ''

@@ -52,6 +52,36 @@ def test_products_of_any_number_of_rows(rng, n):
     assert one.tolist() == column_products(left, right)[:, 0].tolist()
 
 
+def one_by_one(left, right):
+    """Products of columns, each added up by itself over 1,024 rows at a time."""
+    out = np.zeros((left.shape[1], *right.shape[1:]))
+    for start in range(0, len(left), 1024):
+        rows = np.ascontiguousarray(right[start : start + 1024].T)
+        for k, column in enumerate(left[start : start + 1024].T):
+            out[k] += (rows * np.ascontiguousarray(column)).sum(axis=-1)
+    return out
+
+
+@pytest.mark.parametrize("j", [(), (0,), (1,), (2,), (40,)])
+@pytest.mark.parametrize(("n", "k"), [(0, 3), (1, 1), (1024, 40), (1025, 70), (3000, 0)])
+def test_products_have_the_bits_of_those_made_one_by_one(rng, n, k, j):
+    left, right = rng.normal(size=(n, k)), rng.normal(size=(n, *j))
+    assert column_products(left, right).tobytes() == one_by_one(left, right).tobytes()
+
+
+@pytest.mark.parametrize("j", [(), (0,), (1,), (3,), (40,)])
+@pytest.mark.parametrize("shape", [(0,), (1,), (8193,), (2, 5)])
+@pytest.mark.parametrize("k", [0, 1, 12])
+def test_combinations_have_the_bits_of_columns_added_in_order(rng, shape, k, j):
+    columns, weights = rng.normal(size=(*shape, k)), rng.normal(size=(k, *j))
+    expected = np.zeros((*shape, *j))
+    for n in range(k):
+        expected += columns[..., n].reshape(*shape, *(1,) * len(j)) * weights[n]
+    found = linear_combination(columns, weights)
+    assert found.shape == expected.shape and found.tobytes() == expected.tobytes()
+    assert linear_combination(np.asfortranarray(columns), weights).tobytes() == found.tobytes()
+
+
 @pytest.mark.parametrize("n", [0, 1, 1024, 2500])
 @pytest.mark.parametrize("j", [(), (2,)])
 def test_normal_equations_are_numpys(rng, n, j):

@@ -205,6 +205,29 @@ def test_gpu_reaches_every_capable_process(failed: Failed) -> None:
             assert stated is (script not in CPU_ONLY), script
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("grids", [True, False])
+def test_learning_has_all_gpus_where_no_grids_are_made(
+    make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path, grids: bool
+) -> None:
+    launcher = make_launcher(f"two-gpus-{grids}", fake_scripts)
+    log = launcher.folder / "log"
+    launch = launcher.run(
+        *("--input", make_raw(launcher.folder / "raw", [0]), "--output", launcher.folder / "o"),
+        *("-profile", "gpu", "--skip_preflight", "--gpu_count", "2"),
+        *("--keep_mosaic_grids", str(grids).lower()),
+        FAKE_LOG=str(log),
+    )
+    assert launch.status == 0, launch.text
+    given = {
+        script: ["--gpu_count 2" in " ".join(note["arguments"]) for note in notes]
+        for script, notes in calls(log).items()
+    }
+    assert given["learn_models"] == [not grids]
+    assert given["stack_slices_motor"] == [True]
+    assert not any(given["reconstruct_slice"])
+
+
 def test_acquisition_parameters_reach_the_grid(failed: Failed) -> None:
     arguments = calls(failed.folder / "failed")["create_mosaic_grid_3d"][0]["arguments"]
     text = " ".join(arguments)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -579,13 +580,20 @@ def test_steps_by_parts_of_depth_are_faster_by_whole_layers(shape, gpus, expecte
         # Two and three: a slice of 4 GiB for each.
         (2, 4, 4, False, 1.2 + 10 * 2 / 4),
         (4, 2, 1, False, 10.0),
+        # Others have work for GPUs meanwhile.
         (4, 12, 4, True, 10.0),
+        (4, 12, 4, None, 10.0),
         (0, 12, 4, False, 10.0),
     ],
 )
 def test_slices_to_learn_from_are_divided_among_all_gpus(gpus, slices, gib, grids, expected):
+    """`grids`: whether they are kept; None for a task a stage."""
     params = given(
-        use_gpu=True, gpu_count=gpus, learn_max_tiles=1000, fused=True, keep_mosaic_grids=grids
+        use_gpu=True,
+        gpu_count=gpus,
+        learn_max_tiles=1000,
+        fused=grids is not None,
+        keep_mosaic_grids=bool(grids),
     )
     scan = SimpleNamespace(n_tiles=16, grid_bytes=gib << 30)
     found = SimpleNamespace(kind="raw", slices=[scan] * slices)
@@ -602,4 +610,8 @@ def test_steps_by_parts_of_depth_and_learning_are_given_all_gpus():
         parts = stage is not None and stage.parts
         assert given is (parts or path.stem == "learn_models"), path.stem
         assert ("parts=args.parts" in script) is parts, path.stem
+        if "gpus=True" in script or "parts=True" in script:
+            parser = runpy.run_path(str(root / f"scripts/linum_{path.stem}.py"))["build_parser"]()
+            # Their processes start CUDA on the other GPUs.
+            assert parser.get_default("first_gpu") is given, path.stem
     assert sum(stage.parts for stage in STAGES.values()) == 4

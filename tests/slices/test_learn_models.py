@@ -7,6 +7,7 @@ import pytest
 from linumpy.core import device as device_policy
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
+from linumpy.core.leases.lease import Ask
 from linumpy.geometry.resample import apply_axis_weights, axis_weights
 from linumpy.slices import engine, slice_evidence
 from linumpy.slices import learn_models as learning
@@ -128,20 +129,24 @@ def test_many_cores_measure_slices_in_processes(
 
 
 @pytest.mark.parametrize(
-    ("gpus", "each", "slices", "tiles", "expected", "sharing"),
+    ("gpus", "each", "slices", "tiles", "memory_gib", "batches", "expected", "sharing"),
     [
-        (4, 3, 5, 180, [1, 2, 3, 0], 2),
-        (4, 3, 12, 450, [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3], 3),
-        (2, 1, 12, 450, [1], 1),
+        (4, 3, 5, 180, 64, 1, [1, 2, 3, 0], 2),
+        (4, 3, 12, 450, 64, 1, [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3], 3),
+        (4, 3, 12, 256, 64, 1, [1, 2, 3, 0, 1, 2, 3], 2),
+        (2, 1, 12, 450, 64, 1, [1], 1),
         # Too little for a process.
-        (2, 3, 12, 30, [], None),
-        (2, 0, 12, 450, [1], 1),
+        (2, 3, 12, 60, 64, 1, [], None),
+        # Too little memory of a GPU, or of the host; the second try of a task.
+        (2, 0, 12, 450, 64, 1, [1], 1),
+        (4, 3, 12, 450, 16, 1, [1, 2, 3, 0, 1, 2, 3], 2),
+        (4, 3, 12, 450, 64, 0.5, [1, 2, 3], 1),
     ],
 )
 def test_gpus_take_turns_to_measure_slices_each_in_its_process(
-    monkeypatch, gpus, each, slices, tiles, expected, sharing
+    monkeypatch, gpus, each, slices, tiles, memory_gib, batches, expected, sharing
 ):
-    started, made, shares = [], [], []
+    started, made, shares, asked = [], [], [], []
 
     class Recorded(nullcontext):
         def __init__(self, setting, begin):
@@ -150,16 +155,23 @@ def test_gpus_take_turns_to_measure_slices_each_in_its_process(
             assert setting.device == Device("cuda")
 
     monkeypatch.setattr(slice_evidence, "WorkerProcess", Recorded)
-    monkeypatch.setattr(slice_evidence, "processes_a_gpu", lambda **_: each)
+    # Asking for cores or memory of a GPU would lease one alone.
+    monkeypatch.setattr(slice_evidence, "hold", asked.append)
+    monkeypatch.setattr(slice_evidence, "processes_a_gpu", lambda **_: each * len(asked))
+    monkeypatch.setattr(slice_evidence, "granted_host_bytes", lambda: memory_gib << 30)
+    monkeypatch.setattr(slice_evidence, "batch_share", lambda: batches)
     monkeypatch.setattr(
         slice_evidence, "share_of_gpu", lambda n: shares.append(n) or nullcontext(1 << 33)
     )
     several = Device("cuda", count=gpus)
     slice_evidence.Lanes(made.append, several, slices, tiles, 128 << 20)
+    assert asked == [Ask(count=gpus)]
     assert started == expected
-    # One alone divides tiles among all.
-    assert made == [Device("cuda") if expected else several]
+    assert made == [Device("cuda")]
     assert shares == ([sharing] if expected else [])
+    # One that is asked for divides tiles among all.
+    slice_evidence.Lanes(made.append, several, slices, tiles, 128 << 20, 1)
+    assert made[1:] == [several]
 
 
 def test_few_large_slices_are_worth_as_many_lanes_of_a_gpu_as_many_small_ones(monkeypatch):
