@@ -123,7 +123,6 @@ def use_compiled(folder: Path = FOLDER) -> None:
         name = next(name for name in COMPILERS if hasattr(compiler, name))
     except (AttributeError, ImportError, StopIteration, RuntimeError, OSError):
         return
-    _ask_once_for_the_build(compiler)
     compile_source = getattr(compiler, name)
 
     @functools.wraps(compile_source)
@@ -139,25 +138,3 @@ def use_compiled(folder: Path = FOLDER) -> None:
         return compile_source(source, options, arch, *others, **named)
 
     setattr(compiler, name, take_or_compile)
-
-
-def _ask_once_for_the_build(compiler: Any) -> None:
-    """Have CuPy ask its compiler once which build it is, not once for each set of options.
-
-    It asks by compiling an empty source, whatever the options; the answer is the same with all.
-    """
-    ask = getattr(compiler, "_preprocess", None)
-    if ask is None:
-        return
-    build = functools.cache(lambda arch, backend: ask("", (), arch, backend))
-
-    @functools.wraps(ask)
-    def answer(
-        source: str, options: tuple[str, ...], arch: Any, backend: Any, *others: Any, **named: Any
-    ) -> Any:
-        # Code for a linker is no text.
-        if source or "-dlto" in options or others or named:
-            return ask(source, options, arch, backend, *others, **named)
-        return build(arch, backend)
-
-    compiler._preprocess = answer

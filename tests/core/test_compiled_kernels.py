@@ -140,23 +140,6 @@ def test_nothing_changes_without_bundles(tmp_path, compiler):
     assert vars(compiler) == before
 
 
-def test_the_compiler_is_asked_once_which_build_it_is(bundle, compiler):
-    asked = []
-    compiler._preprocess = lambda *args, **named: asked.append(args) or f"build of {args[2]}"
-    use_compiled(bundle)
-    nothing = [("", options, arch, "nvrtc") for options in (OPTIONS, ()) for arch in ("80", "90")]
-    answers = [compiler._preprocess(*args) for args in 2 * nothing]
-    assert answers == 4 * ["build of 80", "build of 90"]
-    assert asked == nothing[2:]
-    # Of these the answer is another.
-    others = [(OWN, OPTIONS, "90", "nvrtc"), ("", ("-dlto",), "90", "nvrtc")]
-    # Of another release of CuPy.
-    others += [("", (), "90", "nvrtc", "more")]
-    for args in 2 * others:
-        compiler._preprocess(*args)
-    assert asked[2:] == 2 * others
-
-
 def test_unknown_cupy_compiles_as_ever(bundle, compiler):
     for name in COMPILERS:
         vars(compiler).pop(name, None)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from linumpy.core.compile_kernels import all_kernels, own_kernels, write_bundles
+from linumpy.core.compile_kernels import own_kernels, write_bundles
 
 from . import needs_gpu
 
@@ -52,16 +52,3 @@ def test_bundle_gives_what_compiling_gives(tmp_path, rng):
     for key in ("mean", "scaled"):
         assert np.array_equal(found["bundle"][key], found["none"][key])
     assert np.allclose(found["bundle"]["mean"], volume.mean(axis=0), rtol=1e-6)
-
-
-@needs_gpu
-def test_the_compilers_build_is_the_same_with_all_options():
-    """So that CuPy need not ask for each set of them."""
-    from cupy.cuda import compiler
-
-    ask = getattr(compiler._preprocess, "__wrapped__", compiler._preprocess)
-    arch = compiler._get_arch()
-    sets = {options for _, options in all_kernels()}
-    assert len(sets) > 2
-    (answer,) = {ask("", (*options, "-ftz=true"), arch, "nvrtc") for options in {*sets, ()}}
-    assert "Compiler Build ID" in answer
