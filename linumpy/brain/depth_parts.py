@@ -13,25 +13,17 @@ from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 from linumpy.brain.stacking import BLOCK_PX
-from linumpy.core.device import (
-    CPU,
-    Device,
-    batch_share,
-    default_workers,
-    share_of_gpu,
-    with_arrays_on,
-)
+from linumpy.core.device import CPU, Device, default_workers, share_of_gpu, with_arrays_on
 from linumpy.core.errors import LinumpyError
 from linumpy.core.host_memory import granted_host_bytes, map_arrays, share_heap
 from linumpy.core.leases.lease import Ask, hold
 from linumpy.core.timeline import span
 from linumpy.core.worker_process import (
     CORES_A_PROCESS,
-    HOST_NBYTES,
     Setting,
     WorkerProcess,
     end_all,
-    processes_a_gpu,
+    processes_on,
 )
 from linumpy.io.omezarr import Image
 from linumpy.io.pyramid import Pyramid, write_parts
@@ -60,12 +52,9 @@ def usual_parts(device: Device, shape: Sequence[int]) -> int:
     if most <= 1:
         return 1
     # A share is for the process that starts the others, and holds what they tell of the whole.
-    each_nbytes = HOST_NBYTES if device.is_gpu else host_nbytes(shape)
-    room = max(0, granted_host_bytes() // each_nbytes - 1)
     if device.is_gpu:
-        # A retry begins with fewer; no GPU is without one.
-        each = min(int(processes_a_gpu() * batch_share()), room // device.count)
-        return min(most, device.count * max(1, each))
+        return min(most, processes_on(device, beside=1))
+    room = granted_host_bytes() // host_nbytes(shape) - 1
     return max(1, min(most, default_workers(device) // CORES_A_PROCESS, room))
 
 

@@ -34,6 +34,7 @@ from linumpy.core.exit_status import (
     exit_status,
     message,
 )
+from linumpy.core.host_memory import granted_host_bytes
 from linumpy.core.leases.lease import Ask, keep_one
 from linumpy.core.log import configure_logging, logger
 from linumpy.core.start_up import Stopped, Stopping, begin_cuda, leave, spare_scipy
@@ -70,6 +71,22 @@ def processes_a_gpu(*, whole: bool = False) -> int:
     """
     cores = cores_a_gpu(whole=whole)
     return min(MOST_PROCESSES, cores // CORES_A_PROCESS, free_gpu_bytes() // LEAST_SHARE_NBYTES)
+
+
+def processes_on(device: Device, *, beside: int = 0, whole: bool = False) -> int:
+    """Return how many processes to have on all GPUs of a device, one on each at least.
+
+    Parameters
+    ----------
+    beside
+        Processes more that share the task's host memory.
+    whole
+        As of `processes_a_gpu`.
+    """
+    room = granted_host_bytes() // HOST_NBYTES - beside
+    # A retry begins with fewer; no GPU is without one.
+    each = min(int(processes_a_gpu(whole=whole) * batch_share()), room // device.count)
+    return device.count * max(1, each)
 
 
 @dataclass(frozen=True)

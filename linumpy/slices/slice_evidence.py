@@ -21,24 +21,16 @@ import numpy as np
 from linumpy.core import overlap
 from linumpy.core.device import (
     Device,
-    batch_share,
     default_workers,
     is_device_array,
     share_of_gpu,
     tile_workers,
     to_host,
 )
-from linumpy.core.host_memory import granted_host_bytes
 from linumpy.core.leases.lease import Ask, hold
 from linumpy.core.start_up import import_first
 from linumpy.core.timeline import span
-from linumpy.core.worker_process import (
-    HOST_NBYTES,
-    Setting,
-    WorkerProcess,
-    end_all,
-    processes_a_gpu,
-)
+from linumpy.core.worker_process import Setting, WorkerProcess, end_all, processes_on
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
@@ -288,10 +280,7 @@ def _usual_lanes(device: Device, n_slices: int, worth: int) -> int:
     """
     if device.count == 1:
         return usual_overlap(device, worth)
-    # A retry begins with fewer; no GPU is without one.
-    room = granted_host_bytes() // HOST_NBYTES // device.count
-    each = max(1, min(int(processes_a_gpu(whole=True) * batch_share()), room))
-    return max(1, min(device.count * each, n_slices, worth))
+    return max(1, min(processes_on(device, whole=True), n_slices, worth))
 
 
 class Lanes:
@@ -337,13 +326,11 @@ class Lanes:
         self._tiles = None
         self._stack = ExitStack()
         gpus = device.count
-        if lanes is None and self._count == 1:
-            # Too little for another process; one GPU takes a slice sooner than several together.
+        if self._count > 1 and self._apart and not device.is_gpu:
+            make = partial(make, sharing=self._count)
+        if self._count > 1 and self._apart or lanes is None and self._count == 1:
+            # One GPU takes a slice sooner than several together.
             device = device.first()
-        if self._count > 1 and self._apart:
-            device = device.first()
-            if not device.is_gpu:
-                make = partial(make, sharing=self._count)
         make = partial(make, device)
         own = make()
         self._measure: list[Callable[[int, FocalCurvature | None], SliceEvidence]] = [own]

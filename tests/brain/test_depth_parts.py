@@ -11,6 +11,7 @@ from linumpy.brain import depth_parts as module
 from linumpy.brain.atlas.apply import apply_to_volume
 from linumpy.brain.correct_bias_field import correct_bias_field
 from linumpy.brain.depth_parts import DepthParts, depth_parts, usual_parts
+from linumpy.core import worker_process
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import DeviceMemoryError, InputError, LinumpyError
 from linumpy.core.exit_status import DEVICE_MEMORY, FAILED, HOST_MEMORY, exit_status
@@ -186,7 +187,8 @@ def test_parts_follow_size_devices_and_memory(
 ):
     """`cores` are processes that a GPU has room for."""
     monkeypatch.setattr(module, "default_workers", lambda device: cores)
-    monkeypatch.setattr(module, "processes_a_gpu", lambda: cores)
-    monkeypatch.setattr(module, "granted_host_bytes", lambda: free_gib << 30)
-    monkeypatch.setattr(module, "batch_share", lambda: share)
+    monkeypatch.setattr(worker_process, "processes_a_gpu", lambda **_: cores)
+    for place in (module, worker_process):
+        monkeypatch.setattr(place, "granted_host_bytes", lambda: free_gib << 30)
+    monkeypatch.setattr(worker_process, "batch_share", lambda: share)
     assert usual_parts(device, shape) == expected

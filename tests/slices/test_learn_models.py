@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from linumpy.core import device as device_policy
+from linumpy.core import worker_process
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.core.leases.lease import Ask
@@ -157,9 +158,9 @@ def test_gpus_take_turns_to_measure_slices_each_in_its_process(
     monkeypatch.setattr(slice_evidence, "WorkerProcess", Recorded)
     # Asking for cores or memory of a GPU would lease one alone.
     monkeypatch.setattr(slice_evidence, "hold", asked.append)
-    monkeypatch.setattr(slice_evidence, "processes_a_gpu", lambda **_: each * len(asked))
-    monkeypatch.setattr(slice_evidence, "granted_host_bytes", lambda: memory_gib << 30)
-    monkeypatch.setattr(slice_evidence, "batch_share", lambda: batches)
+    monkeypatch.setattr(worker_process, "processes_a_gpu", lambda **_: each * len(asked))
+    monkeypatch.setattr(worker_process, "granted_host_bytes", lambda: memory_gib << 30)
+    monkeypatch.setattr(worker_process, "batch_share", lambda: batches)
     monkeypatch.setattr(
         slice_evidence, "share_of_gpu", lambda n: shares.append(n) or nullcontext(1 << 33)
     )
