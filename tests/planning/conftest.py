@@ -4,11 +4,18 @@ import json
 
 import pytest
 
+from linumpy.planning.plan_params import PlanParams
+
 INFO = {
     "nx": 200, "ny": 100, "n_extra": 20, "n_repeat": 1, "top_z": 0, "bottom_z": 149,
     "width": 1600, "height": 800,
 }  # fmt: skip
 SIDE = {"slice_thickness": 0.2, "overlap_fraction": 0.25, "axial_resolution_um": 4.0}
+
+
+def given(**values):
+    """Return parameters of a plan, by default but for these."""
+    return PlanParams.from_values(values)
 
 
 def write_headers(root, slices, *, side=SIDE, **info):

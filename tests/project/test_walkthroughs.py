@@ -33,7 +33,7 @@ def test_learned_tile_stage_is_added_by_the_walkthrough(scratch: Scratch) -> Non
         *("tests/intensity/test_scale_tiles.py", "tests/pipeline/test_modules.py"),
         *("tests/pipeline/test_params.py::test_stage_parameters_are_those_of_the_schema",),
         *("tests/pipeline/test_params.py::test_config_has_the_defaults_of_the_schema",),
-        *("tests/planning/test_plan.py::test_processes_are_those_of_the_modules",),
+        *("tests/planning/test_tasks.py::test_processes_are_those_of_the_modules",),
         "tests/pipeline/test_graph.py::"
         "test_declared_stages_are_the_workflows_graph[chained, all options]",
         *("tests/slices/test_reconstruct_slice.py::test_fused_equals_chained_to_the_bit",),
