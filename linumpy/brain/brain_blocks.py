@@ -97,30 +97,32 @@ class BrainBlocks:
         self._faces: dict[tuple[int, int, int], _Faces] = {}
         self._shown: set[int] = set()
 
-    def within(self, planes: slice) -> BrainBlocks:
-        """Return what `stack` needs for some planes, to be pickled: their slices alone.
+    def within(self, part: tuple[slice, slice]) -> BrainBlocks:
+        """Return what `stack` needs for some planes and rows, to be pickled: their slices alone.
 
         All else is shared with this object until it is.
         """
-        part = copy(self)
-        part._places = places_within(self._places, planes)
-        part._slices = {p.slice_id: self._slices[p.slice_id] for p in part._places}
-        return part
+        other = copy(self)
+        other._places = places_within(self._places, part[0])
+        other._slices = {p.slice_id: self._slices[p.slice_id] for p in other._places}
+        return other
 
-    def stack(self, planes: slice) -> set[int]:
-        """Write planes of the brain, whole layers of shards; return the slices that they show."""
+    def stack(self, part: tuple[slice, slice]) -> set[int]:
+        """Write planes and rows of the brain, whole shards; return the slices that they show."""
+        planes, rows = part
         self._first_plane = planes.start
         shape = self._image.spec.shape
         sides = BLOCK_PX, BLOCK_PX
         if self._device.is_gpu:
             sides = block_sides(shape[1:], int(batch_share() * free_gpu_bytes()))
-        steps = list(stack_steps(self._places, shape, self.reaches, planes, sides))
+        steps = list(stack_steps(self._places, shape, self.reaches, planes, sides, rows))
         with ThreadPoolExecutor(default_workers(self._device), "linumpy-stack") as pool:
             # On the CPU threads share small pieces, which stay in the cache; a GPU takes all at
             # once.
             self.pyramid.each = map if self._device.is_gpu else pool.map
             done = stream(steps, self.read, self.lay, self.write)
-            for _ in progress(done, len(steps), "stack") if planes.start == 0 else done:
+            first = planes.start == rows.start == 0
+            for _ in progress(done, len(steps), "stack") if first else done:
                 pass
         self.pyramid.each = map
         self.pyramid.leave()

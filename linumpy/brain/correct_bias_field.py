@@ -106,7 +106,8 @@ def correct_bias_field(
         # Cells, and what fits made of them, are many.
         trim_heap()
         work = _Correcting(image, Correction(model, reach, one), copies, one)
-        processes.write(work, image.array.shape[0], [copy.pyramid for copy in copies])
+        planes = processes.divide(image.array.shape[0])
+        processes.write(work, planes, [copy.pyramid for copy in copies])
         for copy in copies:
             copy.finish()
         copies[0].take_labels(image)

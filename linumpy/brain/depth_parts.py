@@ -1,10 +1,12 @@
 """A volume by parts of depth, each worked on by a process of its own: on its GPU, or on its cores.
 
-Parts are whole layers of shards, so that no two processes write to one file.
+Parts are whole layers of shards, so that no two processes write to one file. Where cores are more
+than layers, a layer can be divided by its rows, too.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -26,12 +28,13 @@ from linumpy.core.worker_process import (
     processes_on,
 )
 from linumpy.io.omezarr import Image
-from linumpy.io.pyramid import Pyramid, write_parts
+from linumpy.io.pyramid import BAND_PX, Pyramid, write_parts
 from linumpy.io.slice_layout import SHARD_PX
 from linumpy.store.plain_arrays import PlainArray
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+PlanesAndRows = tuple[slice, slice]
 
 LEAST_NBYTES = 256 << 20
 """Of the volume, for a process on cores: with less, it takes longer to start than it saves."""
@@ -45,17 +48,25 @@ BASE_NBYTES, BLOCKS, LAYERS = 400 << 20, 2.5, 0.3
 """Host memory of one on cores: the interpreter, blocks of the brain and layers of it."""
 
 
-def usual_parts(device: Device, shape: Sequence[int]) -> int:
-    """Return by how many processes to work on a float32 volume, by its size, device and memory."""
-    nbytes = 4 * shape[0] * shape[1] * shape[2]
-    most = min(-(-shape[0] // SHARD_PX), worthwhile(device, nbytes))
+def usual_parts(device: Device, shape: Sequence[int], *, by_rows: bool = False) -> int:
+    """Return by how many processes to work on a float32 volume, by its size, device and memory.
+
+    Parameters
+    ----------
+    by_rows
+        Whether parts are those of `divide_rows`; a GPU takes whole planes.
+    """
+    layers = -(-shape[0] // SHARD_PX)
+    across = -(-shape[1] // BAND_PX[1]) if by_rows and not device.is_gpu else 1
+    most = min(layers * across, worthwhile(device, 4 * shape[0] * shape[1] * shape[2]))
     if most <= 1:
         return 1
     # A share is for the process that starts the others, and holds what they tell of the whole.
     if device.is_gpu:
         return min(most, processes_on(device, beside=1))
     room = granted_host_bytes() // host_nbytes(shape) - 1
-    return max(1, min(most, default_workers(device) // CORES_A_PROCESS, room))
+    most = max(1, min(most, default_workers(device) // CORES_A_PROCESS, room))
+    return most if most < layers else layers * (most // layers)
 
 
 def worthwhile(device: Device, nbytes: int) -> int:
@@ -99,7 +110,15 @@ class DepthParts:
         layers = -(-n_planes // side)
         count = min(self.count, layers)
         bounds = [min(n_planes, side * (n * layers // count)) for n in range(count + 1)]
-        return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [slice(a, b) for a, b in itertools.pairwise(bounds)]
+
+    def divide_rows(self, shape: Sequence[int]) -> list[PlanesAndRows]:
+        """Return parts of a volume: layers, each divided by its rows where there are too few."""
+        bands, layers = -(-shape[1] // BAND_PX[1]), -(-shape[0] // SHARD_PX)
+        count = max(1, min(bands, self.count // layers))
+        bounds = [min(shape[1], BAND_PX[1] * (n * bands // count)) for n in range(count + 1)]
+        rows = [slice(a, b) for a, b in itertools.pairwise(bounds)]
+        return list(itertools.product(self.divide(shape[0]), rows))
 
     def run(
         self,
@@ -115,9 +134,9 @@ class DepthParts:
         work
             To be pickled, with what it returns; arrays on a GPU come back on the host.
         items
-            As many as parts at most: planes, or other things.
+            As many as parts at most: planes, planes and rows, or other things.
         name
-            Of items that are no planes, for errors.
+            Of other things, for errors.
         narrow
             Returns what is pickled in place of `work` for one item, where that needs less.
 
@@ -137,9 +156,7 @@ class DepthParts:
             while waiting:
                 for connection in wait(list(waiting)):
                     number = waiting.pop(connection)
-                    item = items[number]
-                    if isinstance(item, slice):
-                        name = f"planes {item.start} to {item.stop - 1}"
+                    name = _name_of(items[number]) or name
                     try:
                         found[number] = self._workers[number].receive(name)
                     except (LinumpyError, MemoryError) as error:
@@ -178,28 +195,40 @@ class DepthParts:
 
     def write(
         self,
-        work: Callable[[slice], Result],
-        n_planes: int,
+        work: Callable[[Item], Result],
+        parts: Sequence[Item],
         pyramids: Sequence[Pyramid],
-        narrow: Callable[[slice], Callable[[slice], Result]] | None = None,
+        narrow: Callable[[Item], Callable[[Item], Result]] | None = None,
     ) -> list[Result]:
         """Have parts of a volume written, then the shards of coarse levels that rest on several.
 
         Parameters
         ----------
         work
-            Writes some planes of level 0, and what of the pyramids rests on them alone; what does
-            not, it leaves (`Pyramid.leave`).
+            Writes a part of level 0, and what of the pyramids rests on it alone; what does not, it
+            leaves (`Pyramid.leave`).
+        parts
+            From `divide` or `divide_rows`.
         narrow
             As of `run`.
         """
-        found = self.run(work, self.divide(n_planes), narrow=narrow)
+        found = self.run(work, parts, narrow=narrow)
         with span("pyramid"):
             for pyramid in pyramids:
                 shared = pyramid.shared()
                 self.spread(partial(_finish, pyramid), shared, "coarse levels of the pyramid")
                 pyramid.remove_shared()
         return found
+
+
+def _name_of(item: object) -> str:
+    """Return what errors call a part of a volume; nothing for other things."""
+    if isinstance(item, slice):
+        return f"planes {item.start} to {item.stop - 1}"
+    match item:
+        case (slice() as planes, slice() as rows):
+            return f"{_name_of(planes)}, rows {rows.start} to {rows.stop - 1}"
+    return ""
 
 
 def _finish(pyramid: Pyramid, shared: tuple[int, ...]) -> None:

@@ -133,7 +133,7 @@ def stack_slices_motor(
     device
         Where to compute, with all its GPUs.
     parts
-        Of depth, each stacked by a process of its own; None for `usual_parts`.
+        Each stacked by a process of its own; None for `usual_parts`.
 
     Returns
     -------
@@ -162,15 +162,16 @@ def stack_slices_motor(
     )
     if not can_be_shared([volume.image for volume in slices]):
         parts = 1
-    count = usual_parts(device, spec.shape) if parts is None else parts
+    count = usual_parts(device, spec.shape, by_rows=True) if parts is None else parts
     with (
         create_image(output, spec, overwrite=overwrite, with_valid=True) as image,
         depth_parts(device, count) as processes,
     ):
         brain = BrainBlocks(image, slices, canvas, places, params, resolutions_um, device.first())
         with span("stack"):
+            divided = processes.divide_rows(spec.shape)
             shown = processes.write(
-                brain.stack, n_planes, [brain.pyramid], lambda planes: brain.within(planes).stack
+                brain.stack, divided, [brain.pyramid], lambda part: brain.within(part).stack
             )
         # Nothing has appeared yet: a brain that lacks a slice never does.
         _check_shown(places, set().union(*shown))

@@ -237,6 +237,7 @@ def stack_steps(
     reaches: Callable[[StackedSlice, tuple[slice, slice]], bool],
     planes: slice | None = None,
     sides: tuple[int, int] = (BLOCK_PX, BLOCK_PX),
+    rows: slice | None = None,
 ) -> Iterator[StackStep]:
     """Plan in which order slices are read, so that each is read about once.
 
@@ -255,9 +256,11 @@ def stack_steps(
         Which of the brain, whole layers of shards; None for all.
     sides
         Of a block, pixels.
+    rows
+        Which of the brain, whole blocks; None for all.
     """
     for slab in cuts(planes or slice(0, shape[0]), SLAB_PX):
-        for i in cuts(slice(0, shape[1]), sides[0]):
+        for i in cuts(rows or slice(0, shape[1]), sides[0]):
             for j in cuts(slice(0, shape[2]), sides[1]):
                 there = [place for place in places if reaches(place, (i, j))]
                 yield from _block_steps(there, slab, (i, j))

@@ -4,10 +4,10 @@ Along each axis a level is a matrix times level 0 (`linumpy.geometry.resample`).
 level 0 adds a small product to each coarse shard that rests on it, and a shard is finished with
 the last such cell. Nothing is read back, and only shards that are begun take memory.
 
-A shard is the sum of what each layer of level 0 gives, `SHARD_PX` planes deep, in the order of the
-layers. So processes that have layers of their own give the same bits as one that has all: each
-leaves its sums of a shard that also rests on another's layers in a file (`Pyramid.leave`), from
-which one of them finishes the shard (`Pyramid.take`).
+A shard is the sum of what each band of level 0 gives, `BAND_PX` long along its first two axes, in
+the order of the bands. So processes that have bands of their own give the same bits as one that has
+all: each leaves its sums of a shard that also rests on another's bands in a file (`Pyramid.leave`),
+from which one of them finishes the shard (`Pyramid.take`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ from linumpy.geometry.resample import HALF, apply_axis_weights, axis_band
 from linumpy.io.omezarr import ImageWriter, Shape, Triple
 from linumpy.io.slice_layout import SHARD_PX
 
+BAND_PX = (SHARD_PX, 2 * SHARD_PX)
+"""Planes and rows of level 0 that are summed up on their own."""
+
 DEFAULT_RESOLUTIONS_UM = (10.0, 25.0, 50.0, 100.0)
 
 Box = tuple[slice, slice, slice]
+
+_Band = tuple[int, int]
 
 
 class Part(NamedTuple):
@@ -113,12 +118,12 @@ class _Axis:
                     self.shares[place].append(_Share(index, rows, part[rows].copy()))
                     self.n_cells[index] += 1
 
-    def rows_of_layers(self, cells_a_layer: int) -> dict[tuple[int, int], slice]:
-        """Return the rows of each shard that rest on each layer of so many cells."""
+    def rows_of_bands(self, cells_a_band: int) -> dict[tuple[int, int], slice]:
+        """Return the rows of each shard that rest on each band of so many cells."""
         found: dict[tuple[int, int], slice] = {}
         for place, shares in enumerate(self.shares):
             for share in shares:
-                key, rows = (share.shard, place // cells_a_layer), share.rows
+                key, rows = (share.shard, place // cells_a_band), share.rows
                 known = found.get(key, rows)
                 first, stop = min(known.start, rows.start), max(known.stop, rows.stop)
                 found[key] = slice(first, stop)
@@ -134,13 +139,13 @@ class _Shard:
     n_cells
         Cells that have come.
     totals, lacks
-        Weighted sum of the image, and weight of the voxels without data, by the layer of level 0
-        that they are of, for the rows that rest on it; none for all 0.
+        Weighted sum of the image, and weight of the voxels without data, by the band of level 0
+        that they are of, for the planes and rows that rest on it; none for all 0.
     """
 
     n_cells: int = 0
-    totals: dict[int, Array] = field(default_factory=dict)
-    lacks: dict[int, Array] = field(default_factory=dict)
+    totals: dict[_Band, Array] = field(default_factory=dict)
+    lacks: dict[_Band, Array] = field(default_factory=dict)
 
 
 class _Level:
@@ -158,8 +163,10 @@ class _Level:
             _Axis(*one) for one in zip(shape, self.shape, steps, cell, self.shards, strict=True)
         ]
         self.begun: dict[tuple[int, ...], _Shard] = {}
-        self._cells_a_layer = max(1, SHARD_PX // cell[0])
-        self._rows = self.axes[0].rows_of_layers(self._cells_a_layer)
+        self._cells_a_band = [max(1, px // side) for px, side in zip(BAND_PX, cell, strict=False)]
+        self._rows = [
+            axis.rows_of_bands(n) for axis, n in zip(self.axes, self._cells_a_band, strict=False)
+        ]
 
     def shares(self, cell: Sequence[int]) -> Iterator[tuple[_Share, ...]]:
         """Return what a cell gives to each shard: one share an axis."""
@@ -176,26 +183,32 @@ class _Level:
     def add(
         self,
         key: tuple[int, ...],
-        cell: int,
+        cell: tuple[int, ...],
         rows: Box,
         total: Array | None,
         lack: Array | None,
     ) -> bool:
-        """Add what one cell, by its place along depth, gives; whether the shard is finished."""
+        """Add what one cell gives; whether the shard is finished."""
         shard = self.begun.setdefault(key, _Shard())
-        layer = cell // self._cells_a_layer
-        there = self._rows[key[0], layer]
+        band = (cell[0] // self._cells_a_band[0], cell[1] // self._cells_a_band[1])
+        there = self._there(key, band)
         for sums, array in ((shard.totals, total), (shard.lacks, lack)):
             if array is None:
                 continue
-            if layer not in sums:
-                sides = [part.stop - part.start for part in self.window(key)[1:]]
-                size = (there.stop - there.start, *sides)
-                sums[layer] = namespace(array).zeros(size, np.float32)
-            planes = slice(rows[0].start - there.start, rows[0].stop - there.start)
-            sums[layer][(planes, *rows[1:])] += array
+            if band not in sums:
+                sums[band] = namespace(array).zeros([s.stop - s.start for s in there], np.float32)
+            first, second = (
+                slice(row.start - begin.start, row.stop - begin.start)
+                for row, begin in zip(rows, there[:2], strict=False)
+            )
+            sums[band][first, second, rows[2]] += array
         shard.n_cells += 1
         return shard.n_cells == self.n_cells(key)
+
+    def _there(self, key: Sequence[int], band: _Band) -> Box:
+        """Return the voxels of a shard that rest on a band."""
+        planes, rows = (self._rows[n][key[n], band[n]] for n in range(2))
+        return planes, rows, slice(0, self.window(key)[2].stop - self.window(key)[2].start)
 
     def n_cells(self, key: Sequence[int]) -> int:
         """Return how many cells a shard rests on."""
@@ -214,14 +227,14 @@ class _Level:
                 mask = (lack <= 1 - HALF).astype(np.uint8)
             yield Part(self.valid, self.window(key), mask)
 
-    def _sum(self, key: tuple[int, ...], layers: Mapping[int, Array]) -> Array | None:
-        """Return the sum over all layers, in their order."""
+    def _sum(self, key: tuple[int, ...], bands: Mapping[_Band, Array]) -> Array | None:
+        """Return the sum over all bands, in their order."""
         whole: Array | None = None
-        for layer, part in sorted(layers.items()):
+        for band, part in sorted(bands.items()):
             if whole is None:
                 shape = [side.stop - side.start for side in self.window(key)]
                 whole = namespace(part).zeros(shape, np.float32)
-            whole[self._rows[key[0], layer]] += part
+            whole[self._there(key, band)] += part
         return whole
 
 
@@ -299,21 +312,25 @@ class Pyramid:
         return parts
 
     def leave(self) -> None:
-        """Leave what is known of shards that also rest on other processes' layers in files."""
+        """Leave what is known of shards that also rest on other processes' bands in files."""
         for number, level in enumerate(self._levels):
             for key, shard in level.begun.items():
                 self._folder.mkdir(exist_ok=True)
                 kinds = {"total": shard.totals, "lack": shard.lacks}
-                sums = {f"{k} {n}": to_host(a) for k, of in kinds.items() for n, a in of.items()}
-                first = min(int(name.split()[1]) for name in sums)
-                name = " ".join(map(str, (number, *key, first)))
+                sums = {
+                    f"{kind} {band[0]} {band[1]}": to_host(array)
+                    for kind, of in kinds.items()
+                    for band, array in of.items()
+                }
+                first = min(band for of in kinds.values() for band in of)
+                name = " ".join(map(str, (number, *key, *first)))
                 sums["n_cells"] = np.array(shard.n_cells)
                 np.savez(self._folder / f"{name}.npz", **sums)  # type: ignore[arg-type]
             level.begun.clear()
 
     def shared(self) -> list[tuple[int, ...]]:
         """Return the shards that processes left sums of: level, and place among its shards."""
-        found = (path.stem.split()[:-1] for path in self._folder.glob("*.npz"))
+        found = (path.stem.split()[:-2] for path in self._folder.glob("*.npz"))
         return sorted({tuple(map(int, numbers)) for numbers in found})
 
     def take(self, shared: tuple[int, ...]) -> list[Part]:
@@ -331,10 +348,10 @@ class Pyramid:
             with np.load(path, allow_pickle=False) as sums:
                 shard.n_cells += int(sums["n_cells"])
                 for name in sums.files:
-                    kind, _, layer = name.partition(" ")
+                    kind, *band = name.split()
                     if kind != "n_cells":
                         of = shard.totals if kind == "total" else shard.lacks
-                        of[int(layer)] = to_device(sums[name], self._device)
+                        of[int(band[0]), int(band[1])] = to_device(sums[name], self._device)
         if shard.n_cells != level.n_cells(key):
             raise LinumpyError(
                 f"shard {key} of level {number + 1}: {shard.n_cells} of {level.n_cells(key)} "
@@ -356,7 +373,7 @@ class Pyramid:
 
     def _products(
         self, cell: tuple[int, ...], data: Array | None, valid: Array | None
-    ) -> list[tuple[_Level, tuple[int, ...], int, Box, Array | None, Array | None]]:
+    ) -> list[tuple[_Level, tuple[int, ...], tuple[int, ...], Box, Array | None, Array | None]]:
         """Return what a cell adds to the shards of all levels."""
         missing = None if valid is None else valid == 0
         if missing is not None and not missing.any():
@@ -378,5 +395,5 @@ class Pyramid:
                     lack = apply_axis_weights(missing, matrices)
                 rows = tuple(share.rows for share in shares)
                 key = tuple(share.shard for share in shares)
-                found.append((level, key, cell[0], rows, total, lack))
+                found.append((level, key, cell, rows, total, lack))
         return found  # type: ignore[return-value]

@@ -161,6 +161,59 @@ def test_parts_are_whole_layers_and_cover_all():
 
 
 @pytest.mark.parametrize(
+    ("count", "shape", "n_depths", "row_stops"),
+    [
+        (1, (530, 1300), 1, [1300]),
+        (3, (530, 1300), 3, [1300]),
+        (8, (530, 1300), 3, [512, 1300]),
+        (9, (530, 1300), 3, [512, 1024, 1300]),
+        (40, (530, 1300), 3, [512, 1024, 1300]),
+        (4, (250, 500), 1, [500]),
+        (3, (250, 2048), 1, [512, 1024, 2048]),
+    ],
+)
+def test_rows_divide_layers_where_processes_are_more(count, shape, n_depths, row_stops):
+    parts = DepthParts()
+    parts.count = count
+    found = parts.divide_rows(shape)
+    assert len(found) == n_depths * len(row_stops) <= count
+    assert sum((z.stop - z.start) * (i.stop - i.start) for z, i in found) == shape[0] * shape[1]
+    assert [rows.stop for planes, rows in found if planes.start == 0] == row_stops
+    assert len({planes.start for planes, _ in found}) == n_depths
+
+
+def test_a_part_by_rows_that_fails_is_named():
+    part = slice(256, 512), slice(512, 1024)
+    with pytest.raises(LinumpyError) as found, depth_parts(CPU, 2) as processes:
+        processes.run(refuse, [part])
+    assert str(found.value) == "planes 256 to 511, rows 512 to 1023: cannot be read"
+
+
+def refuse(part):
+    raise InputError("cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("shape", "cores", "free_gib", "expected"),
+    [
+        ((2400, 1500, 1500), 16, 64, 8),
+        ((600, 1500, 1500), 16, 64, 6),
+        ((450, 1300, 1300), 16, 64, 6),
+        ((450, 1300, 1300), 8, 64, 4),
+        ((450, 1300, 1300), 6, 64, 2),
+        ((450, 1300, 1300), 16, 5, 2),
+        ((450, 400, 400), 16, 64, 1),
+    ],
+)
+def test_rows_make_as_many_parts_as_cores_and_memory_have_room_for(
+    shape, cores, free_gib, expected, monkeypatch
+):
+    monkeypatch.setattr(module, "default_workers", lambda device: cores)
+    monkeypatch.setattr(module, "granted_host_bytes", lambda: free_gib << 30)
+    assert usual_parts(CPU, shape, by_rows=True) == expected
+
+
+@pytest.mark.parametrize(
     ("device", "shape", "cores", "free_gib", "share", "expected"),
     [
         (CPU, (2400, 1500, 1500), 16, 64, 1.0, 8),

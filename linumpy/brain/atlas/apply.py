@@ -136,7 +136,7 @@ def apply_to_volume(
         planes = _planes_at_once(one)
         pyramid = Pyramid(writer, resolutions_um, (planes, planes, SHARD_PX), device=one)
         work = _Resampling(writer, pyramid, _Source(image, to_source, one), to_source, one)
-        processes.write(work, grid.shape[0], [pyramid])
+        processes.write(work, processes.divide(grid.shape[0]), [pyramid])
         write_tissue_label(writer, processes)
     return grid
 
