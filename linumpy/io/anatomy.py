@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from linumpy.geometry.orientation import parse_orientation
@@ -25,19 +26,12 @@ def stated_orientation(image: Image) -> str:
     InputError
         When it is no orientation; names the file.
     """
-    code = image.attributes.get("orientation")
-    if not code:
-        import zarr
-
-        from linumpy.store.remote import storage
-
-        code = orientation_of_axes(dict(zarr.open_group(storage(image.path), mode="r").attrs))
+    code = image.attributes.get("orientation") or _orientation_of_axes(image.axes)
     return parse_orientation(str(code), f"{image.path}: orientation") if code else ""
 
 
-def orientation_of_axes(attributes: dict[str, Any]) -> str:
+def _orientation_of_axes(axes: Sequence[Any]) -> str:
     """Return the code of NGFF axes that carry an anatomical orientation; empty without."""
-    axes = attributes.get("ome", attributes)["multiscales"][0].get("axes", [])
     values = [
         axis.get("orientation", {}).get("value", "") if isinstance(axis, dict) else ""
         for axis in axes

@@ -207,7 +207,10 @@ def create_image(
 
 @dataclass(frozen=True)
 class Image:
-    """An OME-Zarr image opened for reading; arrays are plain or of Zarr, nothing is loaded."""
+    """An OME-Zarr image opened for reading; arrays are plain or of Zarr, nothing is loaded.
+
+    `axes` are those of its NGFF metadata, as they are there.
+    """
 
     path: Path
     arrays: tuple[Any, ...]
@@ -215,6 +218,7 @@ class Image:
     level_translations_um: tuple[Triple, ...]
     attributes: dict[str, Any]
     valid: Any | None
+    axes: tuple[Any, ...] = ()
 
     @property
     def array(self) -> Any:
@@ -351,6 +355,7 @@ def open_image(
             tuple(translations),
             without_manifest(attributes.get("linumpy", {})),
             valid,
+            tuple(multiscale.get("axes", ())),
         )
 
 

@@ -12,7 +12,6 @@ from linumpy.core.device import CPU, Device
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger
 from linumpy.io.models import model_place, save_model
-from linumpy.io.omezarr import open_image
 from linumpy.io.tables import SliceConfig, read_slice_config, write_slice_config
 from linumpy.params import build
 from linumpy.quality.assess_slice_quality import SliceQuality, assess_slice_quality
@@ -57,11 +56,11 @@ def assess_folder(
     volumes, voxel_um, interval_um = load_slices(paths, shifts, by_name=True, device=device)
     known = Known() if pairs is None else load_similarities(pairs, volumes, voxel_um, params)
     volumes, workers = keep_slices(volumes, device, pair_workers(device))
-    amplitude = {}
-    for path in paths:
-        attributes = open_image(path).attributes
-        if attributes.get("amplitude_scale"):
-            amplitude[int(attributes["slice_id"])] = float(attributes["amplitude_scale"])
+    amplitude = {
+        volume.slice_id: float(scale)
+        for volume in volumes
+        if volume.image and (scale := volume.image.attributes.get("amplitude_scale"))
+    }
     model = assess_slice_quality(
         volumes, voxel_um, interval_um, params, amplitude=amplitude, known=known, workers=workers
     )
