@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
@@ -43,6 +44,15 @@ START_NBYTES = 600 << 20
 """What a process on a GPU wrote of a volume while another started
 (docs/benchmarks/2026-11-25-depth-parts.md). Stacking has become faster since, other steps were not
 timed: of a brain of 6 GiB three processes gain 1.7 of 11 s."""
+
+_NEEDED_AT_THE_END = (
+    "linumpy.io.ngff",
+    "skimage.filters",
+    "skimage.morphology",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+)
+"""Their imports take a second on cores of servers."""
 
 BASE_NBYTES, BLOCKS, LAYERS = 400 << 20, 2.5, 0.3
 """Host memory of one on cores: the interpreter, blocks of the brain and layers of it."""
@@ -153,6 +163,9 @@ class DepthParts:
             for number, (worker, item) in enumerate(zip(self._workers, items, strict=False)):
                 worker.send((narrow(item) if narrow else work, item))
                 waiting[worker.connection] = number
+            # While they work: metadata, a mask of tissue and a preview are made by this one.
+            for module in _NEEDED_AT_THE_END:
+                import_module(module)
             while waiting:
                 for connection in wait(list(waiting)):
                     number = waiting.pop(connection)
@@ -278,8 +291,6 @@ def depth_parts(device: Device, count: int) -> Iterator[DepthParts]:
                 gpu = number % device.count if device.is_gpu else None
                 setting = Setting.like_here(device, memory, gpu=gpu, threads=threads)
                 workers.append(stack.enter_context(WorkerProcess(setting, _begin)))
-            # While they start: its import takes a second, for the metadata at the end.
-            import linumpy.io.ngff  # noqa: F401
         try:
             yield DepthParts(workers)
         finally:
