@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from linumpy.core.device import CPU, default_workers
 from linumpy.core.style import (
     BLUE,
     GREEN,
@@ -18,10 +20,12 @@ from linumpy.core.style import (
     legend,
     whole_ticks,
 )
+from linumpy.io.slice_layout import CHUNK_PX
 from linumpy.quality.run import SliceRegistration
 from linumpy.report.plots import Plot, panel
 
-_STRIP_PX = 256
+_THREADS = 4
+"""Each holds a strip of a slice, one row of chunks."""
 
 
 def projection(
@@ -41,16 +45,18 @@ def projection(
     level = choose_level(image, max_side_px)
     array = image.arrays[level]
     valid = image.valid if level == 0 else None
-    out = np.zeros(array.shape[1:], dtype=np.float32)
-    for start in range(0, array.shape[1], _STRIP_PX):
-        part = (slice(None), slice(start, start + _STRIP_PX))
+
+    def mean(start: int) -> np.ndarray:
+        part = (slice(None), slice(start, start + CHUNK_PX))
         data = np.asarray(array[part], dtype=np.float32)
         if valid is None:
-            out[part[1]] = data.mean(axis=0)
-        else:
-            mask = np.asarray(valid[part]) > 0
-            total = np.where(mask, data, 0).sum(axis=0)
-            out[part[1]] = total / np.maximum(mask.sum(axis=0), 1)
+            return data.mean(axis=0)
+        mask = np.asarray(valid[part]) > 0
+        return np.where(mask, data, 0).sum(axis=0) / np.maximum(mask.sum(axis=0), 1)
+
+    with ThreadPoolExecutor(min(_THREADS, default_workers(CPU)), "linumpy-report") as pool:
+        strips = list(pool.map(mean, range(0, array.shape[1], CHUNK_PX)))
+    out = np.concatenate(strips).astype(np.float32)
     voxel = image.level_scales_um[level][1:]
     corner = tuple(
         t - v / 2 for t, v in zip(image.level_translations_um[level][1:], voxel, strict=True)

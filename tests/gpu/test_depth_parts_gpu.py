@@ -29,7 +29,9 @@ WAYS = [
 
 
 @needs_gpu
-@pytest.mark.parametrize(("device", "parts"), WAYS)
+@pytest.mark.parametrize(
+    ("device", "parts"), [*WAYS, pytest.param(ONE, 6, id="rows of three layers")]
+)
 def test_a_brain_by_parts_has_the_same_files(three, tmp_path, device, parts):
     one, several = tmp_path / "one.ome.zarr", tmp_path / "several.ome.zarr"
     for path, where, count in ((one, ONE, 1), (several, device, parts)):
@@ -38,7 +40,8 @@ def test_a_brain_by_parts_has_the_same_files(three, tmp_path, device, parts):
             slices, model, path, StackParams(), resolutions_um=[25.0, 50.0], device=where,
             parts=count,
         )  # fmt: skip
-    assert open_image(one).array.shape[0] > 512
+    shape = open_image(one).array.shape
+    assert shape[0] > 512 and shape[1] > 512
     assert_same(one, several)
 
 
