@@ -16,7 +16,7 @@ JOBS = 8
 """GPUs that a scheduler is taken to give at a time."""
 
 BYTES_AN_HOUR = 200e9
-"""A quarter of what one core takes (4 s a GiB, linumpy/planning/stage_times.json)."""
+"""A third of what a core of a busy machine takes (7 s a GiB, linumpy/planning/stage_times.json)."""
 
 
 def slices_per_task(

@@ -23,12 +23,10 @@ from linumpy.planning.processes import (
     host_bytes,
     learned_tiles,
 )
-from linumpy.planning.schedule import chain_s
 from linumpy.planning.sizes import plan_disks, plan_sizes, pyramid_factor
 from linumpy.planning.stage_times import StageTimes, read_stage_times
 from linumpy.planning.survey import survey
 from linumpy.planning.table import plan_json, plan_text
-from linumpy.planning.tasks import build_tasks
 from linumpy.stage_params.declared import STAGES
 
 from .conftest import given
@@ -191,10 +189,8 @@ def test_more_cores_and_gpus_are_faster_down_to_the_chain(headers):
     assert seconds[1] > 1.5 * seconds[2] > 2 * seconds[4]
     on_gpu = {n: plan_of(root, use_gpu=True, gpu_count=n).scheduled.seconds for n in (1, 2)}
     assert on_gpu[2] < on_gpu[1] < seconds[1]
-    params = given()
-    found = survey(root, params)
-    graph = build_tasks(found, plan_sizes(found, params), params, read_stage_times())
-    assert seconds[4] >= chain_s(graph.tasks)
+    # The chain as four cores divide it.
+    assert seconds[4] >= one.chain_s > 0
 
 
 def test_tasks_are_those_that_parameters_ask_for(headers):
