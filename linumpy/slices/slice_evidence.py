@@ -54,6 +54,9 @@ SURFACE = DetectFocalCurvature.name
 _CORES_A_LANE = 3
 """Threads of more wait for each other's interpreter (docs/benchmarks/2026-11-27-one-gpu.md)."""
 
+_LANE_NBYTES_OF_CORES = 1 << 30
+"""Tiles that three cores measure in one to two seconds; a process takes as long to start."""
+
 
 @dataclass(frozen=True)
 class SliceEvidence:
@@ -283,6 +286,21 @@ def _usual_lanes(device: Device, n_slices: int, worth: int) -> int:
     return max(1, min(processes_on(device, whole=True), n_slices, worth))
 
 
+def _lanes_of_cores(n_slices: int, nbytes: int, workers: int) -> int:
+    """Return how many processes measure slices at a time, so that all are measured soonest.
+
+    `nbytes` are those of all tiles, `workers` threads that cores and memory are for.
+    """
+    worth = nbytes // _LANE_NBYTES_OF_CORES
+    if workers < 2 * _CORES_A_LANE:
+        return 1
+
+    def turns(count: int) -> float:
+        return -(-n_slices // count) / min(_CORES_A_LANE, workers // count)
+
+    return min(range(1, max(1, min(n_slices, worth, workers // 2)) + 1), key=turns)
+
+
 class Lanes:
     """Measures slices in lanes: this process and others beside it, threads on few cores.
 
@@ -319,7 +337,7 @@ class Lanes:
             # Before processes are counted and started, which work on the GPUs that this one holds.
             hold(Ask(count=device.count))
         self._count = lanes or _usual_lanes(device, n_slices, worth)
-        processes = min(n_slices, worth, workers // _CORES_A_LANE)
+        processes = _lanes_of_cores(n_slices, n_tiles * tile_nbytes, workers)
         if processes > 1 and not device.is_gpu and lanes is None and apart is None:
             self._count, apart = processes, True
         self._apart = device.is_gpu if apart is None else apart

@@ -103,10 +103,14 @@ def test_lanes_in_threads_keep_tiles_in_the_whole_budget(tiny_grids, monkeypatch
     ("cores", "slices", "tiles", "memory_gib", "processes", "threads"),
     [
         (16, 9, 160, 64, 5, 3),
-        (16, 9, 80, 64, 2, 8),
+        (16, 9, 80, 64, 5, 3),
+        (16, 9, 16, 64, 2, 8),
         (16, 3, 400, 64, 3, 5),
         (4, 9, 160, 64, 0, None),
-        (16, 9, 160, 6, 2, 4),
+        (16, 9, 160, 6, 3, 2),
+        # Four processes with three threads each would leave one slice for a second turn.
+        (16, 5, 180, 11, 5, 2),
+        (16, 12, 400, 64, 4, 4),
     ],
 )
 def test_many_cores_measure_slices_in_processes(
