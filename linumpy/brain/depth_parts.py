@@ -15,7 +15,7 @@ from importlib import import_module
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
-from linumpy.brain.stacking import BLOCK_PX
+from linumpy.brain.stacking import BLOCK_PX, cuts
 from linumpy.core.device import CPU, Device, default_workers, share_of_gpu, with_arrays_on
 from linumpy.core.errors import LinumpyError
 from linumpy.core.host_memory import granted_host_bytes, map_arrays, share_heap
@@ -76,7 +76,24 @@ def usual_parts(device: Device, shape: Sequence[int], *, by_rows: bool = False) 
         return min(most, processes_on(device, beside=1))
     room = granted_host_bytes() // host_nbytes(shape) - 1
     most = max(1, min(most, default_workers(device) // CORES_A_PROCESS, room))
-    return most if most < layers else layers * (most // layers)
+    return most if most <= layers else sum(_parts_of_layers(shape, most))
+
+
+def _parts_of_layers(shape: Sequence[int], count: int) -> list[int]:
+    """Return by how many parts of its rows each layer is written, `count` parts in all at most.
+
+    What is most for one process is divided next; where it cannot be, more would gain nothing.
+    """
+    bands = -(-shape[1] // BAND_PX[1])
+    depths = [planes.stop - planes.start for planes in cuts(slice(0, shape[0]), SHARD_PX)]
+    parts = [1] * len(depths)
+    while sum(parts) < count:
+        loads = [depth / n for depth, n in zip(depths, parts, strict=True)]
+        most = loads.index(max(loads))
+        if parts[most] == bands:
+            break
+        parts[most] += 1
+    return parts
 
 
 def worthwhile(device: Device, nbytes: int) -> int:
@@ -117,18 +134,20 @@ class DepthParts:
 
     def divide(self, n_planes: int, side: int = SHARD_PX) -> list[slice]:
         """Return parts of so many planes, about equal, in whole layers `side` deep."""
-        layers = -(-n_planes // side)
-        count = min(self.count, layers)
-        bounds = [min(n_planes, side * (n * layers // count)) for n in range(count + 1)]
-        return [slice(a, b) for a, b in itertools.pairwise(bounds)]
+        return _divided(n_planes, side, self.count)
 
     def divide_rows(self, shape: Sequence[int]) -> list[PlanesAndRows]:
-        """Return parts of a volume: layers, each divided by its rows where there are too few."""
-        bands, layers = -(-shape[1] // BAND_PX[1]), -(-shape[0] // SHARD_PX)
-        count = max(1, min(bands, self.count // layers))
-        bounds = [min(shape[1], BAND_PX[1] * (n * bands // count)) for n in range(count + 1)]
-        rows = [slice(a, b) for a, b in itertools.pairwise(bounds)]
-        return list(itertools.product(self.divide(shape[0]), rows))
+        """Return parts of a volume: layers, divided by their rows where processes are more."""
+        whole = slice(0, shape[1])
+        if self.count <= -(-shape[0] // SHARD_PX):
+            return [(planes, whole) for planes in self.divide(shape[0])]
+        layers = cuts(slice(0, shape[0]), SHARD_PX)
+        counts = _parts_of_layers(shape, self.count)
+        return [
+            (planes, rows)
+            for planes, count in zip(layers, counts, strict=True)
+            for rows in _divided(shape[1], BAND_PX[1], count)
+        ]
 
     def run(
         self,
@@ -232,6 +251,14 @@ class DepthParts:
                 self.spread(partial(_finish, pyramid), shared, "coarse levels of the pyramid")
                 pyramid.remove_shared()
         return found
+
+
+def _divided(n: int, side: int, count: int) -> list[slice]:
+    """Return parts of an axis, about equal, in whole pieces of `side`."""
+    pieces = -(-n // side)
+    count = min(count, pieces)
+    bounds = [min(n, side * (k * pieces // count)) for k in range(count + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 def _name_of(item: object) -> str:

@@ -161,25 +161,35 @@ def test_parts_are_whole_layers_and_cover_all():
 
 
 @pytest.mark.parametrize(
-    ("count", "shape", "n_depths", "row_stops"),
+    ("count", "shape", "parts_of_layers"),
     [
-        (1, (530, 1300), 1, [1300]),
-        (3, (530, 1300), 3, [1300]),
-        (8, (530, 1300), 3, [512, 1300]),
-        (9, (530, 1300), 3, [512, 1024, 1300]),
-        (40, (530, 1300), 3, [512, 1024, 1300]),
-        (4, (250, 500), 1, [500]),
-        (3, (250, 2048), 1, [512, 1024, 2048]),
+        (1, (530, 1300), [3]),
+        (3, (530, 1300), [1, 1, 1]),
+        (5, (530, 1300), [2, 2, 1]),
+        (40, (530, 1300), [3, 3, 1]),
+        (40, (760, 1300), [3, 3, 3]),
+        (8, (306, 1300), [3, 1]),
+        (8, (356, 1300), [3, 2]),
+        (4, (250, 500), [1]),
+        (3, (250, 2048), [3]),
     ],
 )
-def test_rows_divide_layers_where_processes_are_more(count, shape, n_depths, row_stops):
+def test_rows_divide_the_deepest_layers_where_processes_are_more(count, shape, parts_of_layers):
+    """Bands of 512 rows at least; one process takes all layers."""
     parts = DepthParts()
     parts.count = count
     found = parts.divide_rows(shape)
-    assert len(found) == n_depths * len(row_stops) <= count
+    if count == 1:
+        assert found == [(slice(0, 530), slice(0, 1300))]
+        return
+    starts = [planes.start for planes, _ in found]
+    assert [starts.count(256 * k) for k in range(len(parts_of_layers))] == parts_of_layers
+    assert len(found) <= count
     assert sum((z.stop - z.start) * (i.stop - i.start) for z, i in found) == shape[0] * shape[1]
-    assert [rows.stop for planes, rows in found if planes.start == 0] == row_stops
-    assert len({planes.start for planes, _ in found}) == n_depths
+    assert all(rows.start % 512 == 0 for _, rows in found)
+    # As many processes as parts divide it alike.
+    parts.count = len(found)
+    assert parts.divide_rows(shape) == found
 
 
 def test_a_part_by_rows_that_fails_is_named():
@@ -197,10 +207,11 @@ def refuse(part):
     ("shape", "cores", "free_gib", "expected"),
     [
         ((2400, 1500, 1500), 16, 64, 8),
-        ((600, 1500, 1500), 16, 64, 6),
+        ((600, 1500, 1500), 16, 64, 8),
         ((450, 1300, 1300), 16, 64, 6),
+        ((306, 1300, 1300), 16, 64, 4),
         ((450, 1300, 1300), 8, 64, 4),
-        ((450, 1300, 1300), 6, 64, 2),
+        ((450, 1300, 1300), 6, 64, 3),
         ((450, 1300, 1300), 16, 5, 2),
         ((450, 400, 400), 16, 64, 1),
     ],
