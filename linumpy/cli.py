@@ -151,9 +151,9 @@ def make_parser(
             "--parts",
             type=_parse_count,
             metavar="N",
-            help="parts of depth, each worked on by a process (in stacking rows, too, where N is "
-            "large); by default as many as GPUs, cores and memory are for, and one for a small "
-            "volume; the results are the same",
+            help="parts of depth, each worked on by a process; stacking divides layers of 256 "
+            "planes by rows, too, where N is more than layers; by default as many as GPUs, cores "
+            "and memory are for, and one for a small volume; the results are the same",
         )
     return parser
 

@@ -1,7 +1,7 @@
 """A volume by parts of depth, each worked on by a process of its own: on its GPU, or on its cores.
 
-Parts are whole layers of shards, so that no two processes write to one file. Where cores are more
-than layers, a layer can be divided by its rows, too.
+Parts are whole layers of shards, so that no two processes write to one file. Where processes are
+more than layers, layers can be divided by their rows, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from linumpy.brain.stacking import BLOCK_PX, cuts
 from linumpy.core.device import CPU, Device, default_workers, share_of_gpu, with_arrays_on
@@ -35,7 +35,14 @@ from linumpy.store.plain_arrays import PlainArray
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-PlanesAndRows = tuple[slice, slice]
+
+
+class PlanesAndRows(NamedTuple):
+    """A part of a volume, all along its last axis."""
+
+    planes: slice
+    rows: slice
+
 
 LEAST_NBYTES = 256 << 20
 """Of the volume, for a process on cores: with less, it takes longer to start than it saves."""
@@ -45,14 +52,8 @@ START_NBYTES = 600 << 20
 (docs/benchmarks/2026-11-25-depth-parts.md). Stacking has become faster since, other steps were not
 timed: of a brain of 6 GiB three processes gain 1.7 of 11 s."""
 
-_NEEDED_AT_THE_END = (
-    "linumpy.io.ngff",
-    "skimage.filters",
-    "skimage.morphology",
-    "matplotlib.figure",
-    "matplotlib.backends.backend_agg",
-)
-"""Their imports take a second on cores of servers."""
+_NEEDED_AT_THE_END = ("skimage.morphology", "matplotlib.figure")
+"""Their imports take half a second, on cores of servers one."""
 
 BASE_NBYTES, BLOCKS, LAYERS = 400 << 20, 2.5, 0.3
 """Host memory of one on cores: the interpreter, blocks of the brain and layers of it."""
@@ -64,7 +65,7 @@ def usual_parts(device: Device, shape: Sequence[int], *, by_rows: bool = False) 
     Parameters
     ----------
     by_rows
-        Whether parts are those of `divide_rows`; a GPU takes whole planes.
+        Whether parts are those of `divide_rows`; on a GPU they are whole planes.
     """
     layers = -(-shape[0] // SHARD_PX)
     across = -(-shape[1] // BAND_PX[1]) if by_rows and not device.is_gpu else 1
@@ -76,24 +77,33 @@ def usual_parts(device: Device, shape: Sequence[int], *, by_rows: bool = False) 
         return min(most, processes_on(device, beside=1))
     room = granted_host_bytes() // host_nbytes(shape) - 1
     most = max(1, min(most, default_workers(device) // CORES_A_PROCESS, room))
-    return most if most <= layers else sum(_parts_of_layers(shape, most))
+    return useful_parts(shape, most) if by_rows else most
+
+
+def useful_parts(shape: Sequence[int], count: int) -> int:
+    """Return how many of so many processes `divide_rows` has parts for."""
+    return min(count, sum(_parts_of_layers(shape, count)))
 
 
 def _parts_of_layers(shape: Sequence[int], count: int) -> list[int]:
-    """Return by how many parts of its rows each layer is written, `count` parts in all at most.
+    """Return by how many parts of its rows each layer is written: one, or `count` in all at most.
 
-    What is most for one process is divided next; where it cannot be, more would gain nothing.
+    The layer whose largest part is largest is divided next, in parts with a band of rows less.
     """
     bands = -(-shape[1] // BAND_PX[1])
     depths = [planes.stop - planes.start for planes in cuts(slice(0, shape[0]), SHARD_PX)]
     parts = [1] * len(depths)
-    while sum(parts) < count:
-        loads = [depth / n for depth, n in zip(depths, parts, strict=True)]
+    while True:
+        largest = [-(-bands // n) for n in parts]
+        rows = [min(shape[1], n * BAND_PX[1]) for n in largest]
+        loads = [depth * n for depth, n in zip(depths, rows, strict=True)]
         most = loads.index(max(loads))
-        if parts[most] == bands:
-            break
-        parts[most] += 1
-    return parts
+        if largest[most] == 1:
+            return parts
+        finer = -(-bands // (largest[most] - 1))
+        if sum(parts) - parts[most] + finer > count:
+            return parts
+        parts[most] = finer
 
 
 def worthwhile(device: Device, nbytes: int) -> int:
@@ -118,12 +128,12 @@ def can_be_shared(images: Iterable[Image | None]) -> bool:
 
 
 class DepthParts:
-    """Processes that work on parts of depth; without any, this one works on the whole.
+    """Processes that work on parts of a volume; without any, this one works on the whole.
 
     Attributes
     ----------
     count
-        Of the parts.
+        Of the processes.
     """
 
     def __init__(
@@ -140,11 +150,11 @@ class DepthParts:
         """Return parts of a volume: layers, divided by their rows where processes are more."""
         whole = slice(0, shape[1])
         if self.count <= -(-shape[0] // SHARD_PX):
-            return [(planes, whole) for planes in self.divide(shape[0])]
+            return [PlanesAndRows(planes, whole) for planes in self.divide(shape[0])]
         layers = cuts(slice(0, shape[0]), SHARD_PX)
         counts = _parts_of_layers(shape, self.count)
         return [
-            (planes, rows)
+            PlanesAndRows(planes, rows)
             for planes, count in zip(layers, counts, strict=True)
             for rows in _divided(shape[1], BAND_PX[1], count)
         ]
@@ -163,7 +173,7 @@ class DepthParts:
         work
             To be pickled, with what it returns; arrays on a GPU come back on the host.
         items
-            As many as parts at most: planes, planes and rows, or other things.
+            As many as processes at most: planes, planes and rows, or other things.
         name
             Of other things, for errors.
         narrow
@@ -182,7 +192,7 @@ class DepthParts:
             for number, (worker, item) in enumerate(zip(self._workers, items, strict=False)):
                 worker.send((narrow(item) if narrow else work, item))
                 waiting[worker.connection] = number
-            # While they work: metadata, a mask of tissue and a preview are made by this one.
+            # While they work: the mask of tissue and the preview are made by this one.
             for module in _NEEDED_AT_THE_END:
                 import_module(module)
             while waiting:
@@ -265,9 +275,8 @@ def _name_of(item: object) -> str:
     """Return what errors call a part of a volume; nothing for other things."""
     if isinstance(item, slice):
         return f"planes {item.start} to {item.stop - 1}"
-    match item:
-        case (slice() as planes, slice() as rows):
-            return f"{_name_of(planes)}, rows {rows.start} to {rows.stop - 1}"
+    if isinstance(item, PlanesAndRows):
+        return f"{_name_of(item.planes)}, rows {item.rows.start} to {item.rows.stop - 1}"
     return ""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Canvas, common_canvas
 from linumpy.brain.brain_blocks import BrainBlocks, by_quality
-from linumpy.brain.depth_parts import can_be_shared, depth_parts, usual_parts
+from linumpy.brain.depth_parts import can_be_shared, depth_parts, useful_parts, usual_parts
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.stacking import StackedSlice, place_slices
@@ -162,7 +162,9 @@ def stack_slices_motor(
     )
     if not can_be_shared([volume.image for volume in slices]):
         parts = 1
-    count = usual_parts(device, spec.shape, by_rows=True) if parts is None else parts
+    if parts is None:
+        parts = usual_parts(device, spec.shape, by_rows=True)
+    count = useful_parts(spec.shape, parts)
     with (
         create_image(output, spec, overwrite=overwrite, with_valid=True) as image,
         depth_parts(device, count) as processes,

@@ -207,10 +207,7 @@ def create_image(
 
 @dataclass(frozen=True)
 class Image:
-    """An OME-Zarr image opened for reading; arrays are plain or of Zarr, nothing is loaded.
-
-    `axes` are those of its NGFF metadata, as they are there.
-    """
+    """An OME-Zarr image opened for reading; arrays are plain or of Zarr, nothing is loaded."""
 
     path: Path
     arrays: tuple[Any, ...]
@@ -218,7 +215,7 @@ class Image:
     level_translations_um: tuple[Triple, ...]
     attributes: dict[str, Any]
     valid: Any | None
-    axes: tuple[Any, ...] = ()
+    axes: tuple[Any, ...] = ()  # of its NGFF metadata, as they are there
 
     @property
     def array(self) -> Any:

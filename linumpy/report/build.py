@@ -17,6 +17,7 @@ import numpy as np
 
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger, progress
+from linumpy.core.start_up import import_first
 from linumpy.geometry.orientation import parse_orientation
 from linumpy.io.anatomy import stated_orientation
 from linumpy.io.previews import shrink
@@ -81,6 +82,8 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
     code = _orientation(run, known)
     images, one_contrast = slice_images(slices, _side_px(len(slices)), code)
     style, script = (_asset(f"report.{kind}") for kind in ("css", "js"))
+    for package in ("matplotlib.figure", "scipy.ndimage"):
+        import_first(package)
     with ThreadPoolExecutor(1, "linumpy-report") as pool:
         # They decode and resample for the most part, which leaves this thread free.
         compared = pool.submit(comparisons, run)

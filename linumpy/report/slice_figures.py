@@ -46,17 +46,21 @@ def projection(
     array = image.arrays[level]
     valid = image.valid if level == 0 else None
 
-    def mean(start: int) -> np.ndarray:
+    out = np.zeros(array.shape[1:], dtype=np.float32)
+
+    def project(start: int) -> None:
         part = (slice(None), slice(start, start + CHUNK_PX))
         data = np.asarray(array[part], dtype=np.float32)
         if valid is None:
-            return data.mean(axis=0)
-        mask = np.asarray(valid[part]) > 0
-        return np.where(mask, data, 0).sum(axis=0) / np.maximum(mask.sum(axis=0), 1)
+            out[part[1]] = data.mean(axis=0)
+        else:
+            mask = np.asarray(valid[part]) > 0
+            total = np.where(mask, data, 0).sum(axis=0)
+            out[part[1]] = total / np.maximum(mask.sum(axis=0), 1)
 
     with ThreadPoolExecutor(min(_THREADS, default_workers(CPU)), "linumpy-report") as pool:
-        strips = list(pool.map(mean, range(0, array.shape[1], CHUNK_PX)))
-    out = np.concatenate(strips).astype(np.float32)
+        for _ in pool.map(project, range(0, array.shape[1], CHUNK_PX)):
+            pass
     voxel = image.level_scales_um[level][1:]
     corner = tuple(
         t - v / 2 for t, v in zip(image.level_translations_um[level][1:], voxel, strict=True)

@@ -27,6 +27,12 @@ SLICES_A_PROCESS = 2
 LANE_NBYTES = 4 << 30
 """Tiles to learn from that are worth a lane as much as a slice of a group is."""
 
+_CORES_A_LANE = 3
+"""Threads of more wait for each other's interpreter (docs/benchmarks/2026-11-27-one-gpu.md)."""
+
+_LANE_NBYTES_OF_CORES = 1 << 30
+"""Tiles that three cores measure in one to two seconds; a process takes as long to start."""
+
 TILES_BESIDE = 2
 """Tiles in flight beyond one a core: as many as those of one slice alone."""
 
@@ -47,6 +53,26 @@ def usual_overlap(device: Device, n_slices: int) -> int:
     most = min(processes_a_gpu(whole=True), n_slices // SLICES_A_PROCESS)
     # A retry begins with smaller batches.
     return max(1, int(most * batch_share()))
+
+
+def lanes_of_cores(n_slices: int, nbytes: int, workers: int) -> int:
+    """Return how many processes measure slices at a time, so that cores are busy in all turns.
+
+    Parameters
+    ----------
+    nbytes
+        Of all tiles.
+    workers
+        Threads that cores and memory are for.
+    """
+    if workers < 2 * _CORES_A_LANE:
+        return 1
+
+    def turns(count: int) -> float:
+        return -(-n_slices // count) / min(_CORES_A_LANE, workers // count)
+
+    worth = nbytes // _LANE_NBYTES_OF_CORES
+    return min(range(1, max(1, min(n_slices, worth, workers // 2)) + 1), key=turns)
 
 
 def divide(keys: Sequence[K], homes: Sequence[int | None], size: int, n_lanes: int) -> dict[K, int]:

@@ -34,7 +34,7 @@ from linumpy.core.worker_process import Setting, WorkerProcess, end_all, process
 from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Source, Stage, StoreSource, observe, resting_bytes
-from linumpy.slices.lanes import LANE_NBYTES, TILES_BESIDE, usual_overlap
+from linumpy.slices.lanes import LANE_NBYTES, TILES_BESIDE, lanes_of_cores, usual_overlap
 from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.raw_source import (
     SliceInput,
@@ -50,12 +50,6 @@ from linumpy.stage_params.slices import SliceParams
 from linumpy.tiles.scan_distortion import ScanEvidence
 
 SURFACE = DetectFocalCurvature.name
-
-_CORES_A_LANE = 3
-"""Threads of more wait for each other's interpreter (docs/benchmarks/2026-11-27-one-gpu.md)."""
-
-_LANE_NBYTES_OF_CORES = 1 << 30
-"""Tiles that three cores measure in one to two seconds; a process takes as long to start."""
 
 
 @dataclass(frozen=True)
@@ -286,21 +280,6 @@ def _usual_lanes(device: Device, n_slices: int, worth: int) -> int:
     return max(1, min(processes_on(device, whole=True), n_slices, worth))
 
 
-def _lanes_of_cores(n_slices: int, nbytes: int, workers: int) -> int:
-    """Return how many processes measure slices at a time, so that all are measured soonest.
-
-    `nbytes` are those of all tiles, `workers` threads that cores and memory are for.
-    """
-    worth = nbytes // _LANE_NBYTES_OF_CORES
-    if workers < 2 * _CORES_A_LANE:
-        return 1
-
-    def turns(count: int) -> float:
-        return -(-n_slices // count) / min(_CORES_A_LANE, workers // count)
-
-    return min(range(1, max(1, min(n_slices, worth, workers // 2)) + 1), key=turns)
-
-
 class Lanes:
     """Measures slices in lanes: this process and others beside it, threads on few cores.
 
@@ -337,7 +316,7 @@ class Lanes:
             # Before processes are counted and started, which work on the GPUs that this one holds.
             hold(Ask(count=device.count))
         self._count = lanes or _usual_lanes(device, n_slices, worth)
-        processes = _lanes_of_cores(n_slices, n_tiles * tile_nbytes, workers)
+        processes = lanes_of_cores(n_slices, n_tiles * tile_nbytes, workers)
         if processes > 1 and not device.is_gpu and lanes is None and apart is None:
             self._count, apart = processes, True
         self._apart = device.is_gpu if apart is None else apart

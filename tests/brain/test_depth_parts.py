@@ -10,7 +10,7 @@ import pytest
 from linumpy.brain import depth_parts as module
 from linumpy.brain.atlas.apply import apply_to_volume
 from linumpy.brain.correct_bias_field import correct_bias_field
-from linumpy.brain.depth_parts import DepthParts, depth_parts, usual_parts
+from linumpy.brain.depth_parts import DepthParts, PlanesAndRows, depth_parts, usual_parts
 from linumpy.core import worker_process
 from linumpy.core.device import CPU, Device
 from linumpy.core.errors import DeviceMemoryError, InputError, LinumpyError
@@ -169,9 +169,11 @@ def test_parts_are_whole_layers_and_cover_all():
         (40, (530, 1300), [3, 3, 1]),
         (40, (760, 1300), [3, 3, 3]),
         (8, (306, 1300), [3, 1]),
-        (8, (356, 1300), [3, 2]),
+        (8, (356, 1300), [3, 1]),
+        (8, (456, 1300), [3, 3]),
+        (5, (456, 1300), [3, 2]),
         (4, (250, 500), [1]),
-        (3, (250, 2048), [3]),
+        (3, (250, 2048), [2]),
     ],
 )
 def test_rows_divide_the_deepest_layers_where_processes_are_more(count, shape, parts_of_layers):
@@ -192,8 +194,9 @@ def test_rows_divide_the_deepest_layers_where_processes_are_more(count, shape, p
     assert parts.divide_rows(shape) == found
 
 
+@pytest.mark.slow
 def test_a_part_by_rows_that_fails_is_named():
-    part = slice(256, 512), slice(512, 1024)
+    part = PlanesAndRows(slice(256, 512), slice(512, 1024))
     with pytest.raises(LinumpyError) as found, depth_parts(CPU, 2) as processes:
         processes.run(refuse, [part])
     assert str(found.value) == "planes 256 to 511, rows 512 to 1023: cannot be read"

@@ -458,10 +458,22 @@ def test_threads_and_their_timing_change_no_bit(three, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n_slices", "parts"), [(27, 2), (27, 3), (14, 4)])
-def test_parts_of_depth_by_processes_change_no_bit(three, tmp_path, n_slices, parts):
-    """Slices, coarse shards and columns' faces lie across parts, which are rows where four."""
+@pytest.mark.parametrize(
+    ("n_slices", "parts", "layers", "divided"), [(27, 2, 3, 2), (27, 3, 3, 3), (14, 4, 2, 3)]
+)
+def test_parts_by_processes_change_no_bit(
+    three, tmp_path, monkeypatch, n_slices, parts, layers, divided
+):
+    """Slices, coarse shards and columns' faces lie across parts; the last are by rows, too."""
     slices, model = many(three, n_slices)
+    sent, blocks = [], brain_blocks.BrainBlocks
+    within = blocks.within
+
+    def recorded(self, part):
+        sent.append(part)
+        return within(self, part)
+
+    monkeypatch.setattr(blocks, "within", recorded)
     one, several = tmp_path / "one.ome.zarr", tmp_path / "several.ome.zarr"
     resolutions = [10.0, 25.0, 50.0]
     brains = [
@@ -471,7 +483,9 @@ def test_parts_of_depth_by_processes_change_no_bit(three, tmp_path, n_slices, pa
         for path, count in ((one, 1), (several, parts))
     ]
     shape = open_image(one).array.shape
-    assert shape[0] > (parts - 1 if parts < 4 else 1) * SHARD_PX and shape[1] > stacking.BLOCK_PX
+    assert -(-shape[0] // SHARD_PX) == layers and shape[1] > stacking.BLOCK_PX
+    assert len(sent) == divided
+    assert {part.rows.start for part in sent} == ({0, 512} if divided > layers else {0})
     assert brains[0] == brains[1]
     files = [
         {str(f.relative_to(path)): f.read_bytes() for f in path.rglob("*") if f.is_file()}

@@ -292,7 +292,7 @@ def test_decisions_made_before_stay():
     )
 
 
-def write_slices(folder, data):
+def write_slices(folder, data, amplitudes=()):
     for k, values in data.items():
         attributes = {
             "kind": "slice",
@@ -300,6 +300,8 @@ def write_slices(folder, data):
             "slice_interval_um": INTERVAL_UM,
             "interface_um": 100.0,
         }
+        if amplitudes:
+            attributes["amplitude_scale"] = amplitudes[k]
         spec = volume_spec(SHAPE, VOXEL_UM, (100.0, 0.0, 0.0), attributes)
         path = folder / f"slice_z{k:02d}.ome.zarr"
         with create_image(path, spec, overwrite=False, with_valid=True) as image:
@@ -327,6 +329,19 @@ def test_the_command_writes_scores_decisions_and_metrics(script, rng, tmp_path):
     assert all(rows[k].use is None and rows[k].quality_score > 0.5 for k in (1, 2, 4))
     report = json.loads((tmp_path / "q/quality.json").read_text())
     assert [s["slice_id"] for s in report["slices"]] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_folder_tells_the_amplitude_of_its_slices(rng, tmp_path):
+    tissue = block(5)
+    data = {k: cut(tissue, k, rng) for k in range(4)}
+    write_slices(tmp_path / "slices", data, amplitudes=(500.0, 480.0, 110.0, 530.0))
+    model = assess_folder(
+        tmp_path / "slices", tmp_path / "quality.json",
+        {"assess_quality_sample_depth": 2, "moving_slice_first_index": 2},
+    )  # fmt: skip
+    assert [s["exclude_reason"] for s in model.slices] == ["", "", "dim_slice", ""]
+    assert model.slices[2]["brightness"] == pytest.approx(110 / 490)
 
 
 def test_a_brain_of_bad_slices_is_refused_and_its_scores_are_kept(rng, tmp_path):
