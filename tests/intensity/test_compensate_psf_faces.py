@@ -35,6 +35,26 @@ def test_attenuation_lies_within_its_error(seed):
     assert np.sqrt(np.mean(np.square(deviations))) < 2
 
 
+def test_few_tiles_that_tell_all_are_no_more_sure_than_they_are():
+    """Three of 24 tiles have another face. Seen to fail at 2.2 with the cluster-robust error."""
+    deviations = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        slice_number, tile, place = (a.ravel() for a in np.indices((3, 8, SIDE * SIDE)))
+        tile = tile + 8 * slice_number
+        face = 150 + np.where(rng.permutation(24) < 3, 15.0, 0.0)[tile]
+        face += 0.3 * rng.normal(size=face.size)
+        level = 2e-3 * MU * face + 0.3 * rng.normal(size=SIDE * SIDE)[place]
+        level += 0.2 * rng.normal(size=3)[slice_number] + 0.03 * rng.normal(size=24)[tile]
+        level += 0.02 * rng.normal(size=face.size)
+        chosen = rng.random(face.size) < 0.4
+        mu, error = attenuation_from_faces(
+            *(a[chosen] for a in (level, face, place, slice_number, tile))
+        )
+        deviations.append((mu - MU) / error)
+    assert np.sqrt(np.mean(np.square(deviations))) < 1.5
+
+
 def test_the_answer_is_that_of_a_fit_of_all_unknowns(rng):
     _, face, place, slice_number, tile = a_lines(rng, keep=0.3)
     # Bounded scatter, so that no A-line is an outlier.
