@@ -18,6 +18,7 @@ from linumpy.io.models import read_json
 from linumpy.metrics.brain_stages import foreign_bodies_of
 from linumpy.quality.run import PRIOR_ONLY, Run, TileRegistration, numbered
 from linumpy.records.launches import page_record
+from linumpy.tiles.positions import MeasuredPair
 
 PACKAGES = ("numpy", "scipy", "zarr", "numcodecs", "cupy-cuda12x", "cupy-cuda13x")
 # Of the median brightness of overlaps that match: agarose is several times darker than tissue.
@@ -78,6 +79,7 @@ class SliceRecord:
     flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
     pairs_accepted: int = 0
     pairs_total: int = 0
+    tissue_pairs: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
     volume_path: Path | None = None
     preview_path: Path | None = None
 
@@ -248,6 +250,7 @@ def _slice_record(
         ),
         pairs_accepted=0 if tiles is None else sum(p.accepted for p in tiles.pairs),
         pairs_total=0 if tiles is None else len(tiles.pairs),
+        tissue_pairs=_tissue_pairs(tiles.pairs if tiles else []),
         volume_path=run.slice_paths.get(slice_id),
         preview_path=preview,
     )
@@ -312,6 +315,18 @@ def _score(text: str | None) -> float | None:
 def _previews(folder: Path) -> dict[int, Path]:
     """Return images of slices by slice id."""
     return numbered(folder, r"slice_z(\d+)\.png")
+
+
+def _tissue_pairs(pairs: Sequence[MeasuredPair]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Count pairs whose overlap shows tissue, along axis 1 and axis 2: accepted ones, and all."""
+    counts = [[0, 0], [0, 0]]
+    for pair in pairs:
+        if pair.overlap_mean_a is not None and pair.overlap_mean_b is not None:
+            axis = int(abs(pair.expected_um[1]) > abs(pair.expected_um[0]))
+            counts[axis][0] += pair.accepted
+            counts[axis][1] += 1
+    first, second = ((accepted, total) for accepted, total in counts)
+    return first, second
 
 
 def _volume_attributes(path: Path | None) -> Mapping[str, Any]:

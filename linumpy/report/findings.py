@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
 from linumpy.report.kinds import (
     KINDS,
+    LEAST_PAIRS,
     LOW_CONFIDENCE,
     MANY_LEFT_OUT_SHARE,
     MIN_ACCEPTED_SHARE,
@@ -194,6 +195,8 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     if total and accepted < MIN_ACCEPTED_SHARE * total:
         value = f"{accepted} of {total} pairs match"
         found.append(Finding(PROBLEM, KINDS["stage_axes"], "tile pairs", total, value))
+    else:
+        found.extend(_along_one_axis(slices))
     words = {
         word for s in slices for _, flags in s.flags for word in map(flag_word, flags)
     } - _TOLD_FLAGS
@@ -209,6 +212,15 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
         if n:
             found.append(Finding(severity, KINDS[kind], where, n, value))
     return found
+
+
+def _along_one_axis(slices: Sequence[SliceRecord]) -> Iterator[Finding]:
+    """Yield an axis along which tiles with tissue hardly match."""
+    for axis in (0, 1):
+        accepted, total = (sum(s.tissue_pairs[axis][n] for s in slices) for n in (0, 1))
+        if total >= LEAST_PAIRS and accepted < MIN_ACCEPTED_SHARE * total:
+            value = f"{accepted} of {total} pairs with tissue match along axis {axis + 1}"
+            yield Finding(PROBLEM, KINDS["reversed_axis"], "tile pairs", total, value)
 
 
 def _missing_tiles(record: SliceRecord) -> int:

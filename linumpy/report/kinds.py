@@ -28,6 +28,9 @@ class Kind:
 
 
 MIN_ACCEPTED_SHARE = 0.3
+LEAST_PAIRS = 8
+"""Along an axis, of which a share says something."""
+
 LOW_CONFIDENCE = 0.4
 MANY_LEFT_OUT_SHARE = 0.5
 UNCLEAR_DEPTHS_SHARE = 0.5
@@ -78,6 +81,14 @@ KINDS = {
         "Tiles are probably laid out along the wrong axes.",
         "Check stage_to_array and the overlap; see the section Stage axes.",
         f"at least {100 * MIN_ACCEPTED_SHARE:.0f} % of pairs",
+    ),
+    "reversed_axis": Kind(
+        "Hardly any tile pairs match along one axis",
+        "Images are probably mirrored along it, or stage_to_array has the wrong sign there. What "
+        "lies along it does not fit together, and the brain is unusable.",
+        "Check that axis of stage_to_array; if headers fit it, mirror the raw tiles or give the "
+        "other sign with skip_preflight.",
+        f"at least {100 * MIN_ACCEPTED_SHARE:.0f} % of pairs along each axis",
     ),
     "missing_tiles": Kind(
         "Tiles that were not imaged",

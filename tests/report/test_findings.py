@@ -50,6 +50,24 @@ def test_pairs_that_hardly_match_point_at_the_stage_axes(full_run: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("tissue_pairs", "said"),
+    [
+        (((0, 6), (6, 6)), "0 of 18 pairs with tissue match along axis 1"),
+        (((6, 6), (1, 6)), "3 of 18 pairs with tissue match along axis 2"),
+        (((2, 6), (6, 6)), None),
+        (((0, 2), (6, 6)), None),
+    ],
+)
+def test_one_axis_along_which_tissue_does_not_match_is_named(
+    full_run: Path, tissue_pairs: tuple[tuple[int, int], tuple[int, int]], said: str | None
+) -> None:
+    counts = {"pairs_accepted": 6, "pairs_total": 12, "tissue_pairs": tissue_pairs}
+    found = find_issues(Run(full_run), [SliceRecord(i, n_tiles=9, **counts) for i in range(3)])
+    problem = next((f for f in found if f.kind == KINDS["reversed_axis"]), None)
+    assert (problem and (problem.severity, problem.value)) == (said and (PROBLEM, said))
+
+
+@pytest.mark.parametrize(
     ("severities", "said"),
     [
         ([], "no problems"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,10 @@ WORDS = ("contradicts", "zeros", "reflection", "shadow")
 def transpose(frames: np.ndarray) -> None:
     side = min(frames.shape[:2])
     frames[:side, :side] = frames[:side, :side].transpose(1, 0, 2).copy()
+
+
+def mirror(frames: np.ndarray) -> None:
+    frames[:] = frames[::-1].copy()
 
 
 def lose_the_end(frames: np.ndarray) -> None:
@@ -126,10 +131,23 @@ def test_what_is_wrong_with_tiles_is_told_masked_and_flagged(
 
 
 @pytest.mark.slow
+def test_mirrored_images_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of all pairs match; seen to be silent where both directions are counted together."""
+    raw = acquire(tmp_path / "acquired", monkeypatch)
+    for slice_id in range(3):
+        for index in itertools.product(range(3), range(3)):
+            spoil(raw, slice_id, index, mirror)
+    found, _ = findings(raw, tmp_path / "run")
+    (told,) = (f for f in found if f.kind == KINDS["reversed_axis"])
+    assert told.severity == PROBLEM and told.value.endswith("pairs with tissue match along axis 2")
+    assert KINDS["stage_axes"] not in {f.kind for f in found}
+
+
+@pytest.mark.slow
 def test_nothing_is_told_of_good_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = acquire(tmp_path / "acquired", monkeypatch)
     found, flags = findings(raw, tmp_path / "run")
-    kinds = {KINDS[k] for k in ("damaged", "flagged", "reflections", "foreign")}
+    kinds = {KINDS[k] for k in ("damaged", "flagged", "reflections", "foreign", "reversed_axis")}
     assert not kinds & {finding.kind for finding in found}
     assert flags == {}
     assert shown_at(tmp_path / "run", BUBBLE.centre_um) > 0.8
