@@ -5,6 +5,7 @@ Newer stages have theirs beside their models, with the same decorator.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -188,12 +189,27 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
 _CLEAR = 0.5
 """Confidence from which a pair's peak is accepted (`geometry.correlation.confidence`)."""
 
+SURE = 5
+"""Standard errors: of some hundred slices of nine tiles (six degrees of freedom) chance makes one,
+of larger ones none."""
+
 _FEW = 4
 """Fewest pairs, or tiles, of which a share is reported."""
 
 
 def _linear_error(model: Any) -> float | None:
     """Return what of |affine − 1| is larger than what single tiles' errors make by chance."""
+    found = linear_difference(model)
+    if found is None:
+        return None
+    return max(0.0, float((np.abs(found[0]) - SURE * found[1]).max()))
+
+
+def linear_difference(model: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return a slice's affine of stage and pixels minus 1, and standard errors, (2, 2) each.
+
+    None where too few tiles, or none beside each other along an axis, tell.
+    """
     stage = np.array([t.stage_corner_um for t in model.tiles], float).reshape(-1, 2)
     solved = np.array([t.corner_um for t in model.tiles], float).reshape(-1, 2)
     if len(stage) < _FEW:
@@ -205,11 +221,29 @@ def _linear_error(model: Any) -> float | None:
     affine = np.asarray(model.stage_affine, float)
     left = solved - stage @ affine.T
     left -= left.mean(axis=0)
-    # An offset and two slopes an axis are fitted. Five standard errors: of some hundred slices of
-    # nine tiles (six degrees of freedom) chance makes one, of larger ones none.
+    # An offset and two slopes an axis are fitted.
     spread = np.sqrt((left**2).sum(axis=0) / (len(stage) - 3))
-    excess = np.abs(affine - np.eye(2)) - 5 * spread[:, None] / lever[None, :]
-    return max(0.0, float(excess.max()))
+    return affine - np.eye(2), spread[:, None] / lever[None, :]
+
+
+def linear_difference_of_all(
+    models: Sequence[Any],
+) -> tuple[tuple[int, int], float, float] | None:
+    """Return the largest entry of the mean of several slices' differences, and its standard error.
+
+    The error is enlarged by how slices scatter (Birge, Phys. Rev. 40, 207, 1932); None for fewer
+    than two slices.
+    """
+    known = [found for model in models if (found := linear_difference(model)) is not None]
+    if len(known) < 2:
+        return None
+    values, errors = (np.array(each) for each in zip(*known, strict=True))
+    weight = 1 / np.maximum(errors, 1e-9) ** 2
+    mean = (weight * values).sum(axis=0) / weight.sum(axis=0)
+    scatter = (weight * (values - mean) ** 2).sum(axis=0) / (len(known) - 1)
+    error = np.sqrt(np.maximum(scatter, 1) / weight.sum(axis=0))
+    at = divmod(int(np.abs(mean).argmax()), 2)
+    return at, float(mean[at]), float(error[at])
 
 
 @metrics_of("crop_3d_mosaic_below_interface")

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from linumpy.io.sample_checks import LINES, flag_word
 from linumpy.metrics.brain_stages import foreign_bodies_of
+from linumpy.metrics.limits import LIMITS
+from linumpy.metrics.stages import SURE, linear_difference_of_all
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
 from linumpy.report.kinds import (
@@ -25,6 +27,7 @@ from linumpy.report.kinds import (
     metric_kind,
 )
 from linumpy.report.labels import label
+from linumpy.report.metric_texts import METRICS
 
 T = TypeVar("T")
 
@@ -102,6 +105,8 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
         *_tables(run),
         *_metrics(run, sum(s.n_tiles or 0 for s in slices), left_out),
     ]
+    if not any(f.kind.title == METRICS["stage_linear"][0] for f in found):
+        found += _linear_of_all(run, left_out)
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -221,6 +226,22 @@ def _along_one_axis(slices: Sequence[SliceRecord]) -> Iterator[Finding]:
         if total >= LEAST_PAIRS and accepted < MIN_ACCEPTED_SHARE * total:
             value = f"{accepted} of {total} pairs with tissue match along axis {axis + 1}"
             yield Finding(PROBLEM, KINDS["reversed_axis"], "tile pairs", total, value)
+
+
+def _linear_of_all(run: Run, left_out: set[int]) -> list[Finding]:
+    """Return what stage and pixels of all slices together disagree by, if no single one is sure."""
+    models = [model for i, model in run.tile_registrations.items() if i not in left_out]
+    found = linear_difference_of_all(models)
+    if found is None:
+        return []
+    (first, second), value, error = found
+    limit = LIMITS["stage_linear"].warning
+    if abs(value) < max(limit, SURE * error):
+        return []
+    what = f"scale along axis {first + 1}" if first == second else "rotation or shear"
+    kind = Kind(*METRICS["stage_linear"], f"below {100 * limit:g} %")
+    told = f"{what} {100 * value:+.2f} ± {100 * error:.2f} %"
+    return [Finding(ATTENTION, kind, "all slices", len(models), told)]
 
 
 def _missing_tiles(record: SliceRecord) -> int:

@@ -25,7 +25,7 @@ from linumpy.io.models import save_model
 from linumpy.metrics.limits import LIMITS, Limits, worst
 from linumpy.metrics.readers import READERS
 from linumpy.metrics.stage_metrics import StageMetrics
-from linumpy.metrics.stages import measure
+from linumpy.metrics.stages import linear_difference_of_all, measure
 from linumpy.mosaic.detect_rehoming import RehomingReport
 from linumpy.quality.assess_slice_quality import SliceQuality
 from linumpy.quality.run import Run
@@ -487,6 +487,21 @@ def test_a_bent_scan_is_measured() -> None:
     assert found is not None and found.overall_status == "ok"
     assert found.metrics["largest"].value == pytest.approx(4.0)
     assert found.metrics["position_sigma"].value == 0.4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_slices_together_show_what_none_of_them_is_sure_of(seed: int) -> None:
+    """Scaled by 1.2 % along axis 2, each slice to 0.4 %: nothing is said of any of them."""
+    affine = np.array([[1.0, 0.0], [0.0, 1.012]])
+    models = [grid_of_tiles(affine, 6.0, 100 * seed + n) for n in range(8)]
+    for model in models:
+        found = measure("register_tiles", model)
+        assert found is not None and found.metrics["stage_linear"].status == "ok"
+    together = linear_difference_of_all(models)
+    assert together is not None
+    at, value, error = together
+    assert at == (1, 1) and value == pytest.approx(0.012, abs=3 * error) and error < 0.002
+    assert linear_difference_of_all(models[:1]) is None
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,6 +13,7 @@ import pytest
 import linumpy.metrics
 from linumpy.metrics.stage_metrics import StageMetrics
 from linumpy.quality.run import Run
+from linumpy.report import findings
 from linumpy.report.collect import SliceRecord, slice_records
 from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
 from linumpy.report.kinds import KINDS, REMARK_OF_METRIC, REMARKS
@@ -65,6 +66,26 @@ def test_one_axis_along_which_tissue_does_not_match_is_named(
     found = find_issues(Run(full_run), [SliceRecord(i, n_tiles=9, **counts) for i in range(3)])
     problem = next((f for f in found if f.kind == KINDS["reversed_axis"]), None)
     assert (problem and (problem.severity, problem.value)) == (said and (PROBLEM, said))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (((1, 1), -0.013, 0.002), "scale along axis 2 -1.30 ± 0.20 %"),
+        (((0, 1), 0.006, 0.001), "rotation or shear +0.60 ± 0.10 %"),
+        (((1, 1), -0.013, 0.003), None),
+        (((1, 1), 0.004, 0.0001), None),
+        (None, None),
+    ],
+)
+def test_what_slices_together_say_of_the_stage_is_told(
+    full_run: Path, monkeypatch: pytest.MonkeyPatch, found: Any, said: str | None
+) -> None:
+    """From half a percent and five standard errors on."""
+    monkeypatch.setattr(findings, "linear_difference_of_all", lambda models: found)
+    run = Run(full_run)
+    told = [f for f in find_issues(run, slice_records(run)) if f.where == "all slices"]
+    assert [f.value for f in told if "scaled, rotated" in f.kind.title] == [said] * bool(said)
 
 
 @pytest.mark.parametrize(
