@@ -8,7 +8,6 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import numpy as np
 
 from linumpy.core.errors import InputError
 from linumpy.core.log import logger, progress
-from linumpy.core.start_up import import_first
 from linumpy.geometry.orientation import parse_orientation
 from linumpy.io.anatomy import stated_orientation
 from linumpy.io.previews import shrink
@@ -82,40 +80,32 @@ def build_report(run_path: Path | str, info: Mapping[str, Any] | None = None) ->
     code = _orientation(run, known)
     images, one_contrast = slice_images(slices, _side_px(len(slices)), code)
     style, script = (_asset(f"report.{kind}") for kind in ("css", "js"))
-    for package in ("matplotlib.figure", "scipy.ndimage"):
-        import_first(package)
-    with ThreadPoolExecutor(1, "linumpy-report") as pool:
-        # They decode and resample for the most part, which leaves this thread free.
-        compared = pool.submit(comparisons, run)
-        return environment.get_template(TEMPLATE).render(
-            info=known,
-            made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-            style=Markup(style),
-            script=Markup(script),
-            script_hash=_hash(script),
-            slices=slices,
-            findings=findings,
-            summary=summary_of(findings),
-            worst=[f for f in findings if f.severity != NOTE or f.stated][:WORST_NAMED],
-            counts={s: sum(f.severity == s for f in findings) for s in SEVERITIES},
-            accuracy=_accuracy_rows(run.accuracy),
-            orientation=code,
-            brain=_brain(run, code),
-            cards=[
-                {"record": s, "picture": images.get(s.slice_id), "tags": _tags(s)} for s in slices
-            ],
-            one_contrast=one_contrast,
-            verdicts=read_verdicts(run.path),
-            tiles=_tile_section(run, slices),
-            microscope=_microscope_section(run),
-            alignment=_alignment_section(run),
-            atlas=_atlas_section(run),
-            links=picture_links(run.path),
-            wall=Markup(marked(WALL, wall_label(record, tasks))),
-            run=Markup(marked(SECTION, render_section(record, tasks))),
-            # Last: the rest is drawn meanwhile.
-            comparisons=compared.result(),
-        )
+    return environment.get_template(TEMPLATE).render(
+        info=known,
+        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        style=Markup(style),
+        script=Markup(script),
+        script_hash=_hash(script),
+        slices=slices,
+        findings=findings,
+        summary=summary_of(findings),
+        worst=[f for f in findings if f.severity != NOTE or f.stated][:WORST_NAMED],
+        counts={s: sum(f.severity == s for f in findings) for s in SEVERITIES},
+        accuracy=_accuracy_rows(run.accuracy),
+        orientation=code,
+        brain=_brain(run, code),
+        comparisons=comparisons(run),
+        cards=[{"record": s, "picture": images.get(s.slice_id), "tags": _tags(s)} for s in slices],
+        one_contrast=one_contrast,
+        verdicts=read_verdicts(run.path),
+        tiles=_tile_section(run, slices),
+        microscope=_microscope_section(run),
+        alignment=_alignment_section(run),
+        atlas=_atlas_section(run),
+        links=picture_links(run.path),
+        wall=Markup(marked(WALL, wall_label(record, tasks))),
+        run=Markup(marked(SECTION, render_section(record, tasks))),
+    )
 
 
 def _asset(name: str) -> str:

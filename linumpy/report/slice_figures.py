@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from linumpy.core.device import CPU, default_workers
 from linumpy.core.style import (
     BLUE,
     GREEN,
@@ -20,12 +18,10 @@ from linumpy.core.style import (
     legend,
     whole_ticks,
 )
-from linumpy.io.slice_layout import CHUNK_PX
 from linumpy.quality.run import SliceRegistration
 from linumpy.report.plots import Plot, panel
 
-_THREADS = 4
-"""Each holds a strip of a slice, one row of chunks."""
+_STRIP_PX = 256
 
 
 def projection(
@@ -45,11 +41,9 @@ def projection(
     level = choose_level(image, max_side_px)
     array = image.arrays[level]
     valid = image.valid if level == 0 else None
-
     out = np.zeros(array.shape[1:], dtype=np.float32)
-
-    def project(start: int) -> None:
-        part = (slice(None), slice(start, start + CHUNK_PX))
+    for start in range(0, array.shape[1], _STRIP_PX):
+        part = (slice(None), slice(start, start + _STRIP_PX))
         data = np.asarray(array[part], dtype=np.float32)
         if valid is None:
             out[part[1]] = data.mean(axis=0)
@@ -57,10 +51,6 @@ def projection(
             mask = np.asarray(valid[part]) > 0
             total = np.where(mask, data, 0).sum(axis=0)
             out[part[1]] = total / np.maximum(mask.sum(axis=0), 1)
-
-    with ThreadPoolExecutor(min(_THREADS, default_workers(CPU)), "linumpy-report") as pool:
-        for _ in pool.map(project, range(0, array.shape[1], CHUNK_PX)):
-            pass
     voxel = image.level_scales_um[level][1:]
     corner = tuple(
         t - v / 2 for t, v in zip(image.level_translations_um[level][1:], voxel, strict=True)
