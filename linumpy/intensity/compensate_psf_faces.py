@@ -20,7 +20,8 @@ _OUTLIER = 2.5
 _ROUNDS = 6
 _MIN_TILES = 6
 _LEFT_OUT = 24
-"""Parts of the tiles that are left out in turn for the error, single tiles where they are fewer."""
+"""Parts of the tiles, neighbours together, that are left out in turn for the error; single tiles
+where they are fewer."""
 
 _MIN_ERROR = 0.01
 """Faces and light are never known so well that µ is surer than this, 1/mm."""
@@ -57,7 +58,8 @@ def attenuation_from_faces(
 
     Returns
     -------
-    0 and infinity where too few tiles, or no differences between faces, say anything.
+    0 and infinity where too few tiles, or no differences between faces, say anything; also where a
+    part of the tiles has all differences.
     """
     known = np.isfinite(log_level)
     path = 2e-3 * face_um[known]
@@ -65,21 +67,24 @@ def attenuation_from_faces(
     mu = _robust_slope(*values)
     if mu is None:
         return 0.0, np.inf
-    # What few tiles tell, their residuals do not: the slope follows them. Leaving them out does
-    # (Bell and McCaffrey, Surv. Methodol. 28, 169, 2002).
+    # Where few tiles decide the slope, their residuals are small and understate its error; leaving
+    # them out shows it (Bell and McCaffrey, Surv. Methodol. 28, 169, 2002).
     numbers, member = np.unique(values[-1], return_inverse=True)
     count = min(len(numbers), _LEFT_OUT)
-    slopes = [_robust_slope(*(a[member % count != k] for a in values)) for k in range(count)]
+    part = member * count // len(numbers)
+    slopes = [
+        _robust_slope(*(a[part != k] for a in values), least=_MIN_TILES - 1) for k in range(count)
+    ]
     if None in slopes:
         return 0.0, np.inf
     error = float(np.sqrt((count - 1) * np.mean(np.square(np.array(slopes, float) - mu))))
     return mu, max(error, _MIN_ERROR)
 
 
-def _robust_slope(*values: np.ndarray) -> float | None:
+def _robust_slope(*values: np.ndarray, least: int = _MIN_TILES) -> float | None:
     """Return µ by the A-lines that are no outliers; arguments as of `_slope`."""
     for _ in range(_ROUNDS):
-        found = _slope(*values)
+        found = _slope(*values, least=least)
         if found is None:
             return None
         mu, residual = found
@@ -97,11 +102,13 @@ def _slope(
     place: np.ndarray,
     slice_number: np.ndarray,
     tile: np.ndarray,
+    *,
+    least: int,
 ) -> tuple[float, np.ndarray] | None:
-    """Return µ and residuals, ln; None where too few tiles or differences say anything."""
+    """Return µ and residuals, ln; None with fewer tiles than `least`, or no differences."""
     numbers, member = np.unique(tile, return_inverse=True)
     rest, alone = _of_the_others(path, member)
-    if len(numbers) - alone < _MIN_TILES:
+    if len(numbers) - alone < least:
         return None
     x, y, lever = (_within(a, (place, slice_number)) for a in (path, log_level, rest))
     common = float(lever @ x)

@@ -199,51 +199,49 @@ _FEW = 4
 
 def _linear_error(model: Any) -> float | None:
     """Return what of |affine − 1| is larger than what single tiles' errors make by chance."""
-    found = linear_difference(model)
+    found = linear_difference([model])
     if found is None:
         return None
     return max(0.0, float((np.abs(found[0]) - SURE * found[1]).max()))
 
 
-def linear_difference(model: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return a slice's affine of stage and pixels minus 1, and standard errors, (2, 2) each.
+def linear_difference(models: Sequence[Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the mean affine of stage and pixels minus 1, and its standard errors by chance.
 
-    None where too few tiles, or none beside each other along an axis, tell.
+    Slices share one stage and one scan: what these have in common is no chance. Errors are enlarged
+    by how slices scatter (Birge, Phys. Rev. 40, 207, 1932).
+
+    Parameters
+    ----------
+    models
+        `TileRegistration` of slices.
+
+    Returns
+    -------
+    (2, 2) each. None where too few tiles that pairs hold, or none beside each other along an axis,
+    tell.
     """
-    stage = np.array([t.stage_corner_um for t in model.tiles], float).reshape(-1, 2)
-    solved = np.array([t.corner_um for t in model.tiles], float).reshape(-1, 2)
-    if len(stage) < _FEW:
+    values, levers, squares, free = [], [], np.zeros(2), 0
+    for model in models:
+        held = [t for t in model.tiles if t.component >= 0]
+        stage = np.array([t.stage_corner_um for t in held], float).reshape(-1, 2)
+        lever = ((stage - stage.mean(axis=0)) ** 2).sum(axis=0) if len(held) else np.zeros(2)
+        if len(held) < _FEW or not lever.all():
+            continue
+        affine = np.asarray(model.stage_affine, float)
+        left = np.array([t.corner_um for t in held], float) - stage @ affine.T
+        # An offset and two slopes an axis are fitted.
+        squares += ((left - left.mean(axis=0)) ** 2).sum(axis=0)
+        free += len(held) - 3
+        values.append(affine - np.eye(2))
+        levers.append(lever)
+    if not values:
         return None
-    centred = stage - stage.mean(axis=0)
-    lever = np.sqrt((centred**2).sum(axis=0))
-    if not lever.all():
-        return None
-    affine = np.asarray(model.stage_affine, float)
-    left = solved - stage @ affine.T
-    left -= left.mean(axis=0)
-    # An offset and two slopes an axis are fitted.
-    spread = np.sqrt((left**2).sum(axis=0) / (len(stage) - 3))
-    return affine - np.eye(2), spread[:, None] / lever[None, :]
-
-
-def linear_difference_of_all(
-    models: Sequence[Any],
-) -> tuple[tuple[int, int], float, float] | None:
-    """Return the largest entry of the mean of several slices' differences, and its standard error.
-
-    The error is enlarged by how slices scatter (Birge, Phys. Rev. 40, 207, 1932); None for fewer
-    than two slices.
-    """
-    known = [found for model in models if (found := linear_difference(model)) is not None]
-    if len(known) < 2:
-        return None
-    values, errors = (np.array(each) for each in zip(*known, strict=True))
-    weight = 1 / np.maximum(errors, 1e-9) ** 2
+    weight = np.array(levers)[:, None, :]
     mean = (weight * values).sum(axis=0) / weight.sum(axis=0)
-    scatter = (weight * (values - mean) ** 2).sum(axis=0) / (len(known) - 1)
-    error = np.sqrt(np.maximum(scatter, 1) / weight.sum(axis=0))
-    at = divmod(int(np.abs(mean).argmax()), 2)
-    return at, float(mean[at]), float(error[at])
+    variance = np.maximum(squares / free, 1e-12)[:, None]
+    scatter = (weight * (values - mean) ** 2).sum(axis=0) / max(len(values) - 1, 1)
+    return mean, np.sqrt(np.maximum(scatter, variance) / weight.sum(axis=0))
 
 
 @metrics_of("crop_3d_mosaic_below_interface")

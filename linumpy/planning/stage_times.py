@@ -29,7 +29,7 @@ DEVICES = ("cpu", "gpu")
 
 @dataclass(frozen=True)
 class StageTime:
-    """Time of a process on one core, the others being busy, or on one GPU with a few cores.
+    """Time of a process on one core, or on one GPU with a few cores.
 
     Attributes
     ----------

@@ -79,7 +79,7 @@ class SliceRecord:
     flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
     pairs_accepted: int = 0
     pairs_total: int = 0
-    tissue_pairs: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+    joined_pairs: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
     volume_path: Path | None = None
     preview_path: Path | None = None
 
@@ -250,7 +250,7 @@ def _slice_record(
         ),
         pairs_accepted=0 if tiles is None else sum(p.accepted for p in tiles.pairs),
         pairs_total=0 if tiles is None else len(tiles.pairs),
-        tissue_pairs=_tissue_pairs(tiles.pairs if tiles else []),
+        joined_pairs=_joined_pairs(tiles.pairs if tiles else []),
         volume_path=run.slice_paths.get(slice_id),
         preview_path=preview,
     )
@@ -317,11 +317,17 @@ def _previews(folder: Path) -> dict[int, Path]:
     return numbered(folder, r"slice_z(\d+)\.png")
 
 
-def _tissue_pairs(pairs: Sequence[MeasuredPair]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Count pairs whose overlap shows tissue, along axis 1 and axis 2: accepted ones, and all."""
+def _joined_pairs(pairs: Sequence[MeasuredPair]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Count pairs of tiles that both match a neighbour, along axis 1 and axis 2.
+
+    Returns
+    -------
+    Accepted ones, and all. Tiles of bare agarose match nothing, and are not counted.
+    """
+    joined = {index for pair in pairs if pair.accepted for index in (pair.a, pair.b)}
     counts = [[0, 0], [0, 0]]
     for pair in pairs:
-        if pair.overlap_mean_a is not None and pair.overlap_mean_b is not None:
+        if pair.a in joined and pair.b in joined:
             axis = int(abs(pair.expected_um[1]) > abs(pair.expected_um[0]))
             counts[axis][0] += pair.accepted
             counts[axis][1] += 1

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import numpy as np
 
 from linumpy.io.sample_checks import LINES, flag_word
 from linumpy.metrics.brain_stages import foreign_bodies_of
 from linumpy.metrics.limits import LIMITS
-from linumpy.metrics.stages import SURE, linear_difference_of_all
+from linumpy.metrics.stages import SURE, linear_difference
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
 from linumpy.report.kinds import (
@@ -197,11 +199,11 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     found = []
     total = sum(s.pairs_total for s in slices)
     accepted = sum(s.pairs_accepted for s in slices)
-    if total and accepted < MIN_ACCEPTED_SHARE * total:
+    if one := _along_one_axis(slices):
+        found.append(one)
+    elif total and accepted < MIN_ACCEPTED_SHARE * total:
         value = f"{accepted} of {total} pairs match"
         found.append(Finding(PROBLEM, KINDS["stage_axes"], "tile pairs", total, value))
-    else:
-        found.extend(_along_one_axis(slices))
     words = {
         word for s in slices for _, flags in s.flags for word in map(flag_word, flags)
     } - _TOLD_FLAGS
@@ -219,28 +221,36 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     return found
 
 
-def _along_one_axis(slices: Sequence[SliceRecord]) -> Iterator[Finding]:
-    """Yield an axis along which tiles with tissue hardly match."""
-    for axis in (0, 1):
-        accepted, total = (sum(s.tissue_pairs[axis][n] for s in slices) for n in (0, 1))
-        if total >= LEAST_PAIRS and accepted < MIN_ACCEPTED_SHARE * total:
-            value = f"{accepted} of {total} pairs with tissue match along axis {axis + 1}"
-            yield Finding(PROBLEM, KINDS["reversed_axis"], "tile pairs", total, value)
+def _along_one_axis(slices: Sequence[SliceRecord]) -> Finding | None:
+    """Return the axis along which tiles hardly match that match along the other."""
+    counts = [[sum(s.joined_pairs[axis][n] for s in slices) for n in (0, 1)] for axis in (0, 1)]
+    enough = [total >= LEAST_PAIRS for _, total in counts]
+    match = [accepted >= MIN_ACCEPTED_SHARE * total for accepted, total in counts]
+    if not all(enough) or match[0] == match[1]:
+        return None
+    axis = match.index(False)
+    accepted, total = counts[axis]
+    value = (
+        f"{accepted} of {total} pairs along axis {axis + 1}, of tiles that match along the other"
+    )
+    return Finding(PROBLEM, KINDS["reversed_axis"], "tile pairs", total, value)
 
 
 def _linear_of_all(run: Run, left_out: set[int]) -> list[Finding]:
     """Return what stage and pixels of all slices together disagree by, if no single one is sure."""
     models = [model for i, model in run.tile_registrations.items() if i not in left_out]
-    found = linear_difference_of_all(models)
+    found = linear_difference(models)
     if found is None:
         return []
-    (first, second), value, error = found
     limit = LIMITS["stage_linear"].warning
-    if abs(value) < max(limit, SURE * error):
+    mean, error = found
+    sure = np.where((abs(mean) >= limit) & (abs(mean) >= SURE * error), abs(mean), 0)
+    at = divmod(int(sure.argmax()), 2)
+    if not sure[at]:
         return []
-    what = f"scale along axis {first + 1}" if first == second else "rotation or shear"
+    what = f"scale along axis {at[0] + 1}" if at[0] == at[1] else "rotation or shear"
     kind = Kind(*METRICS["stage_linear"], f"below {100 * limit:g} %")
-    told = f"{what} {100 * value:+.2f} ± {100 * error:.2f} %"
+    told = f"{what} {100 * mean[at]:+.2f} ± {100 * error[at]:.2f} %"
     return [Finding(ATTENTION, kind, "all slices", len(models), told)]
 
 

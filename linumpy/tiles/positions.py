@@ -85,7 +85,7 @@ class MeasuredPair:
     residual_um
         Measured minus solved; None for pairs that were not accepted.
     overlap_mean_a, overlap_mean_b
-        Mean amplitude of both over their overlap; None where it shows no tissue.
+        Mean amplitude of both over their overlap; None where they share no valid pixel.
     """
 
     a: Key

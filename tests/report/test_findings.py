@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import linumpy.metrics
 from linumpy.metrics.stage_metrics import StageMetrics
 from linumpy.quality.run import Run
 from linumpy.report import findings
-from linumpy.report.collect import SliceRecord, slice_records
+from linumpy.report.collect import SliceRecord, _joined_pairs, slice_records
 from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
 from linumpy.report.kinds import KINDS, REMARK_OF_METRIC, REMARKS
 
@@ -51,41 +53,73 @@ def test_pairs_that_hardly_match_point_at_the_stage_axes(full_run: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("tissue_pairs", "said"),
+    ("joined_pairs", "said"),
     [
-        (((0, 6), (6, 6)), "0 of 18 pairs with tissue match along axis 1"),
-        (((6, 6), (1, 6)), "3 of 18 pairs with tissue match along axis 2"),
+        (((0, 6), (6, 6)), "0 of 18 pairs along axis 1, of tiles that match along the other"),
+        (((6, 6), (1, 6)), "3 of 18 pairs along axis 2, of tiles that match along the other"),
         (((2, 6), (6, 6)), None),
         (((0, 2), (6, 6)), None),
+        (((0, 6), (0, 6)), None),
     ],
 )
 def test_one_axis_along_which_tissue_does_not_match_is_named(
-    full_run: Path, tissue_pairs: tuple[tuple[int, int], tuple[int, int]], said: str | None
+    full_run: Path, joined_pairs: tuple[tuple[int, int], tuple[int, int]], said: str | None
 ) -> None:
-    counts = {"pairs_accepted": 6, "pairs_total": 12, "tissue_pairs": tissue_pairs}
-    found = find_issues(Run(full_run), [SliceRecord(i, n_tiles=9, **counts) for i in range(3)])
-    problem = next((f for f in found if f.kind == KINDS["reversed_axis"]), None)
-    assert (problem and (problem.severity, problem.value)) == (said and (PROBLEM, said))
+    """Also where so few pairs match in all that the stage's axes would be named."""
+    for accepted in (6, 2):
+        counts = {"pairs_accepted": accepted, "pairs_total": 12, "joined_pairs": joined_pairs}
+        found = find_issues(Run(full_run), [SliceRecord(i, n_tiles=9, **counts) for i in range(3)])
+        problem = next((f for f in found if f.kind == KINDS["reversed_axis"]), None)
+        assert (problem and (problem.severity, problem.value)) == (said and (PROBLEM, said))
+        swapped = any(f.kind == KINDS["stage_axes"] for f in found)
+        assert swapped == (accepted == 2 and said is None)
+
+
+def test_agarose_that_does_not_match_is_no_reversed_axis(full_run: Path) -> None:
+    """Four rows of five tiles; a rim of agarose on three sides, all tissue matches."""
+    registration = next(iter(Run(full_run).tile_registrations.values()))
+    one = next(p for p in registration.pairs if p.accepted)
+    tissue = {(i, j) for i in range(1, 4) for j in (1, 2, 3)}
+    pairs = []
+    for i, j in itertools.product(range(4), range(5)):
+        for step, expected_um in (((1, 0), (900.0, 5.0)), ((0, 1), (5.0, 900.0))):
+            b = (i + step[0], j + step[1])
+            if b[0] < 4 and b[1] < 5:
+                accepted = {(i, j), b} <= tissue
+                pairs.append(
+                    replace(one, a=(i, j), b=b, expected_um=expected_um, accepted=accepted)
+                )
+    assert len(pairs) == 31 and _joined_pairs(pairs) == ((6, 6), (6, 6))
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("mean", "error", "said"),
     [
-        (((1, 1), -0.013, 0.002), "scale along axis 2 -1.30 ± 0.20 %"),
-        (((0, 1), 0.006, 0.001), "rotation or shear +0.60 ± 0.10 %"),
-        (((1, 1), -0.013, 0.003), None),
-        (((1, 1), 0.004, 0.0001), None),
-        (None, None),
+        ([[0, 0], [0, -0.013]], 0.002, "scale along axis 2 -1.30 ± 0.20 %"),
+        ([[0, 0.006], [0.0055, 0]], 0.001, "rotation or shear +0.60 ± 0.10 %"),
+        ([[0, 0], [0, -0.013]], 0.003, None),
+        ([[0, 0], [0, 0.004]], 0.0001, None),
+        # The largest is not sure, another is.
+        ([[0.02, 0], [0, 0.007]], [[0.01, 0.01], [0.001, 0.001]], "scale along axis 2 +0.70"),
     ],
 )
 def test_what_slices_together_say_of_the_stage_is_told(
-    full_run: Path, monkeypatch: pytest.MonkeyPatch, found: Any, said: str | None
+    full_run: Path, monkeypatch: pytest.MonkeyPatch, mean: Any, error: Any, said: str | None
 ) -> None:
     """From half a percent and five standard errors on."""
-    monkeypatch.setattr(findings, "linear_difference_of_all", lambda models: found)
+    seen = []
+
+    def found(models: Any) -> Any:
+        seen.extend(models)
+        return np.array(mean, float), np.broadcast_to(np.array(error, float), (2, 2))
+
+    monkeypatch.setattr(findings, "linear_difference", found)
     run = Run(full_run)
-    told = [f for f in find_issues(run, slice_records(run)) if f.where == "all slices"]
-    assert [f.value for f in told if "scaled, rotated" in f.kind.title] == [said] * bool(said)
+    records = slice_records(run)
+    told = [f for f in find_issues(run, records) if "scaled, rotated" in f.kind.title]
+    assert len(told) == bool(said) and all(f.value.startswith(said or "") for f in told)
+    out = {record.slice_id for record in records if record.left_out}
+    assert {m.slice_id for m in seen} == set(run.tile_registrations) - out
 
 
 @pytest.mark.parametrize(
