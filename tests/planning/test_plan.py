@@ -180,7 +180,7 @@ def test_every_process_of_a_default_run_has_a_time_on_both_devices(headers, flow
     assert len(times["cpu"]) > 30
 
 
-def test_more_cores_and_gpus_are_faster_down_to_the_chain(headers):
+def test_more_cores_and_gpus_are_faster(headers):
     root = headers({k: (4, 4) for k in range(12)}, nx=500, ny=500)
     seconds, learning = {}, {}
     for n in (1, 2, 4):
