@@ -13,9 +13,9 @@ from linumpy.io.omezarr import open_image
 from linumpy.stage_params.bias import BiasParams
 from linumpy.stage_params.brain import StackParams
 
+from ..brain.test_brain_blocks import many, three
 from ..brain.test_depth_parts import assert_same, brain
 from ..brain.test_stack_by_quality import registered, write_slice
-from ..brain.test_stack_slices_motor import many, three
 from . import needs_gpu
 from .test_several_gpus import n_gpus, needs_two
 
