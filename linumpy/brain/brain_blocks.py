@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from linumpy.brain.align_mosaics_3d_from_shifts import Canvas, Placement
+from linumpy.brain.depth_parts import PlanesAndRows
 from linumpy.brain.laying import add_faces, lay_slice
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.stacking import (
@@ -97,17 +98,17 @@ class BrainBlocks:
         self._faces: dict[tuple[int, int, int], _Faces] = {}
         self._shown: set[int] = set()
 
-    def within(self, part: tuple[slice, slice]) -> BrainBlocks:
+    def within(self, part: PlanesAndRows) -> BrainBlocks:
         """Return what `stack` needs for some planes and rows, to be pickled: their slices alone.
 
         All else is shared with this object until it is.
         """
         other = copy(self)
-        other._places = places_within(self._places, part[0])
+        other._places = places_within(self._places, part.planes)
         other._slices = {p.slice_id: self._slices[p.slice_id] for p in other._places}
         return other
 
-    def stack(self, part: tuple[slice, slice]) -> set[int]:
+    def stack(self, part: PlanesAndRows) -> set[int]:
         """Write planes and rows of the brain, whole shards; return the slices that they show."""
         planes, rows = part
         self._first_plane = planes.start

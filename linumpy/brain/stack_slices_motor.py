@@ -162,9 +162,11 @@ def stack_slices_motor(
     )
     if not can_be_shared([volume.image for volume in slices]):
         parts = 1
-    if parts is None:
-        parts = usual_parts(device, spec.shape, by_rows=True)
-    count = useful_parts(spec.shape, parts)
+    count = (
+        usual_parts(device, spec.shape, by_rows=True)
+        if parts is None
+        else useful_parts(spec.shape, parts)
+    )
     with (
         create_image(output, spec, overwrite=overwrite, with_valid=True) as image,
         depth_parts(device, count) as processes,

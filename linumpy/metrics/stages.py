@@ -224,9 +224,11 @@ def linear_difference(models: Sequence[Any]) -> tuple[np.ndarray, np.ndarray] | 
     values, levers, squares, free = [], [], np.zeros(2), 0
     for model in models:
         held = [t for t in model.tiles if t.component >= 0]
-        stage = np.array([t.stage_corner_um for t in held], float).reshape(-1, 2)
-        lever = ((stage - stage.mean(axis=0)) ** 2).sum(axis=0) if len(held) else np.zeros(2)
-        if len(held) < _FEW or not lever.all():
+        if len(held) < _FEW:
+            continue
+        stage = np.array([t.stage_corner_um for t in held], float)
+        lever = ((stage - stage.mean(axis=0)) ** 2).sum(axis=0)
+        if not lever.all():
             continue
         affine = np.asarray(model.stage_affine, float)
         left = np.array([t.corner_um for t in held], float) - stage @ affine.T
