@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class Normalization:
         Of each plane: median of the agarose, and the upper percentile of all.
     scale
         One number for the slice: what the values above the floor are divided by.
+    tissue
+        Median amplitude of the columns that are not agarose, of each plane that no later slice
+        shows better; 0 where fewer than half of these columns have data. Empty in models of
+        earlier versions.
     """
 
     slice_id: int
@@ -52,6 +56,7 @@ class Normalization:
     cap: list[float]
     scale: float
     agarose_fraction: float
+    tissue: list[float] = field(default_factory=list)
 
 
 def depth_mean(volume: Array, valid: Array | None) -> Array:
@@ -119,7 +124,7 @@ def solve_normalization(
     percentile_max
         Percentile (0–100) of each plane that values are capped at.
     n_upper
-        Planes from the top that the scale is measured on; None for all.
+        Planes from the top that scale and tissue are measured on; None for all.
     """
     cap = _known_everywhere(histogram_quantile(all_counts, percentile_max / 100))
     floor = np.minimum(_known_everywhere(histogram_quantile(agarose_counts, 0.5)), cap)
@@ -127,12 +132,17 @@ def solve_normalization(
     scale = float(np.quantile(span[:n_upper], _SCALE_QUANTILE))
     if scale <= 0:
         scale = float(span.max())
+    tissue_counts = all_counts[:n_upper] - agarose_counts[:n_upper]
+    n_tissue = tissue_counts.sum(axis=1)
+    enough = 2 * n_tissue > n_tissue.max(initial=0)
+    tissue = np.where(enough, histogram_quantile(tissue_counts, 0.5), 0)
     return Normalization(
         slice_id,
         floor.astype(np.float32).tolist(),
         cap.astype(np.float32).tolist(),
         scale if scale > 0 else 1.0,
         agarose_fraction,
+        tissue.astype(np.float32).tolist(),
     )
 
 

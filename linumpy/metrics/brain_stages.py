@@ -10,6 +10,7 @@ import numpy as np
 
 from linumpy.metrics.depths import depth_metrics
 from linumpy.metrics.limits import OK
+from linumpy.metrics.pooled import SURE, lean
 from linumpy.metrics.readers import median_of, metrics_of, rms_per_axis, share_of, slice_names
 from linumpy.metrics.stage_metrics import StageMetrics
 
@@ -128,6 +129,30 @@ def _unsolved_deformation(accepted: list[Any], found: StageMetrics) -> None:
         )
 
 
+def _lean(model: Any, found: StageMetrics) -> None:
+    """Say whether slices lie aside of each other by the same step, against the stage."""
+    ids = [s["slice_id"] for s in model.slices]
+    stepped = lean(ids, np.array([s["offset_um"][1:] for s in model.slices], float))
+    if stepped is None or model.slice_interval_um <= 0:
+        return
+    step_um, error_um = stepped
+    sure_um = np.where(np.abs(step_um) >= SURE * error_um, step_um, 0.0)
+    degrees = np.degrees(np.arctan(np.hypot(*sure_um) / model.slice_interval_um))
+    found.add(
+        "lean",
+        float(degrees),
+        "degree",
+        "angle between the stack of slices and the stage's axis, 0 below five standard errors",
+        "lean",
+    )
+    if found.metrics["lean"].status != OK:
+        told = ", ".join(
+            f"{step_um[axis]:+.1f} ± {error_um[axis]:.1f} um along axis {axis + 1}"
+            for axis in np.flatnonzero(sure_um)
+        )
+        found.warnings.append(f"each slice lies aside of the one above it: {told}")
+
+
 @metrics_of("register_slices")
 def register_slices(model: Any, found: StageMetrics) -> None:
     """Say how well the slices hold together, and how far they were moved."""
@@ -202,6 +227,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         "largest move from the motor position",
         "translation",
     )
+    _lean(model, found)
     turns = list(model.rotation_deg.values())
     found.add(
         "rotation_max",

@@ -44,6 +44,8 @@ LIMITS = {
     # Of any registration.
     "translation": Limits(30, 50),
     "rotation": Limits(1, 2),
+    # Degrees: 17 um over a millimetre of depth, and what a beam that is not set up is off by.
+    "lean": Limits(1, 5),
     "correlation": Limits(0.7, 0.5, higher_is_better=True),
     "confidence": Limits(0.4, 0.3, higher_is_better=True),
     "rms_residual": Limits(5, 15),
@@ -68,6 +70,8 @@ LIMITS = {
     # Dark bands have 1; one of 0.64 was in the wrong place, of a fly-back that is not dark
     # (docs/benchmarks/2026-11-27-other-simulator.md). Never an error: water alone has 0.1 to 0.2.
     "galvo_confidence": Limits(0.8, -1.0, higher_is_better=True),
+    # Of brightness: what it is to be flat to along depth (docs/accuracy.md), and three times that.
+    "depth_remainder": Limits(0.05, 0.15),
     "unregistered_tiles_share": Limits(0.5, 0.8),
     # Of what an image shows.
     "tissue_coverage": Limits(0.1, 0.05, higher_is_better=True),

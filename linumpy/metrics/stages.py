@@ -5,13 +5,13 @@ Newer stages have theirs beside their models, with the same decorator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from linumpy.core.device import to_host
 from linumpy.metrics import brain_stages as brain_stages  # registers its functions
+from linumpy.metrics.pooled import SURE, linear_difference
 from linumpy.metrics.readers import READERS, median_of, metrics_of, rms_per_axis, share_of
 from linumpy.metrics.stage_metrics import StageMetrics
 
@@ -189,12 +189,8 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
 _CLEAR = 0.5
 """Confidence from which a pair's peak is accepted (`geometry.correlation.confidence`)."""
 
-SURE = 5
-"""Standard errors: of some hundred slices of nine tiles (six degrees of freedom) chance makes one,
-of larger ones none."""
-
 _FEW = 4
-"""Fewest pairs, or tiles, of which a share is reported."""
+"""Fewest pairs of which a share is reported."""
 
 
 def _linear_error(model: Any) -> float | None:
@@ -203,47 +199,6 @@ def _linear_error(model: Any) -> float | None:
     if found is None:
         return None
     return max(0.0, float((np.abs(found[0]) - SURE * found[1]).max()))
-
-
-def linear_difference(models: Sequence[Any]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the mean affine of stage and pixels minus 1, and its standard errors by chance.
-
-    Slices share one stage and one scan: what these have in common is no chance. Errors are enlarged
-    by how slices scatter (Birge, Phys. Rev. 40, 207, 1932).
-
-    Parameters
-    ----------
-    models
-        `TileRegistration` of slices.
-
-    Returns
-    -------
-    (2, 2) each. None where too few tiles that pairs hold, or none beside each other along an axis,
-    tell.
-    """
-    values, levers, squares, free = [], [], np.zeros(2), 0
-    for model in models:
-        held = [t for t in model.tiles if t.component >= 0]
-        if len(held) < _FEW:
-            continue
-        stage = np.array([t.stage_corner_um for t in held], float)
-        lever = ((stage - stage.mean(axis=0)) ** 2).sum(axis=0)
-        if not lever.all():
-            continue
-        affine = np.asarray(model.stage_affine, float)
-        left = np.array([t.corner_um for t in held], float) - stage @ affine.T
-        # An offset and two slopes an axis are fitted.
-        squares += ((left - left.mean(axis=0)) ** 2).sum(axis=0)
-        free += len(held) - 3
-        values.append(affine - np.eye(2))
-        levers.append(lever)
-    if not values:
-        return None
-    weight = np.array(levers)[:, None, :]
-    mean = (weight * values).sum(axis=0) / weight.sum(axis=0)
-    variance = np.maximum(squares / free, 1e-12)[:, None]
-    scatter = (weight * (values - mean) ** 2).sum(axis=0) / max(len(values) - 1, 1)
-    return mean, np.sqrt(np.maximum(scatter, variance) / weight.sum(axis=0))
 
 
 @metrics_of("crop_3d_mosaic_below_interface")

@@ -5,36 +5,34 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
-
-import numpy as np
 
 from linumpy.io.sample_checks import LINES, flag_word
 from linumpy.metrics.brain_stages import foreign_bodies_of
-from linumpy.metrics.limits import LIMITS
-from linumpy.metrics.stages import SURE, linear_difference
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
 from linumpy.report.kinds import (
+    ATTENTION,
     KINDS,
-    LEAST_PAIRS,
     LOW_CONFIDENCE,
     MANY_LEFT_OUT_SHARE,
     MIN_ACCEPTED_SHARE,
+    NOTE,
+    PROBLEM,
     REMARK_OF_METRIC,
     REMARKS,
+    SEVERITIES,
     UNCLEAR_DEPTHS_SHARE,
+    Finding,
     Kind,
     metric_kind,
 )
 from linumpy.report.labels import label
 from linumpy.report.metric_texts import METRICS
+from linumpy.report.pooled_findings import along_one_axis, of_all_slices
 
 T = TypeVar("T")
 
-PROBLEM, ATTENTION, NOTE = "problem", "warning", "note"
-SEVERITIES = (PROBLEM, ATTENTION, NOTE)
 WORST_NAMED = 8
 """Findings that the terminal names when a run ends, gravest first."""
 
@@ -57,36 +55,6 @@ _TOLD_FLAGS = frozenset({"reflection", "shadow", LINES})
 _DAMAGED = frozenset({"garbled", "zeros", "contradicts"})
 
 
-@dataclass(frozen=True)
-class Finding:
-    """All remarks of one kind.
-
-    Attributes
-    ----------
-    where
-        Slices, pairs or tiles, named.
-    count
-        How many these are.
-    value
-        What was found: a range and the worst, or reasons with their slices.
-    stated
-        The terminal names it when a run ends, even as a note.
-    """
-
-    severity: str
-    kind: Kind
-    where: str
-    count: int = 1
-    value: str = ""
-    stated: bool = False
-
-    @property
-    def text(self) -> str:
-        """The finding in one line, without its place."""
-        value = f": {self.value}" if self.value else ""
-        return f"{self.kind.title}{value}. {self.kind.remedy}"
-
-
 def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
     """Collect the findings of a run, gravest first, one a kind.
 
@@ -107,8 +75,8 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
         *_tables(run),
         *_metrics(run, sum(s.n_tiles or 0 for s in slices), left_out),
     ]
-    if not any(f.kind.title == METRICS["stage_linear"][0] for f in found):
-        found += _linear_of_all(run, left_out)
+    told = any(f.kind.title == METRICS["stage_linear"][0] for f in found)
+    found += of_all_slices(run, left_out, linear=not told)
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -199,7 +167,7 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     found = []
     total = sum(s.pairs_total for s in slices)
     accepted = sum(s.pairs_accepted for s in slices)
-    if one := _along_one_axis(slices):
+    if one := along_one_axis(slices):
         found.append(one)
     elif total and accepted < MIN_ACCEPTED_SHARE * total:
         value = f"{accepted} of {total} pairs match"
@@ -219,39 +187,6 @@ def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
         if n:
             found.append(Finding(severity, KINDS[kind], where, n, value))
     return found
-
-
-def _along_one_axis(slices: Sequence[SliceRecord]) -> Finding | None:
-    """Return the axis along which tiles hardly match that match along the other."""
-    counts = [[sum(s.joined_pairs[axis][n] for s in slices) for n in (0, 1)] for axis in (0, 1)]
-    enough = [total >= LEAST_PAIRS for _, total in counts]
-    match = [accepted >= MIN_ACCEPTED_SHARE * total for accepted, total in counts]
-    if not all(enough) or match[0] == match[1]:
-        return None
-    axis = match.index(False)
-    accepted, total = counts[axis]
-    value = (
-        f"{accepted} of {total} pairs along axis {axis + 1}, of tiles that match along the other"
-    )
-    return Finding(PROBLEM, KINDS["reversed_axis"], "tile pairs", total, value)
-
-
-def _linear_of_all(run: Run, left_out: set[int]) -> list[Finding]:
-    """Return what stage and pixels of all slices together disagree by, if no single one is sure."""
-    models = [model for i, model in run.tile_registrations.items() if i not in left_out]
-    found = linear_difference(models)
-    if found is None:
-        return []
-    limit = LIMITS["stage_linear"].warning
-    mean, error = found
-    sure = np.where((abs(mean) >= limit) & (abs(mean) >= SURE * error), abs(mean), 0)
-    at = divmod(int(sure.argmax()), 2)
-    if not sure[at]:
-        return []
-    what = f"scale along axis {at[0] + 1}" if at[0] == at[1] else "rotation or shear"
-    kind = Kind(*METRICS["stage_linear"], f"below {100 * limit:g} %")
-    told = f"{what} {100 * mean[at]:+.2f} ± {100 * error[at]:.2f} %"
-    return [Finding(ATTENTION, kind, "all slices", len(models), told)]
 
 
 def _missing_tiles(record: SliceRecord) -> int:

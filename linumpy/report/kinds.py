@@ -1,10 +1,14 @@
-"""Kinds of findings: name, meaning, and what to do."""
+"""A finding, and kinds of findings: name, meaning, and what to do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from linumpy.metrics.limits import LIMITS
 from linumpy.report.metric_texts import METRICS
+
+PROBLEM, ATTENTION, NOTE = "problem", "warning", "note"
+SEVERITIES = (PROBLEM, ATTENTION, NOTE)
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,36 @@ class Kind:
     meaning: str
     remedy: str
     limit: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """All remarks of one kind.
+
+    Attributes
+    ----------
+    where
+        Slices, pairs or tiles, named.
+    count
+        How many these are.
+    value
+        What was found: a range and the worst, or reasons with their slices.
+    stated
+        The terminal names it when a run ends, even as a note.
+    """
+
+    severity: str
+    kind: Kind
+    where: str
+    count: int = 1
+    value: str = ""
+    stated: bool = False
+
+    @property
+    def text(self) -> str:
+        """The finding in one line, without its place."""
+        value = f": {self.value}" if self.value else ""
+        return f"{self.kind.title}{value}. {self.kind.remedy}"
 
 
 MIN_ACCEPTED_SHARE = 0.3
@@ -89,6 +123,15 @@ KINDS = {
         "Check that axis of stage_to_array; if headers fit it, mirror the raw tiles or give the "
         "other sign with skip_preflight.",
         f"at least {100 * MIN_ACCEPTED_SHARE:.0f} % of pairs along each axis",
+    ),
+    "uneven_depth": Kind(
+        "Brightness along depth is uneven, alike in all slices",
+        "What attenuation and the axial response do not explain: fringes of polarisation, noise or "
+        "reflections at a depth, a response of another form. The brain has it as bands, and "
+        "attenuation as an error.",
+        "Look for bands in the section Brain; of polarisation, image both states and add powers.",
+        f"below {100 * LIMITS['depth_remainder'].warning:g} %; a problem from "
+        f"{100 * LIMITS['depth_remainder'].error:g} %",
     ),
     "missing_tiles": Kind(
         "Tiles that were not imaged",
@@ -206,6 +249,7 @@ REMARK_OF_METRIC = {
     "cuts are uneven": "uneven_cut",
     "no pair tells how far apart": "unmeasured_steps",
     "are deformed against": "deformation_seen",
+    "lies aside of the one above": "lean",
 }
 """Remarks that say more of a metric, by words of them."""
 

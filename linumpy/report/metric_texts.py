@@ -132,6 +132,13 @@ METRICS = {
         "Registration contradicts the motors.",
         "Look at the offsets in the section Alignment.",
     ),
+    "lean": (
+        "The stack of slices leans",
+        "Each slice lies aside of the one above it by the same step. A beam that is tilted against "
+        "the axis of the cuts looks like that, and shears the brain; so does a stage that drifts, "
+        "which is corrected rightly. Images do not tell which it is.",
+        "Check that the beam is vertical: image a ruled target at two depths.",
+    ),
     "rotation_max": (
         "A slice was rotated far",
         "By more than slices usually are.",

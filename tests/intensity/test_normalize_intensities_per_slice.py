@@ -47,12 +47,24 @@ def test_agarose_is_zero_and_tissue_below_one(xp, scene):
     cap = np.percentile(volume[:, known], 99.9, axis=1)
     np.testing.assert_allclose(model.cap, cap, rtol=0.01)
     assert model.scale == pytest.approx(np.median(cap - np.array(model.floor)), rel=0.01)
+    shown = volume[:, known & ~agarose.mask]
+    np.testing.assert_allclose(model.tissue, np.median(shown, axis=1), rtol=0.01)
     out = to_host(normalize_intensities_per_slice(data, mask, model))
     assert out.dtype == np.float32
     assert out.min() == 0 and out.max() < 1.5
     assert np.median(out[:, ~tissue & known]) < 1e-3
     assert np.median(out[0, tissue]) > 0.7
     assert (out[valid == 0] == 0).all()
+
+
+def test_tissue_of_planes_that_half_of_it_hides_is_not_told(xp):
+    """The face rises: the first plane shows a quarter of the tissue, the second three quarters."""
+    volume = np.full((6, 20, 20), 100, np.float32)
+    valid = np.ones(volume.shape, np.uint8)
+    valid[0, 5:], valid[1, 15:] = 0, 0
+    counts = float_histogram(xp.asarray(volume.reshape(6, -1)), xp.asarray(valid.reshape(6, -1)))
+    model = solve_normalization(0, to_host(counts), np.zeros(counts.shape, int), 0.0, 99.9, 4)
+    np.testing.assert_allclose(model.tissue, [0, 100, 100, 100], rtol=0.01)
 
 
 def test_noise_in_deep_planes_does_not_scale_the_slice():

@@ -119,6 +119,11 @@ EACH_SIDE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("register_slices", "translation_max"): (
         {"slices": _slices()}, {"slices": _slices(offset_um=(0.0, 200.0, 0.0))},
     ),
+    ("register_slices", "lean"): (
+        {"slices": [_slices()[0] | {"slice_id": k} for k in range(12)]},
+        {"slices": [_slices()[0] | {"slice_id": k, "offset_um": (0.0, 5.0 * k, 0.0)}
+                    for k in range(12)]},
+    ),
     ("register_slices", "rotation_max"): (
         {"slices": _slices()}, {"slices": _slices(rotation_deg=1.5)},
     ),

@@ -25,7 +25,7 @@ from linumpy.io.models import save_model
 from linumpy.metrics.limits import LIMITS, Limits, worst
 from linumpy.metrics.readers import READERS
 from linumpy.metrics.stage_metrics import StageMetrics
-from linumpy.metrics.stages import linear_difference, measure
+from linumpy.metrics.stages import measure
 from linumpy.mosaic.detect_rehoming import RehomingReport
 from linumpy.quality.assess_slice_quality import SliceQuality
 from linumpy.quality.run import Run
@@ -487,45 +487,6 @@ def test_a_bent_scan_is_measured() -> None:
     assert found is not None and found.overall_status == "ok"
     assert found.metrics["largest"].value == pytest.approx(4.0)
     assert found.metrics["position_sigma"].value == 0.4
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_slices_together_show_what_none_of_them_is_sure_of(seed: int) -> None:
-    """Scaled by 1.2 % along axis 2, each slice to 0.4 %; one lies where the stage put it."""
-    affine = np.array([[1.0, 0.0], [0.0, 1.012]])
-    models = [grid_of_tiles(affine, 6.0, 100 * seed + n) for n in range(8)]
-    for model in models:
-        found = measure("register_tiles", model)
-        assert found is not None and found.metrics["stage_linear"].status == "ok"
-    held = grid_of_tiles(np.eye(2), 0.0, 0)
-    held = replace(held, tiles=[replace(t, component=-1) for t in held.tiles])
-    assert linear_difference([held]) is None
-    together = linear_difference([*models, held])
-    assert together is not None
-    mean, error = together
-    assert np.all(error < 0.0025)
-    np.testing.assert_allclose(mean, affine - np.eye(2), atol=4 * error.max())
-
-
-def test_slices_that_scatter_are_less_sure() -> None:
-    """Each to 0.01 %, by half a percent either way: seen to fail without their scatter."""
-    scales = (1.01, 1.0, 1.01, 1.0)
-    models = [grid_of_tiles(np.diag([1.0, k]), 0.1, n) for n, k in enumerate(scales)]
-    found = linear_difference(models)
-    assert found is not None
-    assert found[0][1, 1] == pytest.approx(0.005, abs=1e-4)
-    assert found[1][1, 1] == pytest.approx(0.005 / np.sqrt(3), rel=0.05)
-
-
-def test_few_tiles_a_slice_are_not_sure_by_chance() -> None:
-    """Ten slices of four tiles, one degree of freedom each; seen to fail by single variances."""
-    alarms = 0
-    for seed in range(100):
-        models = [grid_of_tiles(np.eye(2), 6.0, 1000 * seed + n, side=2) for n in range(10)]
-        found = linear_difference(models)
-        assert found is not None
-        alarms += bool(np.any((abs(found[0]) > 5 * found[1]) & (abs(found[0]) > 0.005)))
-    assert alarms <= 1
 
 
 @pytest.mark.parametrize("seed", range(20))

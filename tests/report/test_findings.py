@@ -13,12 +13,22 @@ import numpy as np
 import pytest
 
 import linumpy.metrics
+from linumpy.intensity.normalize_intensities_per_slice import Normalization
+from linumpy.io.models import save_model
 from linumpy.metrics.stage_metrics import StageMetrics
 from linumpy.quality.run import Run
-from linumpy.report import findings
+from linumpy.report import pooled_findings
 from linumpy.report.collect import SliceRecord, _joined_pairs, slice_records
-from linumpy.report.findings import ATTENTION, NOTE, PROBLEM, Finding, find_issues, summary_of
-from linumpy.report.kinds import KINDS, REMARK_OF_METRIC, REMARKS
+from linumpy.report.findings import find_issues, summary_of
+from linumpy.report.kinds import (
+    ATTENTION,
+    KINDS,
+    NOTE,
+    PROBLEM,
+    REMARK_OF_METRIC,
+    REMARKS,
+    Finding,
+)
 
 
 def test_findings_by_severity(full_run: Path) -> None:
@@ -113,13 +123,45 @@ def test_what_slices_together_say_of_the_stage_is_told(
         seen.extend(models)
         return np.array(mean, float), np.broadcast_to(np.array(error, float), (2, 2))
 
-    monkeypatch.setattr(findings, "linear_difference", found)
+    monkeypatch.setattr(pooled_findings, "linear_difference", found)
     run = Run(full_run)
     records = slice_records(run)
     told = [f for f in find_issues(run, records) if "scaled, rotated" in f.kind.title]
     assert len(told) == bool(said) and all(f.value.startswith(said or "") for f in told)
     out = {record.slice_id for record in records if record.left_out}
     assert {m.slice_id for m in seen} == set(run.tile_registrations) - out
+
+
+@pytest.mark.parametrize(
+    ("depth", "error", "severity"),
+    [(0.03, 0.001, None), (0.09, 0.004, ATTENTION), (0.09, 0.04, None), (0.3, 0.01, PROBLEM)],
+)
+def test_bands_along_depth_in_all_slices_are_told(
+    full_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    depth: float,
+    error: float,
+    severity: str | None,
+) -> None:
+    """From 5 % beyond two standard errors on, with the plane where they are strongest."""
+    seen = []
+
+    def found(tissue: Any) -> Any:
+        seen.extend(tissue)
+        return np.array([np.nan, -depth, 0.5 * depth, depth / np.sqrt(2)]), error
+
+    monkeypatch.setattr(pooled_findings, "depth_remainder", found)
+    for slice_id in (0, 1, 2):
+        model = Normalization(slice_id, [0.0], [1.0], 1.0, 0.2, [float(slice_id)])
+        folder = full_run / "models" / f"z{slice_id:02d}"
+        save_model(folder, "normalize_intensities_per_slice", model)
+    run = Run(full_run)
+    records = [replace(r, used=r.slice_id != 1, interpolated="") for r in slice_records(run)]
+    told = [f for f in find_issues(run, records) if f.kind == KINDS["uneven_depth"]]
+    assert [f.severity for f in told] == [severity] * (severity is not None)
+    if severity == PROBLEM:
+        assert told[0].value == "23 % RMS, most -26 % in plane 1"
+    assert seen == [[0.0], [2.0]]
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from linumpy.phantom.params import preset
 from linumpy.quality.assess_folder import assess_folder
 from linumpy.quality.run import Run
 from linumpy.report.collect import slice_records
-from linumpy.report.findings import ATTENTION, PROBLEM, Finding, find_issues
-from linumpy.report.kinds import KINDS
+from linumpy.report.findings import find_issues
+from linumpy.report.kinds import ATTENTION, KINDS, PROBLEM, Finding
 from linumpy.slices.learn_models import learn_models
 from linumpy.slices.raw_source import raw_inputs
 from linumpy.slices.reconstruct_slice import reconstruct_to_files

@@ -1,0 +1,141 @@
+"""What all slices of an acquisition have in common, and how sure that is by how they scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+SURE = 5
+"""Standard errors: of some hundred slices of nine tiles (six degrees of freedom) chance makes one,
+of larger ones none."""
+
+_FEWEST_TILES = 4
+_FEWEST_SLICES = 3
+_FEWEST_IN_LINE = 12
+_FACE_PX = 3
+"""Planes below the face that hold some water, as the faces of A-lines are not known to a voxel."""
+
+
+def linear_difference(models: Sequence[Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the mean affine of stage and pixels minus 1, and its standard errors by chance.
+
+    Slices share one stage and one scan: what these have in common is no chance. Errors are enlarged
+    by how slices scatter (Birge, Phys. Rev. 40, 207, 1932).
+
+    Parameters
+    ----------
+    models
+        `TileRegistration` of slices.
+
+    Returns
+    -------
+    (2, 2) each. None where too few tiles that pairs hold, or none beside each other along an axis,
+    tell.
+    """
+    values, levers, squares, free = [], [], np.zeros(2), 0
+    for model in models:
+        held = [t for t in model.tiles if t.component >= 0]
+        if len(held) < _FEWEST_TILES:
+            continue
+        stage = np.array([t.stage_corner_um for t in held], float)
+        lever = ((stage - stage.mean(axis=0)) ** 2).sum(axis=0)
+        if not lever.all():
+            continue
+        affine = np.asarray(model.stage_affine, float)
+        left = np.array([t.corner_um for t in held], float) - stage @ affine.T
+        # An offset and two slopes an axis are fitted.
+        squares += ((left - left.mean(axis=0)) ** 2).sum(axis=0)
+        free += len(held) - 3
+        values.append(affine - np.eye(2))
+        levers.append(lever)
+    if not values:
+        return None
+    weight = np.array(levers)[:, None, :]
+    mean = (weight * values).sum(axis=0) / weight.sum(axis=0)
+    variance = np.maximum(squares / free, 1e-12)[:, None]
+    scatter = (weight * (values - mean) ** 2).sum(axis=0) / max(len(values) - 1, 1)
+    return mean, np.sqrt(np.maximum(scatter, variance) / weight.sum(axis=0))
+
+
+def depth_remainder(tissue: Sequence[Sequence[float]]) -> tuple[np.ndarray, float] | None:
+    """Return how brightness along depth departs from a line in all slices alike.
+
+    Anatomy lies elsewhere along depth in each slice. What the planes of all slices share is left of
+    what images them: fringes, noise that depends on depth, a response of another form. A line is
+    taken from each slice, as the brain's own change along depth looks like one.
+
+    Parameters
+    ----------
+    tissue
+        Of each slice the median amplitude of tissue in its planes from the face on, 0 where it is
+        not known.
+
+    Returns
+    -------
+    The median over slices of ln amplitude less a line, float64 by plane, NaN at the face and where
+    fewer than half of the slices tell; and its standard error. None where fewer than three slices
+    tell, or no plane of half of them.
+    """
+    known = [np.asarray(planes, float) for planes in tissue]
+    known = [planes for planes in known if np.count_nonzero(planes[_FACE_PX:]) > 2]
+    if len(known) < _FEWEST_SLICES:
+        return None
+    rest = np.full((len(known), max(map(len, known))), np.nan)
+    for row, planes in zip(rest, known, strict=True):
+        seen = _FACE_PX + np.flatnonzero(planes[_FACE_PX:])
+        logarithm = np.log(planes[seen])
+        row[seen] = logarithm - np.polyval(np.polyfit(seen, logarithm, 1), seen)
+    told = 2 * np.isfinite(rest).sum(axis=0) > len(rest)
+    if not told.any():
+        return None
+    middle = np.full(rest.shape[1], np.nan)
+    middle[told] = np.nanmedian(rest[:, told], axis=0)
+    return middle, _error_of_median(rest - middle)
+
+
+def lean(ids: Sequence[int], across_um: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return how far slices lie aside of each other, one after the other, and its standard error.
+
+    By the median slope of all pairs (Theil, 1950; Sen, JASA 63, 1379, 1968). Slices lie aside by
+    errors of their own, and by those of all slices before, as of a stage that drifts. Neighbours
+    tell the sum of both, slices farther apart show how the second grows; a jump counts as one.
+
+    Parameters
+    ----------
+    ids
+        Slice ids, in order.
+    across_um
+        (slices, 2): where slices lie against the stage.
+
+    Returns
+    -------
+    (2,) each, um a slice. None of fewer than twelve slices.
+    """
+    n = len(ids)
+    if n < _FEWEST_IN_LINE:
+        return None
+    place = np.asarray(ids, float) - np.mean(ids)
+    first, second = np.triu_indices(n, 1)
+    slopes = (across_um[second] - across_um[first]) / (place[second] - place[first])[:, None]
+    slope = np.median(slopes, axis=0)
+    rest = across_um - place[:, None] * slope
+    apart = n // 4
+    near, far = (((rest[k:] - rest[:-k]) ** 2).mean(axis=0) for k in (1, apart))
+    # The line has taken about a third of it.
+    walk = 1.5 * np.maximum(0, far - near) / (apart - 1)
+    # Of a line through n places with errors of their own, and through those of a random walk.
+    variance = near / 2 / (place**2).sum() + walk * 6 / (5 * n)
+    return slope, np.sqrt(variance)
+
+
+def _error_of_median(deviations: np.ndarray) -> float:
+    """Return the standard error of medians over the first axis, all alike, by deviations from them.
+
+    From the median deviation, of few values, too (Croux & Rousseeuw, Computational Statistics 1,
+    411, 1992). 1.2533 is the error of a median over that of a mean.
+    """
+    n = len(deviations)
+    spread = 1.4826 * n / (n - 1) * float(np.nanmedian(np.abs(deviations)))
+    return 1.2533 * spread / float(np.sqrt(n))

@@ -1,0 +1,90 @@
+"""Findings that no slice tells alone: all slices of a run together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from linumpy.metrics.limits import LIMITS, OK, WARNING
+from linumpy.metrics.pooled import SURE, depth_remainder, linear_difference
+from linumpy.quality.run import Run
+from linumpy.report.collect import SliceRecord
+from linumpy.report.kinds import (
+    ATTENTION,
+    KINDS,
+    LEAST_PAIRS,
+    MIN_ACCEPTED_SHARE,
+    PROBLEM,
+    Finding,
+    Kind,
+)
+from linumpy.report.metric_texts import METRICS
+
+_SURE = 2
+"""Standard errors that are taken off what planes share, RMS."""
+
+
+def of_all_slices(run: Run, left_out: set[int], *, linear: bool) -> list[Finding]:
+    """Return what slices have in common that is not as it should be.
+
+    Parameters
+    ----------
+    left_out
+        Slices that do not count.
+    linear
+        Whether to look for a linear difference of stage and pixels, which single slices may tell.
+    """
+    return [*(_linear(run, left_out) if linear else []), *_along_depth(run, left_out)]
+
+
+def along_one_axis(slices: Sequence[SliceRecord]) -> Finding | None:
+    """Return the axis along which tiles hardly match that match along the other."""
+    counts = [[sum(s.joined_pairs[axis][n] for s in slices) for n in (0, 1)] for axis in (0, 1)]
+    enough = [total >= LEAST_PAIRS for _, total in counts]
+    match = [accepted >= MIN_ACCEPTED_SHARE * total for accepted, total in counts]
+    if not all(enough) or match[0] == match[1]:
+        return None
+    axis = match.index(False)
+    accepted, total = counts[axis]
+    value = (
+        f"{accepted} of {total} pairs along axis {axis + 1}, of tiles that match along the other"
+    )
+    return Finding(PROBLEM, KINDS["reversed_axis"], "tile pairs", total, value)
+
+
+def _linear(run: Run, left_out: set[int]) -> list[Finding]:
+    """Return what stage and pixels of all slices together disagree by, if no single one is sure."""
+    models = [model for i, model in run.tile_registrations.items() if i not in left_out]
+    found = linear_difference(models)
+    if found is None:
+        return []
+    limit = LIMITS["stage_linear"].warning
+    mean, error = found
+    sure = np.where((abs(mean) >= limit) & (abs(mean) >= SURE * error), abs(mean), 0)
+    at = divmod(int(sure.argmax()), 2)
+    if not sure[at]:
+        return []
+    what = f"scale along axis {at[0] + 1}" if at[0] == at[1] else "rotation or shear"
+    kind = Kind(*METRICS["stage_linear"], f"below {100 * limit:g} %")
+    told = f"{what} {100 * mean[at]:+.2f} ± {100 * error[at]:.2f} %"
+    return [Finding(ATTENTION, kind, "all slices", len(models), told)]
+
+
+def _along_depth(run: Run, left_out: set[int]) -> list[Finding]:
+    """Return how brightness along depth is uneven in all slices alike, if that is sure."""
+    models = run.slice_models("normalize_intensities_per_slice")
+    tissue = {i: model.get("tissue") or [] for i, model in models.items() if i not in left_out}
+    found = depth_remainder(list(tissue.values()))
+    if found is None:
+        return []
+    rest, error = found
+    size = float(np.sqrt(np.nanmean(rest**2)))
+    certain = float(np.sqrt(max(0.0, size**2 - (_SURE * error) ** 2)))
+    status = LIMITS["depth_remainder"].status(certain)
+    if status == OK:
+        return []
+    plane = int(np.nanargmax(np.abs(rest)))
+    told = f"{100 * size:.0f} % RMS, most {100 * np.expm1(rest[plane]):+.0f} % in plane {plane}"
+    severity = ATTENTION if status == WARNING else PROBLEM
+    return [Finding(severity, KINDS["uneven_depth"], "all slices", len(tissue), told)]
