@@ -23,7 +23,7 @@ process evaluate_run {
     tuple val("${task.process}"), val('accuracy'), env('SECONDS'), emit: time
 
     script:
-    def grids = places.any { place -> place.startsWith('mosaic_grids/') } ? '--grids run/mosaic_grids' : ''
+    def grids = places.flatten().any { place -> place.startsWith('mosaic_grids/') } ? '--grids run/mosaic_grids' : ''
     """
     ${lay_out('run', places)}
     linum_evaluate.py run truth accuracy.json ${grids} --params -

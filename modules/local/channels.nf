@@ -79,13 +79,19 @@ def group_of(slice_id, per_task) {
     slice_id.toInteger().intdiv(per_task)
 }
 
-// The places of a list of [place, file], and the files in the same order.
+// The places of a list of [place, file], as lists by input, and the inputs in the same order.
 def places(files) {
-    files.map { rows -> rows.sort(false) { row -> row[0] }.collect { row -> row[0] } }
+    files.map { rows -> by_folder(rows).values().collect { own -> own.collect { row -> row[0] } } }
 }
 
 def items(files) {
-    files.map { rows -> rows.sort(false) { row -> row[0] }.collect { row -> row[1] } }
+    files.map { rows -> by_folder(rows).keySet().toList() }
+}
+
+// Files of a list of [place, file] by the folder of a task that holds them: Nextflow and the shell link an
+// input in 5 ms, and a slice has 14 files. What lies at the top of the output comes by itself.
+def by_folder(rows) {
+    rows.sort(false) { row -> row[0] }.groupBy { place, path -> place.contains('/') ? path.parent : path }
 }
 
 // Slices in groups of neighbouring ids: [ids of a group, the same and the two that follow it]. One

@@ -56,10 +56,20 @@ def acquisition_flags(fix_galvo_shift, galvo_confidence_threshold, stage_to_arra
     ].findAll { flag -> flag }.join(' ')
 }
 
-// Shell lines that lay out files, staged under their numbers, like the output folder.
+// Shell lines that lay out files like the output folder: of each input, staged under its number, the places
+// of its files. One that has a folder comes in a folder.
 def lay_out(folder, places) {
-    def targets = places.collect { place -> "${folder}/${place}" }
-    def parents = targets.collect { target -> target.substring(0, target.lastIndexOf('/')) }.unique()
-    def links = targets.withIndex().collect { target, index -> "ln -s \"\$PWD\"/staged/${index + 1}/item ${target}" }
-    (["mkdir -p ${folder} ${parents.join(' ')}"] + links).join('\n    ')
+    def links = places.withIndex().collect { own, index ->
+        def item = "\"\$PWD\"/staged/${index + 1}/item"
+        def (parents, names) = own.collect { place -> parent_and_name(place) }.transpose()
+        def files = parents[0] ? "${item}/${names.size() > 1 ? "{${names.join(',')}}" : names[0]}" : item
+        "ln -s ${files} ${folder}/${parents[0] ?: names[0]}"
+    }
+    def parents = places.collect { own -> "${folder}/${parent_and_name(own[0])[0]}" }.unique()
+    (["mkdir -p ${parents.join(' ')}"] + links).join('\n    ')
+}
+
+def parent_and_name(place) {
+    def at = place.lastIndexOf('/')
+    [place.substring(0, Math.max(at, 0)), place.substring(at + 1)]
 }
