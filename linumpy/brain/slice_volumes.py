@@ -103,7 +103,7 @@ def _number(value: Any, factor: float) -> float | None:
 
 def _quality_reader(image: Image, device: Device) -> _Quality | None:
     found = decode_map(image.attributes, tuple(image.array.shape))
-    return None if found is None else _Quality(found, device)
+    return None if found is None else _Quality(found, device, image.path)
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class _Quality:
 
     found: QualityMap
     device: Device
+    path: Path
 
     def __call__(self, planes: slice, window: tuple[slice, slice]) -> Array:
         found = self.found
@@ -128,8 +129,13 @@ class _Quality:
 
     def _of_slice(self, planes: slice, window: tuple[slice, slice]) -> tuple[Array, None]:
         found = self.found
-        box = (planes, *window)
-        return weights_at(found.cells, found.voxels_a_cell, box, self.device), None
+        try:
+            cells = found.cells
+        except ValueError as error:
+            raise InputError(
+                f"{self.path}: its quality map cannot be decoded ({error}); make the slice anew"
+            ) from error
+        return weights_at(cells, found.voxels_a_cell, (planes, *window), self.device), None
 
 
 def _given_place(image: Image) -> GivenPlace | None:

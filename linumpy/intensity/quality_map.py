@@ -11,6 +11,7 @@ import base64
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,10 @@ class QualityMap:
 
     Attributes
     ----------
-    cells
-        float32 (z, axis 1, axis 2).
+    codes
+        Compressed, as of `encode_map`.
+    n_cells
+        Of each axis.
     voxels_a_cell
         Sides of a cell.
     shape
@@ -97,11 +100,39 @@ class QualityMap:
         it was moved onto a canvas; None and None where it was not.
     """
 
-    cells: np.ndarray
+    codes: str
+    n_cells: tuple[int, ...]
     voxels_a_cell: tuple[int, ...]
     shape: tuple[int, ...]
     origin_px: tuple[float, float] | None = None
     turn: Turn | None = None
+
+    @property
+    def cells(self) -> np.ndarray:
+        """Weights of cells, float32 (z, cells along axis 1, cells along axis 2).
+
+        Raises
+        ------
+        ValueError
+            When the codes are not those of so many cells.
+        """
+        return _decode_cells(self.codes, self.n_cells)
+
+
+# Steps of a slice follow each other; maps of all slices would take memory and, sent to other
+# processes, time.
+@lru_cache(maxsize=4)
+def _decode_cells(codes: str, n_cells: tuple[int, ...]) -> np.ndarray:
+    try:
+        packed = base64.b64decode(codes, validate=True)
+        data = zlib.decompressobj().decompress(packed, 2 * int(np.prod(n_cells)) + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    low, *high = np.frombuffer(data, np.uint8).reshape(-1, *n_cells)
+    # Slices made before have eight bits a cell.
+    weights = decode_weights(low + (high[0].astype(np.uint16) << 8) if high else low)
+    weights.flags.writeable = False
+    return weights
 
 
 def decode_map(attributes: Mapping[str, Any], shape: tuple[int, ...]) -> QualityMap | None:
@@ -117,15 +148,13 @@ def decode_map(attributes: Mapping[str, Any], shape: tuple[int, ...]) -> Quality
         cells = tuple(int(n) for n in record["cells"])  # type: ignore[index]
         if min(size) < 1 or any(-(-n // s) != c for n, s, c in zip(own, size, cells, strict=True)):
             return None
-        packed = base64.b64decode(record["codes"], validate=True)  # type: ignore[index]
-        data = zlib.decompressobj().decompress(packed, 2 * int(np.prod(cells)) + 1)
-        low, *high = np.frombuffer(data, np.uint8).reshape(-1, *cells)
-        # Slices made before have eight bits a cell.
-        codes = low + (high[0].astype(np.uint16) << 8) if high else low
+        codes = record["codes"]  # type: ignore[index]
+        if not isinstance(codes, str):
+            return None
         origin, turn = (None, None) if placed is None else _decode_place(placed)
-    except (AttributeError, KeyError, TypeError, ValueError, zlib.error):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    return QualityMap(decode_weights(codes), size, own, origin, turn)
+    return QualityMap(codes, cells, size, own, origin, turn)
 
 
 def _decode_place(placed: Mapping[str, Any]) -> tuple[tuple[float, float], Turn | None]:

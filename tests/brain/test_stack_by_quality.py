@@ -1,5 +1,8 @@
 """Brains of slices that carry the quality of their voxels."""
 
+import json
+import pickle
+
 import numpy as np
 import pytest
 
@@ -8,11 +11,14 @@ from linumpy.brain.output import align_slice, stack_folder
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.slice_volumes import open_slices
 from linumpy.brain.stack_slices_motor import stack_slices_motor
+from linumpy.core.device import CPU
+from linumpy.core.errors import InputError
 from linumpy.intensity.quality_map import QUALITY_ATTRIBUTE, encode_map, encode_weights
 from linumpy.io.models import save_model
 from linumpy.io.omezarr import create_image, open_image
 from linumpy.io.slice_layout import SHARD_PX, volume_spec
 from linumpy.stage_params.brain import StackParams
+from linumpy.store.manifest import write_manifest
 
 VOXEL_UM = (10.0, 10.0, 10.0)
 SHAPE, INTERVAL_UM, BIN = (30, 64, 280), 100.0, 4
@@ -55,6 +61,30 @@ def brain_of(paths, output, device, **params):
         slices, registered(), output, StackParams(**params), resolutions_um=[], device=device
     )
     return open_image(output)
+
+
+def test_a_map_that_cannot_be_decoded_names_its_slice(tmp_path):
+    """Seen to fail (a slice as good everywhere) where such a map counted as none."""
+    for k in range(3):
+        write_slice(tmp_path, k, np.ones(SHAPE, np.float32), falling(2.0))
+    path = tmp_path / "slice_z01.ome.zarr" / "zarr.json"
+    document = json.loads(path.read_text())
+    document["attributes"]["linumpy"][QUALITY_ATTRIBUTE]["codes"] = "AAAA"
+    path.write_text(json.dumps(document))
+    write_manifest(path.parent)
+    paths = sorted(tmp_path.glob("*.ome.zarr"))
+    with pytest.raises(InputError, match=r"slice_z01\.ome\.zarr: its quality map cannot be"):
+        brain_of(paths, tmp_path / "brain.ome.zarr", CPU)
+    assert not (tmp_path / "brain.ome.zarr").exists()
+
+
+def test_slices_are_sent_to_other_processes_without_their_weights(tmp_path):
+    """Seen to fail (19 kB) where weights were decoded when slices were opened."""
+    write_slice(tmp_path, 0, np.ones(SHAPE, np.float32), falling(2.0))
+    (volume,) = open_slices(list(tmp_path.glob("*.ome.zarr")))
+    window = slice(0, SHAPE[1]), slice(0, SHAPE[2])
+    assert volume.quality(slice(0, SHAPE[0]), window).min() < 0.6
+    assert len(pickle.dumps(volume)) < 8_000
 
 
 def test_the_good_top_of_a_slice_replaces_the_dim_depth_above(tmp_path, device):

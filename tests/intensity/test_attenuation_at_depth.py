@@ -303,8 +303,7 @@ def test_a_map_moves_with_its_slice():
 @pytest.mark.parametrize(
     "change",
     [
-        {"codes": "!"},
-        {"codes": "AAAA"},
+        {"codes": None},
         {"cells": [1, 1, 1]},
         {"voxels_a_cell": [0, 8, 8]},
         {"shape": [20, 64, 81]},
@@ -316,3 +315,12 @@ def test_a_broken_map_is_no_map(change):
     assert decode_map(attributes, (20, 64, 80)) is not None
     broken = {QUALITY_ATTRIBUTE: {**attributes[QUALITY_ATTRIBUTE], **change}}
     assert decode_map(broken, (20, 64, 80)) is None
+
+
+@pytest.mark.parametrize("codes", ["!", "AAAA", base64.b64encode(zlib.compress(b"12")).decode()])
+def test_codes_are_decoded_when_weights_are_asked_for(codes):
+    attributes, _ = smooth_map()
+    broken = {QUALITY_ATTRIBUTE: {**attributes[QUALITY_ATTRIBUTE], "codes": codes}}
+    found = decode_map(broken, (20, 64, 80))
+    with pytest.raises(ValueError):
+        _ = found.cells
