@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, like, namespace
-from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, Exponent, find_exponent
+from linumpy.intensity.attenuation_exponent import (
+    MIN_PLANES,
+    PRIOR_EXPONENT,
+    Exponent,
+    find_exponent,
+)
+from linumpy.intensity.attenuation_tissue import line_slope
 from linumpy.intensity.compensate_attenuation_methods import (
     box_sums,
     depth_resolved,
@@ -18,6 +24,9 @@ from linumpy.intensity.compensate_attenuation_methods import (
 from linumpy.stage_params.intensity import AttenuationParams
 
 _TAIL_UM = 200.0
+_TINY = np.float32(1e-6)
+_MOST_DEPARTURE = np.float32(2)
+"""Of µ: what classes of tissue are apart by."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +36,9 @@ class MuEstimate:
     Attributes
     ----------
     mu, model_error, own_error
-        (z, bins, bins): what Klett's exponent, the light from below and the axial response leave
-        open, the same all down an A-line; and what is a voxel's own, of speckle and texture.
+        (z, bins, bins): what Klett's exponent, tissue that departs from its law, the light from
+        below and the axial response leave open, the same all down an A-line; and what is a voxel's
+        own, of speckle and texture.
     mu_end
         Of the line at the lower end, over the bins.
     exponent
@@ -49,6 +59,7 @@ def estimate_mu(
     params: AttenuationParams,
     axial_mm: float,
     region: int,
+    width: int,
     smith_sigma: float,
     response_errors: np.ndarray,
 ) -> MuEstimate:
@@ -65,6 +76,8 @@ def estimate_mu(
         (`log_moments`).
     region
         Bins a side that slopes are averaged over.
+    width
+        Bins a side that `power` is averaged over.
     smith_sigma
         Smoothing of the map of C of ``smith``, bins.
     response_errors
@@ -91,8 +104,9 @@ def estimate_mu(
         optical = xp.cumsum(solve(PRIOR_EXPONENT, mu_end), axis=0) * np.float32(axial_mm)
         exponent = find_exponent(power, usable, optical, axial_mm)
     mu = solve(exponent.k, mu_end)
+    law_error = mu * _departure(power, usable, mu, axial_mm, region, width)
     ends = [solve(exponent.k, mu_end * np.float32(by)) for by in _slope_spread(own_slope, mu_end)]
-    variance = (ends[0] - ends[1]) ** 2 / 4
+    variance = law_error**2 + (ends[0] - ends[1]) ** 2 / 4
     if exponent.error:
         other = [solve(max(0.1, exponent.k + sign * exponent.error), mu_end) for sign in (-1, 1)]
         variance = variance + (other[0] - other[1]) ** 2 / 4
@@ -138,6 +152,40 @@ def log_moments(
     # Filters that sum as they go leave less than 0 where there is nothing.
     square = xp.maximum(box_sums(weight * ratio**2, width) / share - mean**2, np.float32(0))
     return mean, xp.sqrt(square)
+
+
+def _departure(
+    power: Array, usable: Array, mu: Array, axial_mm: float, region: int, width: int
+) -> Array:
+    """Return by how much µ differs from the slopes of A-lines, in regions, as a share of µ.
+
+    Inversion takes µ to go with what is scattered back, in all tissue by one law. A slope takes
+    each A-line to be one tissue, which holds for the mean of a region. Where they differ by more
+    than slopes scatter, one errs.
+
+    Parameters
+    ----------
+    region
+        Bins a side. Along depth it is as long as the fit at the lower end.
+    width
+        Bins a side that `power` is averaged over: so many have one error.
+    """
+    xp = namespace(mu)
+    parts = max(1, round(len(mu) * axial_mm * 1000 / _TAIL_UM))
+    bounds = [n * len(mu) // parts for n in range(parts + 1)]
+    found = xp.zeros_like(mu)
+    for planes in map(slice, bounds, bounds[1:]):
+        slope, count = line_slope(power[planes], usable[planes], axial_mm)
+        own = xp.where(usable[planes], mu[planes], np.float32(0)).sum(axis=0)
+        own /= xp.maximum(count, 1)
+        told = (count >= MIN_PLANES).astype(np.float32)
+        sums = box_sums(xp.stack([told, told * slope, told * slope**2, told * own]), region)
+        number = xp.maximum(sums[0], 1)
+        slope, square, own = (part / number for part in sums[1:])
+        scatter = xp.maximum(square - slope**2, 0) * np.float32(width**2) / number
+        apart = xp.sqrt(xp.maximum((slope - own) ** 2 - scatter, 0)) / xp.maximum(own, _TINY)
+        found[planes] = xp.minimum(apart, _MOST_DEPARTURE) * (own > 0)
+    return found
 
 
 def _slope_spread(own: Array, region: Array) -> tuple[float, float]:

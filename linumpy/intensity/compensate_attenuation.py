@@ -257,7 +257,7 @@ def estimate_attenuation(
     power = power * xp.exp(mean)
     errors = np.zeros((0, len(power)), np.float32) if response_errors is None else response_errors
     smith_sigma = _SMITH_SIGMA_PX / bin_px
-    found = estimate_mu(power, usable, unlike, params, axial_mm, region, smith_sigma, errors)
+    found = estimate_mu(power, usable, unlike, params, axial_mm, region, width, smith_sigma, errors)
     # Where tissue drowns in noise it gets the value above it.
     deep = tissue & ~usable
     mu = xp.where(deep, found.mu_end[None], found.mu)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from linumpy.core.device import Array, is_device_array
+from linumpy.core.device import Array, is_device_array, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.smoothing import smooth_map
 from linumpy.intensity.quantiles import clip_outer, histogram_quantile, otsu_threshold
@@ -132,7 +132,7 @@ def solve_normalization(
     scale = float(np.quantile(span[:n_upper], _SCALE_QUANTILE))
     if scale <= 0:
         scale = float(span.max())
-    tissue_counts = all_counts[:n_upper] - agarose_counts[:n_upper]
+    tissue_counts = to_host(all_counts[:n_upper] - agarose_counts[:n_upper])
     n_tissue = tissue_counts.sum(axis=1)
     enough = 2 * n_tissue > n_tissue.max(initial=0)
     tissue = np.where(enough, histogram_quantile(tissue_counts, 0.5), 0)

@@ -87,6 +87,18 @@ METRICS = {
         "Its attenuation rests on little.",
         "Nothing at the ends of a brain; elsewhere look at the slice.",
     ),
+    "mu_error": (
+        "Attenuation is uncertain",
+        "Tissue departs from the law that goes from brightness to attenuation, or the axial "
+        "response is not known well: grey and white matter may not be told apart.",
+        "Look at mu_error_per_mm in models/; measure no attenuation where it is as large.",
+    ),
+    "exponent_departure": (
+        "Brightness and attenuation do not go together as published",
+        "Dark tissue is steeper than bright tissue, or attenuation grows faster than brightness. "
+        "Attenuation rests on that law; its stated error is larger.",
+        "Compare with the slopes of single A-lines before attenuation is interpreted.",
+    ),
     "capped_share": (
         "Light lost in depth cannot be restored",
         "Tissue is darker with depth there.",
