@@ -85,6 +85,9 @@ def _along_depth(run: Run, left_out: set[int]) -> list[Finding]:
     if status == OK:
         return []
     plane = int(np.nanargmax(np.abs(rest)))
-    told = f"{100 * size:.0f} % RMS, most {100 * np.expm1(rest[plane]):+.0f} % in plane {plane}"
+    place = f"in plane {plane}"
+    if run.slice_registration is not None:
+        place = f"{(plane + 0.5) * run.slice_registration.voxel_um[0]:.0f} um below the face"
+    told = f"{100 * size:.0f} % RMS, most {100 * np.expm1(rest[plane]):+.0f} % {place}"
     severity = ATTENTION if status == WARNING else PROBLEM
     return [Finding(severity, KINDS["uneven_depth"], "all slices", len(tissue), told)]

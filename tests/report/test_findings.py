@@ -160,7 +160,7 @@ def test_bands_along_depth_in_all_slices_are_told(
     told = [f for f in find_issues(run, records) if f.kind == KINDS["uneven_depth"]]
     assert [f.severity for f in told] == [severity] * (severity is not None)
     if severity == PROBLEM:
-        assert told[0].value == "23 % RMS, most -26 % in plane 1"
+        assert told[0].value == "23 % RMS, most -26 % 19 um below the face"
     assert seen == [[0.0], [2.0]]
 
 
