@@ -107,3 +107,29 @@ def test_report_shows_the_tasks(run: tuple[Path, Launch]) -> None:
     page = (run[0] / "report.html").read_text(encoding="utf-8")
     for word in ("interpolate_missing_slice", f"Table of tasks ({sum(TASKS.values())})"):
         assert word in page, word
+
+
+def test_report_gets_folders_and_sees_what_was_published(run: tuple[Path, Launch]) -> None:
+    """Seen to fail (65 inputs) where each file is an input."""
+    output, _ = run
+    scripts = (output.parent / "work").glob("*/*/.command.sh")
+    (task,) = (s.parent for s in scripts if "linum_generate_pipeline_report" in s.read_text())
+    inputs = list((task / "staged").iterdir())
+    folders = {
+        "models", "models/z00", "models/z02", "slices", "aips", "previews", "diagnostics",
+        "mosaic_grids",
+    }  # fmt: skip
+    shown = {str(path.relative_to(task / "run")) for path in _links(task / "run")}
+    assert folders <= {str(Path(name).parent) for name in shown}
+    assert len(inputs) < len(shown) / 2
+    assert all((task / "run" / name).exists() for name in shown)
+    lacking = {name for name in shown if not (output / name).exists()}
+    assert not lacking
+
+
+def _links(folder: Path) -> list[Path]:
+    """Return the links below a folder, not what lies in what they link to."""
+    found = []
+    for entry in folder.iterdir():
+        found += [entry] if entry.is_symlink() else _links(entry)
+    return found
