@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.use_gpu:
         from linumpy.core.fork_server import begin_fork_server
 
-        begin_fork_server("linumpy.slices.learn_models")
+        begin_fork_server("linumpy.slices.learn_models", "scipy.ndimage")
 
     from linumpy.core.device import resolve
     from linumpy.slices.learn_models import learn_models

@@ -114,7 +114,7 @@ def _several(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if args.use_gpu:
         from linumpy.core.fork_server import begin_fork_server
 
-        begin_fork_server("linumpy.slices.slice_group")
+        begin_fork_server("linumpy.slices.slice_group", "scipy.ndimage")
 
     from linumpy.core.device import resolve
     from linumpy.core.errors import LinumpyError

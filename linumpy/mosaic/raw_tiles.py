@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from linumpy.core.device import CPU, Array, default_workers
+from linumpy.core.start_up import begin_import
 from linumpy.geometry.galvo import (
     N_BSCANS,
     GalvoShift,
@@ -93,6 +94,7 @@ def open_raw_tiles(
     options: GridOptions | None = None,
     *,
     slices: Mapping[int, tuple[RawTile, ...]] | None = None,
+    workers: int | None = None,
 ) -> RawTiles:
     """Check the headers, sizes and positions of a slice's tiles, and find their fly-back.
 
@@ -102,6 +104,8 @@ def open_raw_tiles(
         Folder of the raw acquisition.
     slices
         What `linumpy.io.raw.discover_tiles` found there, where that is known already.
+    workers
+        Threads that look for the fly-back; None for one a core.
 
     Raises
     ------
@@ -128,7 +132,7 @@ def open_raw_tiles(
         slice_interval_um=interval_um,
         slice_thickness_um=raw.side.slice_interval_um,
     )
-    shift = galvo_shift_of_slice(raw, options)
+    shift = galvo_shift_of_slice(raw, options, workers)
     if shift is not None:
         info = replace(
             info, galvo_shift_px=shift.shift_px, galvo_confidence=round(shift.confidence, 4)
@@ -157,8 +161,17 @@ def lines_of_slice(raw: RawSlice) -> np.ndarray | None:
     return found
 
 
-def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | None:
+def galvo_shift_of_slice(
+    raw: RawSlice, options: GridOptions, workers: int | None = None
+) -> GalvoShift | None:
     """Find where the fly-back lies in a slice, from at most 5 of its tiles and both ends.
+
+    Parameters
+    ----------
+    raw, options
+        The slice, and how its tiles are read.
+    workers
+        Threads that read these tiles; None for one a core.
 
     Returns
     -------
@@ -173,7 +186,10 @@ def galvo_shift_of_slice(raw: RawSlice, options: GridOptions) -> GalvoShift | No
     def read(number: int) -> np.ndarray:
         return read_aip(raw.tiles[number], raw.info)
 
-    with ThreadPoolExecutor(min(default_workers(CPU), len(numbers)), "linumpy-read") as pool:
+    # Which the search needs, and takes as long as the tiles.
+    begin_import("scipy.ndimage")
+    workers = default_workers(CPU) if workers is None else workers
+    with ThreadPoolExecutor(min(workers, len(numbers)), "linumpy-read") as pool:
         aips = dict(zip(numbers, pool.map(read, numbers), strict=True))
 
     def known_or_read(number: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from linumpy.core.device import Array, Device, namespace
+from linumpy.core.device import CPU, Array, Device, host_workers, namespace
 from linumpy.core.errors import InputError, LinumpyError
 from linumpy.io.grid import GridInfo
 from linumpy.io.omezarr import Shape, Triple
@@ -72,9 +72,14 @@ class RawInput:
             axial_um = axial_resolution_um(raw, None)
         return raw.info.shape_px, (axial_um, *raw.info.pixel_um)
 
-    def open(self) -> RawSource:
+    def open(self, device: Device = CPU) -> RawSource:
         """Check all headers and sizes, find the fly-back, and return the tiles as a source."""
-        return RawSource(open_raw_tiles(self.root, self.slice_id, self.options, slices=self.slices))
+        workers = host_workers(device)
+        return RawSource(
+            open_raw_tiles(
+                self.root, self.slice_id, self.options, slices=self.slices, workers=workers
+            )
+        )
 
 
 SliceInput = Path | str | RawInput
@@ -207,10 +212,12 @@ def _read_on_gpu(tiles: RawTiles, keys: Sequence[Key]) -> Iterator[tuple[Key, An
         yield key, frames.reshape(info.ny, info.n_alines, info.nz).transpose(2, 1, 0)
 
 
-def open_source(slice_input: SliceInput, assume_unit: str | None = None) -> Source:
+def open_source(
+    slice_input: SliceInput, assume_unit: str | None = None, device: Device = CPU
+) -> Source:
     """Open a mosaic grid or a raw slice; `assume_unit` as in `io.omezarr.open_image`."""
     if isinstance(slice_input, RawInput):
-        return slice_input.open()
+        return slice_input.open(device)
     return GridSource.open(slice_input, assume_unit=assume_unit)
 
 

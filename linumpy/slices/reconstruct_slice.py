@@ -140,7 +140,7 @@ def reconstruct_slice(
         SliceSink(output, overwrite=overwrite) as sink,
         make_store(device, budget_bytes) as tiles,
     ):
-        source = open_source(slice_input, params.resample.assume_unit)
+        source = open_source(slice_input, params.resample.assume_unit, device)
 
         if params.attenuation.enabled and not device.is_gpu:
             # On a GPU nothing needs it, and who imports keeps the thread that reads waiting.

@@ -187,7 +187,7 @@ class SliceMeasurer:
         """
         if slice_id not in self._sources:
             self._sources[slice_id] = open_source(
-                self._inputs[slice_id], self._params.resample.assume_unit
+                self._inputs[slice_id], self._params.resample.assume_unit, self._device
             )
         source = self._sources[slice_id]
         if SURFACE in make_learners(self._params) and surface is None:

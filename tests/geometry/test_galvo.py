@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from linumpy.geometry.galvo import (
     tile_galvo_shift,
 )
 from linumpy.io.raw import discover_tiles, read_aip
+from linumpy.mosaic import raw_tiles
 from linumpy.phantom.params import preset
 from linumpy.phantom.simulate import simulate
 
@@ -354,16 +358,31 @@ def test_neighbours_of_dark_tiles_show_a_drift() -> None:
 
 @pytest.mark.slow
 def test_every_tile_of_a_drifting_phantom_is_cut_where_its_band_lies(tmp_path: Path) -> None:
-    from linumpy.mosaic.raw_tiles import open_raw_tiles
-
     params = preset("tiny", n_slices=1, galvo_drift_per_tile_px=1.5, dark_tile_fraction=0.15, nz=70)
     folder = simulate(tmp_path / "phantom", params, seed=8)
     (known,) = json.loads((folder / "truth/truth.json").read_text())["slices"]
     assert np.ptp([t["galvo_shift_px"] for t in known["tiles"]]) >= 4
-    raw = open_raw_tiles(folder / "raw", 0)
+    raw = raw_tiles.open_raw_tiles(folder / "raw", 0)
     assert raw.galvo is not None
     for tile in known["tiles"]:
         key = tile["ix"], tile["iy"]
         volume = raw.read(key)
         expected = np.roll(volume, tile["galvo_shift_px"], axis=1)[:, : params.nx]
         np.testing.assert_array_equal(raw.prepare(key, volume).data, expected)
+
+
+def test_tiles_are_read_by_as_many_threads_as_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail where a task on a GPU, of one core, read them one after the other."""
+    folder = simulate(tmp_path / "phantom", preset("tiny", n_slices=1, nz=70), seed=8)
+    met, read, numbers = threading.Barrier(3), raw_tiles.read_aip, itertools.count()
+
+    def read_together(*arguments: Any) -> np.ndarray:
+        if next(numbers) < 3:
+            met.wait(30)
+        return read(*arguments)
+
+    monkeypatch.setattr(raw_tiles, "read_aip", read_together)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert raw_tiles.open_raw_tiles(folder / "raw", 0, workers=3).info.galvo_confidence > 0.5

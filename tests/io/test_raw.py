@@ -7,6 +7,7 @@ import os
 import struct
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from linumpy.core.errors import InputError
+from linumpy.io import raw
 from linumpy.io.info import TileInfo
 from linumpy.io.raw import (
     RawTile,
@@ -66,7 +68,10 @@ def test_samples_are_read_in_their_places(
     read = read_tile(tile, info)
     assert read.dtype == np.float32
     np.testing.assert_array_equal(read, volume)
-    np.testing.assert_allclose(read_aip(tile, info), volume.mean(axis=0), rtol=1e-5, atol=1e-6)
+    for held_nbytes in (1, 200, 1 << 20):
+        with patch.object(raw, "CACHED_NBYTES", held_nbytes):
+            aip = read_aip(tile, info)
+        np.testing.assert_allclose(aip, volume.mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
 def test_files_are_ordered_by_number(tmp_path: Path) -> None:
