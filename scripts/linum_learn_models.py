@@ -36,11 +36,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(parser, argv)
     check_raw_arguments(parser, args, bool(args.grids), several=True)
 
-    if args.use_gpu:
-        from linumpy.core.fork_server import begin_fork_server
-
-        begin_fork_server("linumpy.slices.learn_models", "scipy.ndimage")
-
     from linumpy.core.device import resolve
     from linumpy.slices.learn_models import learn_models
     from linumpy.slices.raw_source import raw_inputs

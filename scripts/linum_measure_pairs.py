@@ -59,11 +59,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure the pairs."""
     args = parse(build_parser(), argv)
 
-    if args.use_gpu:
-        from linumpy.core.fork_server import begin_fork_server
-
-        begin_fork_server("linumpy.quality.measure_pairs")
-
     from linumpy.core.device import resolve
     from linumpy.quality.measure_pairs import measure_pairs
 

@@ -111,11 +111,6 @@ def _several(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if args.overlap is not None and args.overlap < 1:
         parser.error(f"--overlap {args.overlap}: expected 1 or more")
 
-    if args.use_gpu:
-        from linumpy.core.fork_server import begin_fork_server
-
-        begin_fork_server("linumpy.slices.slice_group", "scipy.ndimage")
-
     from linumpy.core.device import resolve
     from linumpy.core.errors import LinumpyError
     from linumpy.mosaic.grid_options import grid_options

@@ -50,11 +50,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Stack the slices."""
     args = parse(build_parser(), argv)
 
-    if args.use_gpu:
-        from linumpy.core.fork_server import begin_fork_server
-
-        begin_fork_server("linumpy.brain.stack_slices_motor")
-
     from linumpy.brain.output import stack_folder
     from linumpy.core.device import resolve
     from linumpy.core.host_memory import map_arrays, share_heap

@@ -260,22 +260,14 @@ def end_now(status: int) -> NoReturn:
     os._exit(status)
 
 
-def leave(status: int = 0, *, whole: bool = True) -> None:
-    """End the process, if it used CUDA or was forked, without taking CUDA apart.
+def leave(status: int = 0) -> None:
+    """End the process, if it used CUDA, without taking CUDA apart.
 
     All files are closed and all that was to happen at exit has happened. What is left is device
     memory, which the driver frees at once when the process is gone, and piece by piece before. No
     thread is waited for.
-
-    Parameters
-    ----------
-    status
-        Of the process.
-    whole
-        Whether the interpreter was started for this process; one that was forked would end without
-        what is to happen at exit.
     """
-    if whole and "cupy" not in sys.modules:
+    if "cupy" not in sys.modules:
         return
     atexit._run_exitfuncs()
     logging.shutdown()

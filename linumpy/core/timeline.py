@@ -23,8 +23,7 @@ class _Recorder:
     """Spans of this process, written when it ends."""
 
     def __init__(self, path: Path) -> None:
-        self._of_task = path
-        self._path: Path | None = path
+        self._path = path
         self._began_s = _process_start_s()
         self._spans: list[dict[str, object]] = []
         atexit.register(self._write)
@@ -44,16 +43,9 @@ class _Recorder:
         )
 
     def stand_beside(self) -> None:
-        # Of a process that was forked, too.
-        self._began_s = _process_start_s()
-        self._path = self._of_task.with_name(f"{self._of_task.name}.{os.getpid()}")
-
-    def write_nothing(self) -> None:
-        self._path = None
+        self._path = self._path.with_name(f"{self._path.name}.{os.getpid()}")
 
     def _write(self) -> None:
-        if self._path is None:
-            return
         record = {"spans": self._spans, "began_s": self._began_s, "stop_s": self.now_s()}
         self._path.write_text(json.dumps(record) + "\n")
 
@@ -75,12 +67,6 @@ def record_beside() -> None:
     """Write another file than the process that started this one."""
     if _recorder is not None:
         _recorder.stand_beside()
-
-
-def record_nothing() -> None:
-    """Write no file, as this process only starts others, which call `record_beside`."""
-    if _recorder is not None:
-        _recorder.write_nothing()
 
 
 @contextmanager

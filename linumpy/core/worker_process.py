@@ -141,12 +141,10 @@ class WorkerProcess(Generic[Item, Result]):
     """
 
     def __init__(self, setting: Setting, begin: Callable[[], Callable[[Item], Result]]) -> None:
-        context = multiprocessing.get_context("forkserver")
+        context = multiprocessing.get_context("spawn")
         self.connection, there = context.Pipe()
-        # The process that it is forked from may be older than what is in the environment now.
-        arguments = there, dict(os.environ), setting, begin
         self._process = context.Process(
-            target=_serve, args=arguments, name="linumpy-worker", daemon=True
+            target=_serve, args=(there, setting, begin), name="linumpy-worker", daemon=True
         )
         self._busy = False
         self._process.start()
@@ -231,14 +229,9 @@ def end_all(workers: Iterable[WorkerProcess[Any, Any]]) -> None:
 
 
 def _serve(
-    there: Connection,
-    environment: dict[str, str],
-    setting: Setting,
-    begin: Callable[[], Callable[[Any], object]],
+    there: Connection, setting: Setting, begin: Callable[[], Callable[[Any], object]]
 ) -> None:
     _end_with_parent()
-    os.environ.clear()
-    os.environ.update(environment)
     record_beside()
     stopping = Stopping()
     with suppress(KeyboardInterrupt, Stopped), stopping:
@@ -256,7 +249,7 @@ def _serve(
         with suppress(EOFError, BrokenPipeError):
             while True:
                 there.send(_outcome(work, there.recv()))
-    leave(128 + stopping.number if stopping.number else 0, whole=False)
+    leave(128 + stopping.number if stopping.number else 0)
 
 
 def _begun(
@@ -290,9 +283,6 @@ def _outcome(work: Callable[[Any], object], item: object) -> tuple[object, Excep
 
 
 def _end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the process that this one was forked from ends (Linux).
-
-    That ends when the one does that asked for this one.
-    """
+    """Have the kernel send SIGTERM when the thread that started this process ends (Linux)."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

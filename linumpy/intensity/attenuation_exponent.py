@@ -22,9 +22,7 @@ PRIOR_ERROR = 0.17
 _CLASSES = 6
 _DARK_CLASSES = 2
 _GROUPS = 4
-MIN_PLANES = 12
-"""Of an A-line, whose slope says something."""
-
+_MIN_PLANES = 12
 _MIN_COLUMNS = 240
 
 
@@ -66,7 +64,7 @@ def find_exponent(power: Array, usable: Array, optical_depth: Array, axial_mm: f
     used = usable & (power > 0)
     level = xp.where(used, corrected, 0).sum(axis=0) / xp.maximum(count, 1)
     columns = np.stack([to_host(part).ravel() for part in (level, slope, count)])
-    columns = columns[:2, columns[2] >= MIN_PLANES].astype(float)
+    columns = columns[:2, columns[2] >= _MIN_PLANES].astype(float)
     if columns.shape[1] < _MIN_COLUMNS:
         return _PRIOR
     found = _regress(*columns)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from linumpy.core.device import Array, like, namespace
-from linumpy.intensity.attenuation_exponent import (
-    MIN_PLANES,
-    PRIOR_EXPONENT,
-    Exponent,
-    find_exponent,
-)
+from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, Exponent, find_exponent
 from linumpy.intensity.attenuation_tissue import line_slope
 from linumpy.intensity.compensate_attenuation_methods import (
     box_sums,
@@ -25,8 +21,12 @@ from linumpy.stage_params.intensity import AttenuationParams
 
 _TAIL_UM = 200.0
 _TINY = np.float32(1e-6)
+_PARTS = 2
+_LEAST_PLANES = 6
+"""Of an A-line, whose slope says something in the mean of a region."""
+
 _MOST_DEPARTURE = np.float32(2)
-"""Of µ: what classes of tissue are apart by."""
+"""Largest share of µ that is stated: what classes of tissue differ by."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class MuEstimate:
 
     Attributes
     ----------
-    mu, model_error, own_error
-        (z, bins, bins): what Klett's exponent, tissue that departs from its law, the light from
-        below and the axial response leave open, the same all down an A-line; and what is a voxel's
-        own, of speckle and texture.
+    mu, model_error, law_error, own_error
+        (z, bins, bins): what Klett's exponent, the light from below and the axial response leave
+        open, the same all down an A-line; what tissue that departs from its law does; and what is a
+        voxel's own, of speckle and texture.
     mu_end
         Of the line at the lower end, over the bins.
     exponent
@@ -47,6 +47,7 @@ class MuEstimate:
 
     mu: Array
     model_error: Array
+    law_error: Array
     own_error: Array
     mu_end: Array
     exponent: Exponent
@@ -106,7 +107,7 @@ def estimate_mu(
     mu = solve(exponent.k, mu_end)
     law_error = mu * _departure(power, usable, mu, axial_mm, region, width)
     ends = [solve(exponent.k, mu_end * np.float32(by)) for by in _slope_spread(own_slope, mu_end)]
-    variance = law_error**2 + (ends[0] - ends[1]) ** 2 / 4
+    variance = (ends[0] - ends[1]) ** 2 / 4
     if exponent.error:
         other = [solve(max(0.1, exponent.k + sign * exponent.error), mu_end) for sign in (-1, 1)]
         variance = variance + (other[0] - other[1]) ** 2 / 4
@@ -116,7 +117,7 @@ def estimate_mu(
         variance = variance + (solve(exponent.k, end[0], brighter, end[1]) - mu) ** 2
     grain = np.float32(_grain(power, usable))
     own = mu * np.float32(exponent.k) * xp.sqrt(unlike**2 + grain**2)
-    return MuEstimate(mu, xp.sqrt(variance), own, mu_end, exponent)
+    return MuEstimate(mu, xp.sqrt(variance), law_error, own, mu_end, exponent)
 
 
 def log_moments(
@@ -160,32 +161,45 @@ def _departure(
     """Return by how much µ differs from the slopes of A-lines, in regions, as a share of µ.
 
     Inversion takes µ to go with what is scattered back, in all tissue by one law. A slope takes
-    each A-line to be one tissue, which holds for the mean of a region. Where they differ by more
-    than slopes scatter, one errs.
+    each A-line to be one tissue, which a border between layers contradicts. So slopes are those of
+    halves of `_TAIL_UM`, of which a border crosses one: the smaller difference counts, as far as it
+    exceeds how slopes scatter. Around layers of 100 um it says too much.
 
     Parameters
     ----------
     region
-        Bins a side. Along depth it is as long as the fit at the lower end.
+        Bins a side.
     width
         Bins a side that `power` is averaged over: so many have one error.
     """
     xp = namespace(mu)
-    parts = max(1, round(len(mu) * axial_mm * 1000 / _TAIL_UM))
-    bounds = [n * len(mu) // parts for n in range(parts + 1)]
+    part = max(_TAIL_UM / 1000 / axial_mm, _PARTS * _LEAST_PLANES)
+    count = _PARTS * max(1, int(len(mu) / part))
+    bounds = [n * len(mu) // count for n in range(count + 1)]
+    apart = [
+        _apart(power[planes], usable[planes], mu[planes], axial_mm, region, width)
+        for planes in map(slice, bounds, bounds[1:])
+    ]
     found = xp.zeros_like(mu)
-    for planes in map(slice, bounds, bounds[1:]):
-        slope, count = line_slope(power[planes], usable[planes], axial_mm)
-        own = xp.where(usable[planes], mu[planes], np.float32(0)).sum(axis=0)
-        own /= xp.maximum(count, 1)
-        told = (count >= MIN_PLANES).astype(np.float32)
-        sums = box_sums(xp.stack([told, told * slope, told * slope**2, told * own]), region)
-        number = xp.maximum(sums[0], 1)
-        slope, square, own = (part / number for part in sums[1:])
-        scatter = xp.maximum(square - slope**2, 0) * np.float32(width**2) / number
-        apart = xp.sqrt(xp.maximum((slope - own) ** 2 - scatter, 0)) / xp.maximum(own, _TINY)
-        found[planes] = xp.minimum(apart, _MOST_DEPARTURE) * (own > 0)
+    for n in range(0, count, _PARTS):
+        found[bounds[n] : bounds[n + _PARTS]] = functools.reduce(xp.minimum, apart[n : n + _PARTS])
     return found
+
+
+def _apart(
+    power: Array, usable: Array, mu: Array, axial_mm: float, region: int, width: int
+) -> Array:
+    """Return the difference of some planes over the bins; see `_departure`."""
+    xp = namespace(mu)
+    slope, count = line_slope(power, usable, axial_mm)
+    own = xp.where(usable, mu, np.float32(0)).sum(axis=0) / xp.maximum(count, 1)
+    told = (count >= _LEAST_PLANES).astype(np.float32)
+    sums = box_sums(xp.stack([told, told * slope, told * slope**2, told * own]), region)
+    number = xp.maximum(sums[0], 1)
+    slope, square, own = (total / number for total in sums[1:])
+    scatter = xp.maximum(square - slope**2, 0) * np.float32(width**2) / number
+    apart = xp.sqrt(xp.maximum((slope - own) ** 2 - scatter, 0)) / xp.maximum(own, _TINY)
+    return xp.minimum(apart, _MOST_DEPARTURE) * (own > 0)
 
 
 def _slope_spread(own: Array, region: Array) -> tuple[float, float]:

@@ -263,7 +263,9 @@ def estimate_attenuation(
     mu = xp.where(deep, found.mu_end[None], found.mu)
     mu = xp.where(imaged & ~tissue, np.float32(agarose_mu_per_mm), mu)
     model_error = xp.where(deep, found.mu_end[None], found.model_error)
-    own_error = xp.where(deep, np.float32(0), found.own_error)
+    own_error, law_error = (
+        xp.where(deep, np.float32(0), error) for error in (found.own_error, found.law_error)
+    )
     medians = median_by_plane(mu, tissue)
     n_tissue = int(tissue.sum())
     capped, quality = _quality(mu, model_error, own_error, snr, imaged, params, axial_mm)
@@ -285,7 +287,7 @@ def estimate_attenuation(
         exponent_error=found.exponent.error,
         exponent_seen=found.exponent.seen,
         capped_fraction=float((shown & capped).sum()) / max(int(shown.sum()), 1),
-        mu_error_per_mm=xp.sqrt(model_error**2 + own_error**2).astype(np.float16),
+        mu_error_per_mm=xp.sqrt(model_error**2 + law_error**2 + own_error**2).astype(np.float16),
         snr_db=(xp.log10(xp.maximum(snr, np.float32(1e-3))) * np.float32(10)).astype(np.float16),
         quality=quality,
     )

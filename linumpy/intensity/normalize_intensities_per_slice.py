@@ -47,7 +47,7 @@ class Normalization:
         One number for the slice: what the values above the floor are divided by.
     tissue
         Median amplitude of the columns that are not agarose, of each plane that no later slice
-        shows better; 0 where fewer than half of these columns have data. Empty in models of
+        shows better; 0 where no more than half of these columns have data. Empty in models of
         earlier versions.
     """
 

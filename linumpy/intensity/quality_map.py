@@ -11,7 +11,7 @@ import base64
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ class QualityMap:
     origin_px: tuple[float, float] | None = None
     turn: Turn | None = None
 
-    @property
+    @cached_property
     def cells(self) -> np.ndarray:
         """Weights of cells, float32 (z, cells along axis 1, cells along axis 2).
 
@@ -118,10 +118,11 @@ class QualityMap:
         """
         return _decode_cells(self.codes, self.n_cells)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what was decoded: other processes decode faster than they receive."""
+        return {name: value for name, value in vars(self).items() if name != "cells"}
 
-# Steps of a slice follow each other; maps of all slices would take memory and, sent to other
-# processes, time.
-@lru_cache(maxsize=4)
+
 def _decode_cells(codes: str, n_cells: tuple[int, ...]) -> np.ndarray:
     try:
         packed = base64.b64decode(codes, validate=True)
@@ -130,9 +131,7 @@ def _decode_cells(codes: str, n_cells: tuple[int, ...]) -> np.ndarray:
         raise ValueError(str(error)) from error
     low, *high = np.frombuffer(data, np.uint8).reshape(-1, *n_cells)
     # Slices made before have eight bits a cell.
-    weights = decode_weights(low + (high[0].astype(np.uint16) << 8) if high else low)
-    weights.flags.writeable = False
-    return weights
+    return decode_weights(low + (high[0].astype(np.uint16) << 8) if high else low)
 
 
 def decode_map(attributes: Mapping[str, Any], shape: tuple[int, ...]) -> QualityMap | None:

@@ -62,9 +62,9 @@ def linear_difference(models: Sequence[Any]) -> tuple[np.ndarray, np.ndarray] | 
 def depth_remainder(tissue: Sequence[Sequence[float]]) -> tuple[np.ndarray, float] | None:
     """Return how brightness along depth departs from a line in all slices alike.
 
-    Anatomy lies elsewhere along depth in each slice. What the planes of all slices share is left of
-    what images them: fringes, noise that depends on depth, a response of another form. A line is
-    taken from each slice, as the brain's own change along depth looks like one.
+    Anatomy lies elsewhere along depth in each slice. What the planes of all slices share comes from
+    the imaging: fringes, noise that depends on depth, a response of another form. A line is taken
+    from each slice, as the brain's own change along depth looks like one.
 
     Parameters
     ----------
@@ -74,17 +74,17 @@ def depth_remainder(tissue: Sequence[Sequence[float]]) -> tuple[np.ndarray, floa
 
     Returns
     -------
-    The median over slices of ln amplitude less a line, float64 by plane, NaN at the face and where
-    fewer than half of the slices tell; and its standard error. None where fewer than three slices
-    tell, or no plane of half of them.
+    The median over slices of ln amplitude less a line, float64 by plane, and its standard error.
+    NaN at the face and where no more than half of the slices tell. None where fewer than three
+    slices tell, or no plane of more than half of them.
     """
     known = [np.asarray(planes, float) for planes in tissue]
-    known = [planes for planes in known if np.count_nonzero(planes[_FACE_PX:]) > 2]
+    known = [planes for planes in known if np.count_nonzero(planes[_FACE_PX:] > 0) > 2]
     if len(known) < _FEWEST_SLICES:
         return None
     rest = np.full((len(known), max(map(len, known))), np.nan)
     for row, planes in zip(rest, known, strict=True):
-        seen = _FACE_PX + np.flatnonzero(planes[_FACE_PX:])
+        seen = _FACE_PX + np.flatnonzero(planes[_FACE_PX:] > 0)
         logarithm = np.log(planes[seen])
         row[seen] = logarithm - np.polyval(np.polyfit(seen, logarithm, 1), seen)
     told = 2 * np.isfinite(rest).sum(axis=0) > len(rest)
@@ -92,15 +92,20 @@ def depth_remainder(tissue: Sequence[Sequence[float]]) -> tuple[np.ndarray, floa
         return None
     middle = np.full(rest.shape[1], np.nan)
     middle[told] = np.nanmedian(rest[:, told], axis=0)
-    return middle, _error_of_median(rest - middle)
+    away = rest - middle
+    # Anatomy of neighbours is alike: fewer slices than there are tell independently. Deviations from
+    # a common middle correlate by -1 / n where slices do not.
+    beside = np.nansum(away[1:] * away[:-1]) / max(float(np.nansum(away**2)), 1e-12)
+    alike = float(np.clip(beside + 1 / len(away), 0, 0.9))
+    return middle, _error_of_median(away) * float(np.sqrt((1 + alike) / (1 - alike)))
 
 
 def lean(ids: Sequence[int], across_um: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return how far slices lie aside of each other, one after the other, and its standard error.
 
-    By the median slope of all pairs (Theil, 1950; Sen, JASA 63, 1379, 1968). Slices lie aside by
-    errors of their own, and by those of all slices before, as of a stage that drifts. Neighbours
-    tell the sum of both, slices farther apart show how the second grows; a jump counts as one.
+    Slices lie aside by errors of their own, and by those of all slices before, as of a stage that
+    drifts. Neighbours tell the sum of both; slices farther apart show how the second grows, which
+    few slices hardly tell: its own standard error counts, too. A jump is a part of it.
 
     Parameters
     ----------
@@ -117,17 +122,29 @@ def lean(ids: Sequence[int], across_um: np.ndarray) -> tuple[np.ndarray, np.ndar
     if n < _FEWEST_IN_LINE:
         return None
     place = np.asarray(ids, float) - np.mean(ids)
-    first, second = np.triu_indices(n, 1)
-    slopes = (across_um[second] - across_um[first]) / (place[second] - place[first])[:, None]
-    slope = np.median(slopes, axis=0)
+    slope = median_slopes(place, across_um)
     rest = across_um - place[:, None] * slope
     apart = n // 4
     near, far = (((rest[k:] - rest[:-k]) ** 2).mean(axis=0) for k in (1, apart))
-    # The line has taken about a third of it.
-    walk = 1.5 * np.maximum(0, far - near) / (apart - 1)
+    # So many stretches tell of it, independently; a mean square of n normal errors is known to
+    # the root of 2 / n.
+    far_error = far * np.sqrt(2 * apart / n)
+    walk = (np.maximum(0, far - near) + far_error) / (apart - 1)
     # Of a line through n places with errors of their own, and through those of a random walk.
     variance = near / 2 / (place**2).sum() + walk * 6 / (5 * n)
     return slope, np.sqrt(variance)
+
+
+def median_slopes(places: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the median slope of each column over places, of all pairs; 0 for a lone one.
+
+    Theil, 1950; Sen, JASA 63, 1379, 1968.
+    """
+    first, second = np.triu_indices(len(places), k=1)
+    if not len(first):
+        return np.zeros(values.shape[1])
+    steps = (places[second] - places[first])[:, None]
+    return np.asarray(np.median((values[second] - values[first]) / steps, axis=0))
 
 
 def _error_of_median(deviations: np.ndarray) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 
 from linumpy.core.errors import InputError
 from linumpy.io.models import read_json
+from linumpy.metrics.pooled import median_slopes
 from linumpy.quality.run import TileRegistration
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def analyze_registration_transforms(
         raise InputError("the registration holds no slice, expected one at least")
     ids = np.array([int(s["slice_id"]) for s in slices])
     values = np.array([[s.get("rotation_deg") or 0.0, *s["offset_um"]] for s in slices], float)
-    drift = _median_slopes(ids, values)
+    drift = median_slopes(ids, values)
     rest = values - ids[:, None] * drift
     rest -= np.median(rest, axis=0)
     rms = np.sqrt(np.mean(rest**2, axis=0))
@@ -94,15 +95,6 @@ def analyze_registration_transforms(
             if not p.get("accepted", True)
         ],
     )
-
-
-def _median_slopes(ids: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the slope of each column over the ids (Theil, 1950); 0 for a lone slice."""
-    first, second = np.triu_indices(len(ids), k=1)
-    if not len(first):
-        return np.zeros(values.shape[1])
-    steps = (ids[second] - ids[first])[:, None]
-    return np.asarray(np.median((values[second] - values[first]) / steps, axis=0))
 
 
 def read_registration(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from linumpy.report.kinds import (
 )
 from linumpy.report.metric_texts import METRICS
 
-_SURE = 2
+_ERRORS_OFF = 2
 """Standard errors that are taken off what planes share, RMS."""
 
 
@@ -74,13 +74,14 @@ def _linear(run: Run, left_out: set[int]) -> list[Finding]:
 def _along_depth(run: Run, left_out: set[int]) -> list[Finding]:
     """Return how brightness along depth is uneven in all slices alike, if that is sure."""
     models = run.slice_models("normalize_intensities_per_slice")
-    tissue = {i: model.get("tissue") or [] for i, model in models.items() if i not in left_out}
-    found = depth_remainder(list(tissue.values()))
+    kept = [model.get("tissue") for i, model in models.items() if i not in left_out]
+    tissue = [planes for planes in kept if planes]
+    found = depth_remainder(tissue)
     if found is None:
         return []
     rest, error = found
     size = float(np.sqrt(np.nanmean(rest**2)))
-    certain = float(np.sqrt(max(0.0, size**2 - (_SURE * error) ** 2)))
+    certain = float(np.sqrt(max(0.0, size**2 - (_ERRORS_OFF * error) ** 2)))
     status = LIMITS["depth_remainder"].status(certain)
     if status == OK:
         return []

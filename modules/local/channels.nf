@@ -79,19 +79,22 @@ def group_of(slice_id, per_task) {
     slice_id.toInteger().intdiv(per_task)
 }
 
-// The places of a list of [place, file], as lists by input, and the inputs in the same order.
+// Files of a list of [place, file] as inputs: a folder of a task for all that lies in it, as Nextflow and
+// the shell link an input in 5 ms and a slice has 14 files. What lies at the top of the output, and what a
+// user gave, is an input by itself. `places` has the places of each, a list for a folder.
 def places(files) {
-    files.map { rows -> by_folder(rows).values().collect { own -> own.collect { row -> row[0] } } }
+    files.map { rows ->
+        by_input(rows).collect { input, own -> own[0][1] == input ? own[0][0] : own.collect { row -> row[0] } }
+    }
 }
 
 def items(files) {
-    files.map { rows -> by_folder(rows).keySet().toList() }
+    files.map { rows -> by_input(rows).keySet().toList() }
 }
 
-// Files of a list of [place, file] by the folder of a task that holds them: Nextflow and the shell link an
-// input in 5 ms, and a slice has 14 files. What lies at the top of the output comes by itself.
-def by_folder(rows) {
-    rows.sort(false) { row -> row[0] }.groupBy { place, path -> place.contains('/') ? path.parent : path }
+def by_input(rows) {
+    rows.sort(false) { row -> row[0] }
+        .groupBy { place, path -> place.contains('/') && path.startsWith(workflow.workDir) ? path.parent : path }
 }
 
 // Slices in groups of neighbouring ids: [ids of a group, the same and the two that follow it]. One

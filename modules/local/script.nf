@@ -56,20 +56,21 @@ def acquisition_flags(fix_galvo_shift, galvo_confidence_threshold, stage_to_arra
     ].findAll { flag -> flag }.join(' ')
 }
 
-// Shell lines that lay out files like the output folder: of each input, staged under its number, the places
-// of its files. One that has a folder comes in a folder.
+// Shell lines that lay out inputs, staged under their numbers, like the output folder: a file at its place,
+// of a folder the files whose places are listed.
 def lay_out(folder, places) {
     def links = places.withIndex().collect { own, index ->
         def item = "\"\$PWD\"/staged/${index + 1}/item"
-        def (parents, names) = own.collect { place -> parent_and_name(place) }.transpose()
-        def files = parents[0] ? "${item}/${names.size() > 1 ? "{${names.join(',')}}" : names[0]}" : item
-        "ln -s ${files} ${folder}/${parents[0] ?: names[0]}"
+        if (!(own instanceof List)) {
+            return "ln -s ${item} ${folder}/${own}"
+        }
+        def names = own.collect { place -> place.tokenize('/')[-1] }
+        "ln -s ${item}/${names.size() > 1 ? "{${names.join(',')}}" : names[0]} ${parent("${folder}/${own[0]}")}"
     }
-    def parents = places.collect { own -> "${folder}/${parent_and_name(own[0])[0]}" }.unique()
-    (["mkdir -p ${parents.join(' ')}"] + links).join('\n    ')
+    def parents = places.collect { own -> parent("${folder}/${own instanceof List ? own[0] : own}") }.unique()
+    (["mkdir -p ${folder} ${parents.join(' ')}"] + links).join('\n    ')
 }
 
-def parent_and_name(place) {
-    def at = place.lastIndexOf('/')
-    [place.substring(0, Math.max(at, 0)), place.substring(at + 1)]
+def parent(place) {
+    place.substring(0, place.lastIndexOf('/'))
 }

@@ -152,7 +152,7 @@ def test_tissue_that_departs_from_the_law_is_known_less(xp, rng, per_mm, level):
     mu[:25, :, 96:144], amplitude[:25, :, 96:144] = per_mm, level
     model = estimate(xp, forward(rng, mu, amplitude, 2.0), 2.0)
     found, error = upper_parts(model)
-    assert (np.abs(found - per_mm) <= 2 * error).mean() > 0.95
+    assert (np.abs(found - per_mm) <= 2 * error).mean() > 0.9
     assert np.median(np.abs(found - per_mm)) > 0.4
 
 
@@ -162,6 +162,38 @@ def test_tissue_that_follows_the_law_is_known_as_before(xp, rng):
     found, error = upper_parts(estimate(xp, forward(rng, mu, amplitude, 2.0), 2.0))
     assert np.median(found) == pytest.approx(1.1, abs=0.05)
     assert np.median(error) < 0.28
+
+
+def test_a_border_between_layers_is_no_departure(xp, rng):
+    """Grey matter above white, by the law, at 100 um. Seen to fail (5 per mm in the planes below the
+    border) with one slope across it.
+    """
+    mu, amplitude = bands([0.5, 1.1, 1.1, 1.1], side=192), bands([AGAROSE] + [200.0] * 3, side=192)
+    mu[10:, :, 48:] = 2.6
+    amplitude[10:, :, 48:] = 200 * (2.6 / 1.1) ** (0.5 / PRIOR_EXPONENT)
+    model = estimate(xp, forward(rng, mu, amplitude, 2.0), 2.0)
+    found, error = (to_host(a).astype(float) for a in (model.mu_per_mm, model.mu_error_per_mm))
+    here = (slice(11, 20), slice(2, -2), slice(15, 45))
+    assert np.median(np.abs(found[here] - 2.6)) < 0.25
+    assert np.median(error[here]) < 0.7
+    assert np.median(decode_weights(to_host(model.quality))[20:40, 2:-2, 15:45]) > 0.85
+
+
+def test_coarse_voxels_tell_departures_too(xp, rng):
+    """Of 25 um, eight to 200 um. Seen to fail (0.2 per mm) where twelve planes are asked for."""
+    mu, amplitude = bands([0.5, 1.1, 1.1, 1.1], 24, 192), bands([AGAROSE] + [200.0] * 3, 24, 192)
+    mu[:14, :, 96:144], amplitude[:14, :, 96:144] = 2.0, 125.0
+    sums = bin_power(xp.asarray(forward(rng, mu * 2.5, amplitude, 2.0)), None, 4)
+    model = estimate_attenuation(
+        *sums, AttenuationParams(), slice_id=0, voxel_um=(25.0, 10.0, 10.0), bin_px=4,
+        noise_amplitude=[2.0] * 24, agarose_mu_per_mm=0.5, interval_um=200.0,
+    )  # fmt: skip
+    found, error = (
+        to_host(a)[1:11, 2:-2, 27:33].astype(float)
+        for a in (model.mu_per_mm, model.mu_error_per_mm)
+    )
+    assert np.median(np.abs(found - 2.0)) > 1
+    assert np.median(error) > 0.5
 
 
 def upper_parts(model):

@@ -102,6 +102,23 @@ def test_two_slices_have_no_common_remainder(slices: list[list[float]]) -> None:
     assert depth_remainder(slices) is None
 
 
+def test_neighbours_whose_anatomy_is_alike_are_fewer_than_they_are() -> None:
+    """Of 100 brains of 20 slices, whose anatomy of 8 % keeps 0.8 from slice to slice. Seen to fail
+    (12) where slices count as independent.
+    """
+    alarms = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        own = np.log(profiles(20, rng, np.zeros(30), anatomy=0.08)) - 5
+        own -= own.mean(axis=1, keepdims=True)
+        for n in range(1, 20):
+            own[n] = 0.8 * own[n - 1] + 0.6 * own[n]
+        found = depth_remainder(np.exp(own).tolist())
+        assert found is not None
+        alarms += np.nanmean(found[0] ** 2) - (2 * found[1]) ** 2 >= 0.05**2
+    assert alarms <= 4
+
+
 @pytest.mark.parametrize("n", [3, 4, 8, 30])
 def test_anatomy_alone_shares_no_more_than_is_stated(n: int) -> None:
     """Of 200 brains whose slices vary by 5 % along depth, two share as much by chance at most."""
@@ -114,10 +131,10 @@ def test_anatomy_alone_shares_no_more_than_is_stated(n: int) -> None:
     assert alarms <= 2
 
 
-@pytest.mark.parametrize(("step_um", "status"), [(0.0, "ok"), (6.0, "warning"), (30.0, "error")])
+@pytest.mark.parametrize(("step_um", "status"), [(0.0, "ok"), (8.0, "warning"), (30.0, "error")])
 def test_a_stack_that_leans_is_told(step_um: float, status: str, rng: np.random.Generator) -> None:
-    """Forty slices of 200 um with one missing, each of which lies where it likes by 20 um."""
-    ids = [n for n in range(41) if n != 7]
+    """Sixty slices of 200 um with one missing, each of which lies where it likes by 20 um."""
+    ids = [n for n in range(61) if n != 7]
     across = np.array(ids)[:, None] * (0.6 * step_um, -0.8 * step_um)
     across += rng.normal(0, 20.0, across.shape)
     slices = [
@@ -135,32 +152,34 @@ def test_a_stack_that_leans_is_told(step_um: float, status: str, rng: np.random.
 
 
 @pytest.mark.parametrize("n", [12, 60])
-def test_the_error_of_a_lean_is_what_it_scatters_by(n: int) -> None:
-    """Over 300 stacks whose slices lie where they like."""
+def test_a_lean_scatters_by_no_more_than_its_error(n: int) -> None:
+    """Over 300 stacks whose slices lie where they like: by less, as they might drift."""
     scatter = []
     for seed in range(300):
         across = np.random.default_rng(seed).normal(0, 20.0, (n, 2))
         found = lean(range(n), across + np.arange(n)[:, None] * (3.0, -7.0))
         assert found is not None
         scatter.append((found[0] - (3.0, -7.0)) / found[1])
-    assert 0.7 < np.sqrt(np.mean(np.square(scatter))) < 1.1
+    assert 0.1 < np.sqrt(np.mean(np.square(scatter))) < 0.6
 
 
-@pytest.mark.parametrize(("own_um", "walk_um"), [(20.0, 0.0), (0.0, 5.0), (8.0, 4.0)])
+@pytest.mark.parametrize(("own_um", "walk_um"), [(20.0, 0.0), (0.0, 20.0), (0.0, 5.0), (8.0, 4.0)])
 @pytest.mark.parametrize("n", [12, 20, 60])
 def test_stages_that_err_and_drift_do_not_lean(n: int, own_um: float, walk_um: float) -> None:
-    """Of 300 stacks of 200 um, 3 % at most by a degree. Seen to fail (5 %) without the drift."""
+    """Of 300 stacks of 50 um, at most 2 % by a degree. Seen to fail (10 %) where the drift counts
+    without its own error.
+    """
     alarms = 0
     for seed in range(300):
         rng = np.random.default_rng(seed)
         across = rng.normal(0, own_um, (n, 2)) + rng.normal(0, walk_um, (n, 2)).cumsum(axis=0)
         slope, error = lean(range(n), across) or (np.zeros(2), np.ones(2))
-        alarms += bool(np.any(np.abs(slope) > np.maximum(3.5, 5 * error)))
-    assert alarms <= 9
+        alarms += bool(np.any(np.abs(slope) > np.maximum(0.87, 5 * error)))
+    assert alarms <= 6
 
 
 def test_a_jump_of_the_stage_is_no_lean() -> None:
-    """By 400 um before any of 20 slices; seen to fail by medians of squares, of a third of them."""
+    """By 400 um before any of 20 slices; seen to fail by medians of squares."""
     for at in range(1, 20):
         across = np.random.default_rng(at).normal(0, 5.0, (20, 2))
         across[at:] += 400.0
