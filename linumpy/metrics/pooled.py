@@ -93,9 +93,9 @@ def depth_remainder(tissue: Sequence[Sequence[float]]) -> tuple[np.ndarray, floa
     middle = np.full(rest.shape[1], np.nan)
     middle[told] = np.nanmedian(rest[:, told], axis=0)
     away = rest - middle
-    # Anatomy of neighbours is alike: fewer slices than there are tell independently. Deviations from
-    # a common middle correlate by -1 / n where slices do not.
-    beside = np.nansum(away[1:] * away[:-1]) / max(float(np.nansum(away**2)), 1e-12)
+    # Anatomy of neighbours is alike: fewer slices than there are tell independently. Deviations
+    # from a common middle correlate by -1 / n where slices do not.
+    beside = np.nansum(away[1:] * away[:-1]) / max(np.nansum(away**2), 1e-12)
     alike = float(np.clip(beside + 1 / len(away), 0, 0.9))
     return middle, _error_of_median(away) * float(np.sqrt((1 + alike) / (1 - alike)))
 

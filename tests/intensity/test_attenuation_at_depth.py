@@ -165,8 +165,8 @@ def test_tissue_that_follows_the_law_is_known_as_before(xp, rng):
 
 
 def test_a_border_between_layers_is_no_departure(xp, rng):
-    """Grey matter above white, by the law, at 100 um. Seen to fail (5 per mm in the planes below the
-    border) with one slope across it.
+    """Grey matter above white, by the law, at 100 um. Seen to fail (5 per mm in the planes below
+    the border) with one slope across it.
     """
     mu, amplitude = bands([0.5, 1.1, 1.1, 1.1], side=192), bands([AGAROSE] + [200.0] * 3, side=192)
     mu[10:, :, 48:] = 2.6
