@@ -15,8 +15,9 @@ from linumpy.brain.slice_planes import KnownPlanes, SliceVolume, Window
 from linumpy.core.device import (
     Array,
     Device,
+    cores_a_gpu,
+    default_workers,
     free_gpu_bytes,
-    host_workers,
     is_device_array,
 )
 
@@ -36,7 +37,8 @@ def pair_workers(device: Device, processes: int = 1) -> int:
 
     On a GPU, too, it is more than one: half of a pair's time goes into solves on the host.
     """
-    return max(1, min(host_workers(device) // processes, MAX_PAIRS))
+    cores = cores_a_gpu() if device.is_gpu else default_workers(device)
+    return max(1, min(cores // processes, MAX_PAIRS))
 
 
 @dataclass

@@ -393,14 +393,6 @@ def tile_workers(tile_nbytes: int, device: Device = CPU) -> int:
     return max(1, min(default_workers(device), room))
 
 
-def host_workers(device: Device) -> int:
-    """Return how many threads work on the host: also on a GPU one a core of its share.
-
-    There `default_workers`, for work that the GPU does, is one.
-    """
-    return max(1, cores_a_gpu()) if device.is_gpu else default_workers(device)
-
-
 def cores_a_gpu(*, whole: bool = False) -> int:
     """Return the cores for this process's share of a GPU, those of the machine divided evenly.
 

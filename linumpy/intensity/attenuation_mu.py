@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +20,7 @@ from linumpy.stage_params.intensity import AttenuationParams
 
 _TAIL_UM = 200.0
 _TINY = np.float32(1e-6)
-_PARTS = 2
+_WINDOW_UM = 100.0
 _LEAST_PLANES = 6
 """Of an A-line, whose slope says something in the mean of a region."""
 
@@ -162,8 +161,8 @@ def _departure(
 
     Inversion takes µ to go with what is scattered back, in all tissue by one law. A slope takes
     each A-line to be one tissue, which a border between layers contradicts. So slopes are those of
-    halves of `_TAIL_UM`, of which a border crosses one: the smaller difference counts, as far as it
-    exceeds how slopes scatter. Around layers of 100 um it says too much.
+    overlapping windows, of which a border crosses two: of the four around a voxel the second
+    smallest difference counts, as far as it exceeds how slopes scatter.
 
     Parameters
     ----------
@@ -173,23 +172,27 @@ def _departure(
         Bins a side that `power` is averaged over: so many have one error.
     """
     xp = namespace(mu)
-    part = max(_TAIL_UM / 1000 / axial_mm, _PARTS * _LEAST_PLANES)
-    count = _PARTS * max(1, int(len(mu) / part))
-    bounds = [n * len(mu) // count for n in range(count + 1)]
+    step = max(_LEAST_PLANES // 2, round(_WINDOW_UM / 2000 / axial_mm))
+    starts = range(0, len(mu), step)
     apart = [
-        _apart(power[planes], usable[planes], mu[planes], axial_mm, region, width)
-        for planes in map(slice, bounds, bounds[1:])
+        _apart(power[w], usable[w], mu[w], axial_mm, region, width)
+        for w in (slice(start, start + 2 * step) for start in starts)
     ]
-    found = xp.zeros_like(mu)
-    for n in range(0, count, _PARTS):
-        found[bounds[n] : bounds[n + _PARTS]] = functools.reduce(xp.minimum, apart[n : n + _PARTS])
+    found = xp.empty_like(mu)
+    for n, start in enumerate(starts):
+        least = second = xp.full(mu.shape[1:], np.inf, np.float32)
+        for each in apart[max(0, n - 2) : n + 2]:
+            second = xp.minimum(second, xp.maximum(least, each))
+            least = xp.minimum(least, each)
+        told = xp.where(xp.isfinite(second), second, least)
+        found[start : start + step] = xp.where(xp.isfinite(told), told, np.float32(0))
     return found
 
 
 def _apart(
     power: Array, usable: Array, mu: Array, axial_mm: float, region: int, width: int
 ) -> Array:
-    """Return the difference of some planes over the bins; see `_departure`."""
+    """Return the difference of some planes over the bins, infinite where none is told."""
     xp = namespace(mu)
     slope, count = line_slope(power, usable, axial_mm)
     own = xp.where(usable, mu, np.float32(0)).sum(axis=0) / xp.maximum(count, 1)
@@ -199,7 +202,9 @@ def _apart(
     slope, square, own = (total / number for total in sums[1:])
     scatter = xp.maximum(square - slope**2, 0) * np.float32(width**2) / number
     apart = xp.sqrt(xp.maximum((slope - own) ** 2 - scatter, 0)) / xp.maximum(own, _TINY)
-    return xp.minimum(apart, _MOST_DEPARTURE) * (own > 0)
+    return xp.where(
+        (sums[0] > 0.5) & (own > 0), xp.minimum(apart, _MOST_DEPARTURE), np.float32(np.inf)
+    )
 
 
 def _slope_spread(own: Array, region: Array) -> tuple[float, float]:

@@ -129,9 +129,10 @@ KINDS = {
         "What attenuation and the axial response do not explain: fringes of polarisation, noise or "
         "reflections at a depth, a response of another form. The brain has it as bands, and "
         "attenuation as an error.",
-        "Look for bands in the section Brain; of polarisation, image both states and add powers.",
-        f"below {100 * LIMITS['depth_remainder'].warning:g} %; a problem from "
-        f"{100 * LIMITS['depth_remainder'].error:g} %",
+        "Look for bands in the section Brain. Where tissue is birefringent, record both "
+        "polarisation states and add their powers.",
+        f"below {100 * LIMITS['depth_remainder'].warning:g} %, where slices are few below "
+        f"{100 * LIMITS['depth_remainder'].error:g} %, which is a problem",
     ),
     "missing_tiles": Kind(
         "Tiles that were not imaged",

@@ -89,8 +89,9 @@ METRICS = {
     ),
     "mu_error": (
         "Attenuation is uncertain",
-        "Tissue departs from the law that goes from brightness to attenuation, or the axial "
-        "response is not known well: grey and white matter may not be told apart.",
+        "Tissue departs from the law that goes from brightness to attenuation, the axial response "
+        "is not known well, or the method leaves out the light from below: grey and white matter "
+        "may not be told apart.",
         "Look at mu_error_per_mm in models/; measure no attenuation where it is as large.",
     ),
     "exponent_departure": (

@@ -21,6 +21,7 @@ from linumpy.report.kinds import (
 )
 from linumpy.report.metric_texts import METRICS
 
+_MANY_SLICES = 12
 _ERRORS_OFF = 2
 """Standard errors that are taken off what planes share, RMS."""
 
@@ -83,7 +84,8 @@ def _along_depth(run: Run, left_out: set[int]) -> list[Finding]:
     size = float(np.sqrt(np.nanmean(rest**2)))
     certain = float(np.sqrt(max(0.0, size**2 - (_ERRORS_OFF * error) ** 2)))
     status = LIMITS["depth_remainder"].status(certain)
-    if status == OK:
+    # Anatomy that neighbours share looks like a band where slices are few.
+    if status == OK or (status == WARNING and len(tissue) < _MANY_SLICES):
         return []
     plane = int(np.nanargmax(np.abs(rest)))
     place = f"in plane {plane}"

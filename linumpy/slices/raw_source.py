@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from linumpy.core.device import CPU, Array, Device, host_workers, namespace
+from linumpy.core.device import CPU, Array, Device, namespace
 from linumpy.core.errors import InputError, LinumpyError
 from linumpy.io.grid import GridInfo
 from linumpy.io.omezarr import Shape, Triple
@@ -32,6 +32,11 @@ T = TypeVar("T")
 
 class MaskNeeded(LinumpyError):
     """A tile needs a mask and those before it were read without: the pass must begin again."""
+
+
+_READERS = 4
+"""Threads that read tiles for the fly-back before a GPU has work. Its task has one core in the
+pipeline's count, and each lane reads for itself."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class RawInput:
 
     def open(self, device: Device = CPU) -> RawSource:
         """Check all headers and sizes, find the fly-back, and return the tiles as a source."""
-        workers = host_workers(device)
+        workers = _READERS if device.is_gpu else None
         return RawSource(
             open_raw_tiles(
                 self.root, self.slice_id, self.options, slices=self.slices, workers=workers

@@ -143,7 +143,7 @@ def reconstruct_slice(
         source = open_source(slice_input, params.resample.assume_unit, device)
 
         if params.attenuation.enabled and not device.is_gpu:
-            # On a GPU nothing needs it, and who imports keeps the thread that reads waiting.
+            # On a GPU only the search for a fly-back needs it, which imports it beside its reads.
             begin_import("scipy.ndimage")
 
         def correct() -> tuple[GridInfo, Aip, RegisterTiles]:

@@ -79,12 +79,12 @@ def group_of(slice_id, per_task) {
     slice_id.toInteger().intdiv(per_task)
 }
 
-// Files of a list of [place, file] as inputs: a folder of a task for all that lies in it, as Nextflow and
-// the shell link an input in 5 ms and a slice has 14 files. What lies at the top of the output, and what a
-// user gave, is an input by itself. `places` has the places of each, a list for a folder.
+// Files of a list of [place, file] as inputs: a folder of a task for several files in it, as Nextflow and
+// the shell link an input in 5 ms and a slice has 14 files. What lies at the top of the output, what a user
+// gave, and a file alone is an input by itself. `places` has the places of each, a list for a folder.
 def places(files) {
     files.map { rows ->
-        by_input(rows).collect { input, own -> own[0][1] == input ? own[0][0] : own.collect { row -> row[0] } }
+        by_input(rows).values().collect { own -> own.size() > 1 ? own.collect { row -> row[0] } : own[0][0] }
     }
 }
 
@@ -95,6 +95,7 @@ def items(files) {
 def by_input(rows) {
     rows.sort(false) { row -> row[0] }
         .groupBy { place, path -> place.contains('/') && path.startsWith(workflow.workDir) ? path.parent : path }
+        .collectEntries { input, own -> [own.size() > 1 ? input : own[0][1], own] }
 }
 
 // Slices in groups of neighbouring ids: [ids of a group, the same and the two that follow it]. One

@@ -65,7 +65,7 @@ def lay_out(folder, places) {
             return "ln -s ${item} ${folder}/${own}"
         }
         def names = own.collect { place -> place.tokenize('/')[-1] }
-        "ln -s ${item}/${names.size() > 1 ? "{${names.join(',')}}" : names[0]} ${parent("${folder}/${own[0]}")}"
+        "ln -s ${item}/{${names.join(',')}} ${parent("${folder}/${own[0]}")}"
     }
     def parents = places.collect { own -> parent("${folder}/${own instanceof List ? own[0] : own}") }.unique()
     (["mkdir -p ${folder} ${parents.join(' ')}"] + links).join('\n    ')

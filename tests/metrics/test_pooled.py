@@ -173,7 +173,9 @@ def test_stages_that_err_and_drift_do_not_lean(n: int, own_um: float, walk_um: f
     for seed in range(300):
         rng = np.random.default_rng(seed)
         across = rng.normal(0, own_um, (n, 2)) + rng.normal(0, walk_um, (n, 2)).cumsum(axis=0)
-        slope, error = lean(range(n), across) or (np.zeros(2), np.ones(2))
+        found = lean(range(n), across)
+        assert found is not None
+        slope, error = found
         alarms += bool(np.any(np.abs(slope) > np.maximum(0.87, 5 * error)))
     assert alarms <= 6
 

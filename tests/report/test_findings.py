@@ -133,17 +133,24 @@ def test_what_slices_together_say_of_the_stage_is_told(
 
 
 @pytest.mark.parametrize(
-    ("depth", "error", "severity"),
-    [(0.03, 0.001, None), (0.09, 0.004, ATTENTION), (0.09, 0.04, None), (0.3, 0.01, PROBLEM)],
+    ("depth", "error", "many", "severity"),
+    [
+        (0.03, 0.001, 2, None),
+        (0.09, 0.004, 2, ATTENTION),
+        (0.09, 0.004, 3, None),
+        (0.09, 0.04, 2, None),
+        (0.3, 0.01, 3, PROBLEM),
+    ],
 )
 def test_bands_along_depth_in_all_slices_are_told(
     full_run: Path,
     monkeypatch: pytest.MonkeyPatch,
     depth: float,
     error: float,
+    many: int,
     severity: str | None,
 ) -> None:
-    """From 5 % beyond two standard errors on, with the plane where they are strongest."""
+    """From 5 % beyond two standard errors on, of few slices from 15 %, with the worst depth."""
     seen = []
 
     def found(tissue: Any) -> Any:
@@ -151,6 +158,7 @@ def test_bands_along_depth_in_all_slices_are_told(
         return np.array([np.nan, -depth, 0.5 * depth, depth / np.sqrt(2)]), error
 
     monkeypatch.setattr(pooled_findings, "depth_remainder", found)
+    monkeypatch.setattr(pooled_findings, "_MANY_SLICES", many)
     for slice_id in (0, 1, 2):
         model = Normalization(slice_id, [0.0], [1.0], 1.0, 0.2, [float(slice_id)])
         folder = full_run / "models" / f"z{slice_id:02d}"
