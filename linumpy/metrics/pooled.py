@@ -124,15 +124,25 @@ def lean(ids: Sequence[int], across_um: np.ndarray) -> tuple[np.ndarray, np.ndar
     place = np.asarray(ids, float) - np.mean(ids)
     slope = median_slopes(place, across_um)
     rest = across_um - place[:, None] * slope
-    apart = n // 4
-    near, far = (((rest[k:] - rest[:-k]) ** 2).mean(axis=0) for k in (1, apart))
-    # So many stretches tell of it, independently; a mean square of n normal errors is known to
-    # the root of 2 / n.
-    far_error = far * np.sqrt(2 * apart / n)
-    walk = (np.maximum(0, far - near) + far_error) / (apart - 1)
+    near = _mean_square_steps(rest, 1)
+    # Two distances: jumps at even steps look like errors of single slices at one of them.
+    walk = np.maximum(*(_walk(rest, near, n // part) for part in (4, 3)))
     # Of a line through n places with errors of their own, and through those of a random walk.
     variance = near / 2 / (place**2).sum() + walk * 6 / (5 * n)
     return slope, np.sqrt(variance)
+
+
+def _walk(rest: np.ndarray, near: np.ndarray, apart: int) -> np.ndarray:
+    """Return the variance that a step adds, by slices so far apart, with its standard error."""
+    far = _mean_square_steps(rest, apart)
+    # So many stretches tell of it, independently; a mean square of n normal errors is known to
+    # the root of 2 / n.
+    error = far * np.sqrt(2 * apart / len(rest))
+    return np.asarray((np.maximum(0, far - near) + error) / (apart - 1))
+
+
+def _mean_square_steps(rest: np.ndarray, apart: int) -> np.ndarray:
+    return np.asarray(((rest[apart:] - rest[:-apart]) ** 2).mean(axis=0))
 
 
 def median_slopes(places: np.ndarray, values: np.ndarray) -> np.ndarray:
