@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.core.device import Array, like, namespace
+from linumpy.core.device import Array, like, namespace, to_host
 from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, Exponent, find_exponent
 from linumpy.intensity.attenuation_tissue import line_slope
 from linumpy.intensity.compensate_attenuation_methods import (
@@ -178,33 +178,32 @@ def _departure(
         _apart(power[w], usable[w], mu[w], axial_mm, region, width)
         for w in (slice(start, start + 2 * step) for start in starts)
     ]
-    found = xp.empty_like(mu)
+    found, untold = xp.zeros_like(mu), np.full(mu.shape[1:], np.inf, np.float32)
     for n, start in enumerate(starts):
-        least = second = xp.full(mu.shape[1:], np.inf, np.float32)
-        for each in apart[max(0, n - 2) : n + 2]:
-            second = xp.minimum(second, xp.maximum(least, each))
-            least = xp.minimum(least, each)
-        told = xp.where(xp.isfinite(second), second, least)
-        found[start : start + step] = xp.where(xp.isfinite(told), told, np.float32(0))
+        least, second, *_ = np.sort([*apart[max(0, n - 2) : n + 2], untold], axis=0)
+        told = np.where(np.isfinite(second), second, least)
+        found[start : start + step] = like(np.where(np.isfinite(told), told, np.float32(0)), mu)
     return found
 
 
 def _apart(
     power: Array, usable: Array, mu: Array, axial_mm: float, region: int, width: int
-) -> Array:
-    """Return the difference of some planes over the bins, infinite where none is told."""
+) -> np.ndarray:
+    """Return the difference of some planes over the bins, infinite where none is told.
+
+    On the host: so few values are not worth kernels of their own.
+    """
     xp = namespace(mu)
     slope, count = line_slope(power, usable, axial_mm)
     own = xp.where(usable, mu, np.float32(0)).sum(axis=0) / xp.maximum(count, 1)
     told = (count >= _LEAST_PLANES).astype(np.float32)
-    sums = box_sums(xp.stack([told, told * slope, told * slope**2, told * own]), region)
-    number = xp.maximum(sums[0], 1)
-    slope, square, own = (total / number for total in sums[1:])
-    scatter = xp.maximum(square - slope**2, 0) * np.float32(width**2) / number
-    apart = xp.sqrt(xp.maximum((slope - own) ** 2 - scatter, 0)) / xp.maximum(own, _TINY)
-    return xp.where(
-        (sums[0] > 0.5) & (own > 0), xp.minimum(apart, _MOST_DEPARTURE), np.float32(np.inf)
-    )
+    parts = [told, told * slope, told * slope**2, told * own]
+    number, *sums = to_host(box_sums(xp.stack(parts), region))
+    slope, square, own = (total / np.maximum(number, 1) for total in sums)
+    scatter = np.maximum(square - slope**2, 0) * np.float32(width**2) / np.maximum(number, 1)
+    apart = np.sqrt(np.maximum((slope - own) ** 2 - scatter, 0)) / np.maximum(own, _TINY)
+    known = (number > 0.5) & (own > 0)
+    return np.where(known, np.minimum(apart, _MOST_DEPARTURE), np.float32(np.inf))
 
 
 def _slope_spread(own: Array, region: Array) -> tuple[float, float]:
