@@ -186,7 +186,7 @@ def galvo_shift_of_slice(
     def read(number: int) -> np.ndarray:
         return read_aip(raw.tiles[number], raw.info)
 
-    # Which the search needs, and takes as long as the tiles.
+    # The search needs it; its import takes as long as these tiles.
     begin_import("scipy.ndimage")
     workers = default_workers(CPU) if workers is None else workers
     with ThreadPoolExecutor(min(workers, len(numbers)), "linumpy-read") as pool:
