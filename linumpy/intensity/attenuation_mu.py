@@ -198,11 +198,12 @@ def _apart(
     own = xp.where(usable, mu, np.float32(0)).sum(axis=0) / xp.maximum(count, 1)
     told = (count >= _LEAST_PLANES).astype(np.float32)
     parts = [told, told * slope, told * slope**2, told * own]
-    number, *sums = to_host(box_sums(xp.stack(parts), region))
-    slope, square, own = (total / np.maximum(number, 1) for total in sums)
-    scatter = np.maximum(square - slope**2, 0) * np.float32(width**2) / np.maximum(number, 1)
+    found, *sums = to_host(box_sums(xp.stack(parts), region))
+    number = np.maximum(found, 1)
+    slope, square, own = (total / number for total in sums)
+    scatter = np.maximum(square - slope**2, 0) * np.float32(width**2) / number
     apart = np.sqrt(np.maximum((slope - own) ** 2 - scatter, 0)) / np.maximum(own, _TINY)
-    known = (number > 0.5) & (own > 0)
+    known = (found > 0.5) & (own > 0)
     return np.where(known, np.minimum(apart, _MOST_DEPARTURE), np.float32(np.inf))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,8 @@ def read_tile(tile: RawTile, info: TileInfo) -> np.ndarray:
     frames = np.empty((info.ny, info.n_alines, info.nz), dtype="<f4")
     start = 0
     for path, n_frames in image_files(tile.path, info):
-        part = memoryview(frames[start : start + n_frames].data).cast("B")
-        try:
-            with path.open("rb", buffering=0) as file:
-                _read_all(file, part, path)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        with _opened(path) as file:
+            _read_all(file, frames[start : start + n_frames], path)
         start += n_frames
     return frames.transpose(2, 1, 0)
 
@@ -170,8 +167,17 @@ def read_some(tile: RawTile, info: TileInfo, n_bscans: int, n_alines: int) -> np
     return np.concatenate(parts).transpose(2, 1, 0)
 
 
-def _read_all(file: Any, part: memoryview, path: Path) -> None:
-    done = 0
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with path.open("rb", buffering=0) as file:
+            yield file
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _read_all(file: Any, frames: np.ndarray, path: Path) -> None:
+    part, done = memoryview(frames.data).cast("B"), 0
     # One read call returns at most 2 GiB.
     while done < len(part):
         count = file.readinto(part[done:])
@@ -191,16 +197,13 @@ def read_aip(tile: RawTile, info: TileInfo) -> np.ndarray:
     held = np.empty((max(1, CACHED_NBYTES // frame_nbytes), info.n_alines, info.nz), "<f4")
     start = 0
     for path, n_frames in image_files(tile.path, info):
-        try:
-            with path.open("rb", buffering=0) as file:
-                for first in range(0, n_frames, len(held)):
-                    frames = held[: min(len(held), n_frames - first)]
-                    _read_all(file, memoryview(frames.data).cast("B"), path)
-                    stop = start + len(frames)
-                    aip[:, start:stop] = depth_mean(frames.transpose(2, 1, 0))
-                    start = stop
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        with _opened(path) as file:
+            for first in range(0, n_frames, len(held)):
+                frames = held[: min(len(held), n_frames - first)]
+                _read_all(file, frames, path)
+                stop = start + len(frames)
+                aip[:, start:stop] = depth_mean(frames.transpose(2, 1, 0))
+                start = stop
     return aip
 
 

@@ -22,8 +22,8 @@ from linumpy.report.kinds import (
 from linumpy.report.metric_texts import METRICS
 
 _MANY_SLICES = 12
-_ERRORS_OFF = 2
-"""Standard errors that are taken off what planes share, RMS."""
+_SUBTRACTED_ERRORS = 2
+"""Standard errors that are subtracted from the RMS of what planes share."""
 
 
 def of_all_slices(run: Run, left_out: set[int], *, linear: bool) -> list[Finding]:
@@ -82,7 +82,7 @@ def _along_depth(run: Run, left_out: set[int]) -> list[Finding]:
         return []
     rest, error = found
     size = float(np.sqrt(np.nanmean(rest**2)))
-    certain = float(np.sqrt(max(0.0, size**2 - (_ERRORS_OFF * error) ** 2)))
+    certain = float(np.sqrt(max(0.0, size**2 - (_SUBTRACTED_ERRORS * error) ** 2)))
     status = LIMITS["depth_remainder"].status(certain)
     # Anatomy that neighbours share looks like a band where slices are few.
     if status == OK or (status == WARNING and len(tissue) < _MANY_SLICES):
