@@ -485,12 +485,13 @@ extern "C" __global__ void brightness(const float* power, const int* count, cons
 
 // ---- normalisation ----------------------------------------------------------------------------
 
-// Count the upper halves of the patterns of float32 in each row, those with a sign as 0. A block
-// takes `share` values of row blockIdx.x and the bins of part blockIdx.y, `bins` of them in shared
-// memory; `counts` is 0 before.
+// Count the float32 of each row, `parts` a value, in bins that have the upper half of the pattern in
+// common. The bins whose centres it lies between share a value; what is not positive counts in bin 0.
+// A block takes `share` values of row blockIdx.x and the bins of part blockIdx.y, `bins` of them in
+// shared memory; `counts` is 0 before.
 extern "C" __global__ void count_patterns(const float* values, const u8* selected,
                                           const u8* columns, u64* counts, i64 n, i64 share,
-                                          u32 bins, u32 all_bins) {
+                                          u32 bins, u32 all_bins, u32 parts) {
   extern __shared__ u32 found[];
   for (u32 k = threadIdx.x; k < bins; k += blockDim.x) found[k] = 0;
   __syncthreads();
@@ -501,9 +502,15 @@ extern "C" __global__ void count_patterns(const float* values, const u8* selecte
   for (i64 k = start + threadIdx.x; k < stop; k += blockDim.x) {
     if (selected && !selected[row + k]) continue;
     if (columns && !columns[k]) continue;
-    u32 pattern = __float_as_uint(values[row + k]);
-    u32 bin = (pattern >> 31 ? 0 : pattern >> 16) - first;
-    if (bin < bins) atomicAdd(found + bin, 1u);
+    float value = values[row + k];
+    u32 place = 0, beyond = 0;
+    if (value >= __uint_as_float(0x8000u)) {
+      place = __float_as_uint(value) - 0x8000u;
+      beyond = (place & 0xffffu) * parts >> 16;
+    }
+    u32 bin = (place >> 16) - first;
+    if (bin < bins) atomicAdd(found + bin, parts - beyond);
+    if (beyond && bin + 1 < bins) atomicAdd(found + bin + 1, beyond);
   }
   __syncthreads();
   u64* to = counts + (i64)blockIdx.x * all_bins + first;

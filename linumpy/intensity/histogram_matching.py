@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from linumpy.core.device import Array, namespace, to_host
-from linumpy.intensity.quantiles import N_BINS
+from linumpy.intensity.quantiles import N_BINS, PARTS
 
 N_QUANTILES = 512
 MIN_VOXELS = 500
@@ -46,7 +46,7 @@ def plane_quantiles(counts: Array, min_voxels: int = MIN_VOXELS) -> np.ndarray:
     found = np.full((len(counts), N_QUANTILES), np.nan)
     for plane, row in enumerate(counts):
         bins = np.flatnonzero(row[1:]) + 1
-        if row[bins].sum() < max(1, min_voxels):
+        if row[bins].sum() < PARTS * max(1, min_voxels):
             continue
         # A rank falls somewhere within its bin: straight between the bin's ends.
         ends = np.cumsum(row[bins])
@@ -99,8 +99,8 @@ def matching_factors(
 def mean_of_planes(counts: Array) -> tuple[np.ndarray, np.ndarray]:
     """Return mean value and number of voxels of each plane of histograms (planes, `N_BINS`)."""
     counts = to_host(counts)[:, 1:]
-    number = counts.sum(axis=1)
-    return counts @ _CENTRES[1:] / np.maximum(number, 1), number
+    total = counts.sum(axis=1)
+    return counts @ _CENTRES[1:] / np.maximum(total, 1), total // PARTS
 
 
 def smooth_gains(
