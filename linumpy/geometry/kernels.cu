@@ -502,12 +502,10 @@ extern "C" __global__ void count_patterns(const float* values, const u8* selecte
   for (i64 k = start + threadIdx.x; k < stop; k += blockDim.x) {
     if (selected && !selected[row + k]) continue;
     if (columns && !columns[k]) continue;
-    float value = values[row + k];
-    u32 place = 0, beyond = 0;
-    if (value >= __uint_as_float(0x8000u)) {
-      place = __float_as_uint(value) - 0x8000u;
-      beyond = (place & 0xffffu) * parts >> 16;
-    }
+    // From the centre of bin 0 on; below it and with a sign, the difference wraps around.
+    u32 place = __float_as_uint(values[row + k]) - 0x8000u;
+    if (place > 0x7f800000u - 0x8000u) place = 0;
+    u32 beyond = (place & 0xffffu) * parts >> 16;
     u32 bin = (place >> 16) - first;
     if (bin < bins) atomicAdd(found + bin, parts - beyond);
     if (beyond && bin + 1 < bins) atomicAdd(found + bin + 1, beyond);

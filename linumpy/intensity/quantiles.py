@@ -20,7 +20,7 @@ PARTS = 128
 _SHIFT = 16
 _HALF = np.uint32(1 << (_SHIFT - 1))
 _PART_SHIFT = np.uint32(_SHIFT - PARTS.bit_length() + 1)
-_SMALLEST = _HALF.view(np.float32)
+_INFINITY = np.float32(np.inf).view(np.uint32)
 _LARGEST_PATTERN = np.float32(np.finfo(np.float32).max).view(np.uint32)
 
 
@@ -62,15 +62,16 @@ def float_histogram(
 
 def _count(row: np.ndarray, counts: np.ndarray) -> None:
     """Count the values of one plane into its bins."""
-    positive = row >= _SMALLEST
+    # From the centre of bin 0 on; below it and with a sign, the difference wraps around.
+    places = row.view(np.uint32) - _HALF
+    positive = places <= _INFINITY - _HALF
     n_positive = int(np.count_nonzero(positive))
     counts[0] = PARTS * (row.size - n_positive)
     if not n_positive:
         return
     if n_positive < row.size:
-        row = row[positive]
-    # In parts of a bin, from the centre of bin 0 on.
-    places = (row.view(np.uint32) - _HALF) >> _PART_SHIFT
+        places = places[positive]
+    places >>= _PART_SHIFT
     first = int(places.min()) // PARTS
     places -= np.uint32(first * PARTS)
     n_bins = int(places.max()) // PARTS + 1
@@ -81,7 +82,7 @@ def _count(row: np.ndarray, counts: np.ndarray) -> None:
 
 
 def histogram_quantile(counts: Array, fraction: float) -> np.ndarray:
-    """Return a quantile of each plane from `float_histogram` counts, within about half a bin.
+    """Return a quantile of each plane from `float_histogram` counts, within about a bin.
 
     Values lie evenly within their bin. The answer is the mean of the one value around the rank, so
     that it goes on without a jump from one value to the next, as NumPy's does.

@@ -32,7 +32,8 @@ def test_quantiles_within_a_bin_of_numpys(xp, rng, fraction):
 def test_quantiles_of_few_values_go_on_between_them(values, fraction):
     """Of one value a bin or none, too. Seen to fail with each value in one bin."""
     ours = histogram_quantile(float_histogram(values), fraction)
-    np.testing.assert_allclose(ours, np.quantile(values, fraction, axis=1), rtol=0.008)
+    # Many that are the same fill the two bins around them: one and a half to either side at most.
+    np.testing.assert_allclose(ours, np.quantile(values, fraction, axis=1), rtol=0.012)
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.999])
