@@ -27,14 +27,8 @@ def test_standard_error_is_that_of_weighted_samples():
     assert found == pytest.approx(expected, rel=0.03)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("law", [None, "S", "bow"])
-@pytest.mark.parametrize("jitter", [0.3, 2.5])
-def test_tiles_err_by_what_is_stated(law, jitter):
-    """Error over stated sigma, over five draws of two slices, whether a bend was found or not.
-
-    Strips of neighbours along the slow axis tell a straight scan from one that is bent unseen.
-    """
+def errors_of_draws(law, jitter):
+    """Errors of tiles and what is stated of them, over five draws of two slices."""
     error = np.zeros(120) if law is None else LAWS[law] - LAWS[law].mean()
     errors, sigmas = [], []
     for seed in range(5):
@@ -46,10 +40,24 @@ def test_tiles_err_by_what_is_stated(law, jitter):
         for stage, true, results in zip(stages, trues, pairs, strict=True):
             errors.append(rms_px(solve_positions(stage, results, used), true))
             sigmas.append(model.position_sigma_px)
-    errors, sigmas = np.array(errors), np.array(sigmas)
-    if law is None:
-        assert errors.max() < 0.1 and np.median(sigmas) < 0.2
-        return
-    assert (errors < 1.96 * sigmas + 0.1).mean() >= 0.9
-    assert not ((errors > 0.3) & (1.96 * sigmas < 0.3)).any()
-    assert np.sqrt(np.mean((errors / sigmas) ** 2)) > 0.4
+    return np.array(errors), np.array(sigmas)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jitter", [0.3, 2.5])
+def test_tiles_err_by_what_is_stated(jitter):
+    """Whether a bend was found or not; a law without a stretch alone errs by less."""
+    found = [errors_of_draws(law, jitter) for law in LAWS]
+    for errors, sigmas in found:
+        assert (errors < 1.96 * sigmas + 0.1).mean() >= 0.9
+        assert not ((errors > 0.3) & (1.96 * sigmas < 0.3)).any()
+    errors, sigmas = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    assert 0.5 < np.sqrt(np.mean((errors / sigmas) ** 2)) < 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jitter", [0.3, 2.5])
+def test_strips_tell_a_straight_scan_from_one_that_is_bent_unseen(jitter):
+    errors, sigmas = errors_of_draws(None, jitter)
+    assert errors.max() < 0.1
+    assert np.median(sigmas) < 0.2
