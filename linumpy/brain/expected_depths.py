@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from linumpy.brain.slice_planes import SliceVolume
-from linumpy.geometry.network import robust_spread
+from linumpy.core.robust import robust_spread
 from linumpy.io.raw_interval import LIKELY_CUT
 
 _SAME_UM = 1.0

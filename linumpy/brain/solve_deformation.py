@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from linumpy.geometry.network import cauchy_weights, robust_spread
+from linumpy.core.robust import robust_spread
+from linumpy.geometry.network import cauchy_weights
 from linumpy.geometry.shift_field import ShiftField, lattice_weights
 
 _ROUNDS = 8

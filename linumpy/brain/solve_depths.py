@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linumpy.brain.expected_depths import most_likely
+from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import solve_positive
 from linumpy.geometry.network import (
     Network,
     cauchy_weights,
     connected_components,
     least_deviations,
-    robust_spread,
 )
 
 _ROUNDS = 6

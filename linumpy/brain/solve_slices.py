@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import column_products, solve_positive
 from linumpy.geometry.network import (
     Network,
     cauchy_weights,
     connected_components,
     least_deviations,
-    robust_spread,
 )
 
 _FINAL_ROUNDS = 12

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from linumpy.core.errors import InputError
+from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import least_squares
-from linumpy.geometry.network import robust_spread
 from linumpy.io.grid import GridInfo
 from linumpy.tiles.positions import PlacedTile, TileRegistration
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, is_device_array, namespace, to_host
+from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.geometry.correlation import CorrelationSurface, PendingSurface, start_correlation
 from linumpy.geometry.least_squares import solve_each
 
@@ -237,7 +238,7 @@ def _significance(values: Array, i: Array, j: Array) -> tuple[Array, Array]:
     elsewhere = xp.maximum(away[0][:, :, None], away[1][:, None, :]) > _PEAK_REACH_PX
     elsewhere &= known
     excess = xp.where(known, values - surroundings, 0)
-    spread = 1.4826 * _median(abs(excess), elsewhere)
+    spread = MEDIAN_TO_SIGMA * _median(abs(excess), elsewhere)
     at = (xp.arange(len(values)), i, j)
     enough = elsewhere.sum(axis=(1, 2)) >= _MIN_NOISE_SAMPLES
     z_score = xp.where(enough, excess[at] / xp.maximum(spread, 1e-6), 0.0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, namespace
+from linumpy.core.robust import robust_spread
 from linumpy.geometry.interface import difference_weights, extend_downwards
 from linumpy.geometry.least_squares import least_squares, linear_combination
 from linumpy.geometry.smoothing import gaussian_matrix
@@ -33,7 +34,6 @@ _MIN_KNOWN_SHARE = 0.125
 _MIN_FACE_SHARE = 0.1
 _MIN_CELLS_CURVED = 30
 _TUKEY = 4.685
-_ROBUST_SIGMA = 1.4826
 _MIN_SPREAD_PX = 0.3
 _FAR_UM = 80.0
 _LONE_PX = 1.5
@@ -160,7 +160,7 @@ def fit_face(
     for _ in range(_ROUNDS):
         smooth = smooth_filled(residual, used, sigma)
         away = np.abs(residual - smooth)
-        spread = _ROBUST_SIGMA * float(np.median(away[used]))
+        spread = robust_spread(away[used])
         used &= away <= max(_TUKEY * spread, _LONE_PX)
     smooth = smooth_filled(residual, used, sigma)
     surface = np.clip(trend + smooth, 0, len(sums))
@@ -263,7 +263,7 @@ def _robust_trend(depth: np.ndarray) -> tuple[np.ndarray, float]:
         if step < 20:
             weight = 1 / np.maximum(np.abs(residual), 0.05)
         else:
-            spread = max(_ROBUST_SIGMA * float(np.median(np.abs(residual))), _MIN_SPREAD_PX)
+            spread = max(robust_spread(residual), _MIN_SPREAD_PX)
             weight = np.clip(1 - (residual / (_TUKEY * spread)) ** 2, 0, 1) ** 2
     return linear_combination(design, solution), spread
 

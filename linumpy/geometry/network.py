@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import (
     column_products,
     least_squares,
@@ -344,11 +345,6 @@ def cauchy_weights(vectors: np.ndarray, sigma: float) -> np.ndarray:
     """Return the weight of each row of an array by its length: one half at 3 `sigma`."""
     weights: np.ndarray = 1 / (1 + (np.linalg.norm(vectors, axis=1) / (3 * sigma)) ** 2)
     return weights
-
-
-def robust_spread(values: np.ndarray) -> float:
-    """Return the spread of values about 0 by their median magnitude, 0 for none."""
-    return 1.4826 * float(np.median(np.abs(values))) if values.size else 0.0
 
 
 def bridges(n_items: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.core.robust import robust_spread
+
 _LEAST_LOG = 0.25
 """Mean over a cell of ln amplitude, above that of other cells' water: a quarter more light, or a
 twelvefold amplitude on a tenth of the area."""
@@ -22,7 +24,6 @@ and ghosts of the optics take less light away."""
 
 _AROUND_CELLS = 2
 _MIN_CELLS = 16
-_ROBUST_SIGMA = 1.4826
 
 
 def reflecting_cells(level: np.ndarray, depth_px: np.ndarray) -> np.ndarray:
@@ -59,7 +60,7 @@ def reflecting_cells(level: np.ndarray, depth_px: np.ndarray) -> np.ndarray:
         excess = at - np.median(at[there])
         odd = there & (excess > _LEAST_LOG)
         if odd.any():
-            spread = _ROBUST_SIGMA * float(np.median(np.abs(excess[there])))
+            spread = robust_spread(excess[there])
             odd &= excess > _OUTLIER * spread
             found |= odd & (at > below) if above < _NEAR_PX else odd
     return found

@@ -28,6 +28,7 @@ import numpy as np
 
 from linumpy.core.device import Array, to_host
 from linumpy.core.errors import InputError
+from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import (
     column_products,
     linear_combination,
@@ -37,7 +38,6 @@ from linumpy.geometry.least_squares import (
 )
 from linumpy.geometry.neighbours import close_pairs
 
-_ROBUST_SIGMA = 1.4826
 _TUKEY = 4.685
 _ITERATIONS, _TILE_ITERATIONS = 12, 5
 _TILES_AT_ONCE = 16
@@ -278,8 +278,7 @@ def robust_sigma(values: np.ndarray) -> float:
     values = values[np.isfinite(values)]
     if values.size == 0:
         return _MIN_SIGMA
-    spread = _ROBUST_SIGMA * float(np.median(np.abs(values - np.median(values))))
-    return max(spread, _MIN_SIGMA)
+    return max(robust_spread(values - np.median(values)), _MIN_SIGMA)
 
 
 def _tukey(residual: np.ndarray, sigma: float) -> np.ndarray:

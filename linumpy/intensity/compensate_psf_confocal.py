@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import column_products, solve_positive
 from linumpy.intensity.compensate_psf_profile import AxialProfile
 
@@ -158,7 +159,7 @@ def standing_out(above: np.ndarray) -> np.ndarray:
         ln power over that of the fit, in standard errors.
     """
     deviation = above - np.median(above)
-    out = deviation > _OUTLIER * max(1.0, 1.4826 * float(np.median(np.abs(deviation))))
+    out = deviation > _OUTLIER * max(1.0, robust_spread(deviation))
     within = np.flatnonzero(~out)
     out[: within[0]] = out[within[-1] :] = False
     return np.asarray(out) if out.mean() <= _MOST_OUTLIERS else np.zeros_like(out)

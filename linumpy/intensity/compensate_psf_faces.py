@@ -16,6 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from linumpy.core.robust import robust_spread
+
 _OUTLIER = 2.5
 _ROUNDS = 6
 _MIN_TILES = 6
@@ -88,8 +90,7 @@ def _robust_slope(*values: np.ndarray, least: int = _MIN_TILES) -> float | None:
         if found is None:
             return None
         mu, residual = found
-        spread = 1.4826 * float(np.median(np.abs(residual)))
-        keep = np.abs(residual) <= _OUTLIER * max(spread, 1e-9)
+        keep = np.abs(residual) <= _OUTLIER * max(robust_spread(residual), 1e-9)
         if keep.all():
             break
         values = tuple(a[keep] for a in values)

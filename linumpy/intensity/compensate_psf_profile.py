@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linumpy.core.errors import InputError
+from linumpy.core.robust import robust_spread
 from linumpy.geometry.interface import find_tissue_interface
 from linumpy.intensity.compensate_psf_faces import attenuation_from_faces
 from linumpy.intensity.quantiles import otsu_threshold
@@ -253,7 +254,7 @@ def _noise_power(lines: np.ndarray, face: np.ndarray, tile: np.ndarray) -> tuple
         if (water[own := tile == n]).sum() >= _MIN_CELLS
     ]
     noise = float(np.median(lines[water]))
-    spread = _spread(np.array(medians) - noise) if len(medians) > 1 else 0.0
+    spread = robust_spread(np.array(medians) - noise) if len(medians) > 1 else 0.0
     return noise**2, 2 * noise * spread / float(np.sqrt(max(len(medians), 1)))
 
 
@@ -322,12 +323,7 @@ def _level_and_slope(lines: np.ndarray, noise_power: float) -> tuple[np.ndarray,
 def _typical(values: np.ndarray) -> np.ndarray:
     """Say which values lie within a few robust standard deviations of the median."""
     deviation = values - np.median(values)
-    return np.asarray(np.abs(deviation) <= _OUTLIER * max(_spread(deviation), 1e-9))
-
-
-def _spread(deviation: np.ndarray) -> float:
-    """Return a standard deviation that outliers do not move."""
-    return 1.4826 * float(np.median(np.abs(deviation)))
+    return np.asarray(np.abs(deviation) <= _OUTLIER * max(robust_spread(deviation), 1e-9))
 
 
 def _chained(lines: np.ndarray, noise_power: float, logarithmic: bool) -> tuple[int, np.ndarray]:

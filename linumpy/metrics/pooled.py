@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.core.robust import MEDIAN_TO_SIGMA
+
 SURE = 5
 """Standard errors: of some hundred slices of nine tiles (six degrees of freedom) chance makes one,
 of larger ones none."""
@@ -164,5 +166,5 @@ def _error_of_median(deviations: np.ndarray) -> float:
     411, 1992). 1.2533 is the error of a median over that of a mean.
     """
     n = len(deviations)
-    spread = 1.4826 * n / (n - 1) * float(np.nanmedian(np.abs(deviations)))
+    spread = MEDIAN_TO_SIGMA * n / (n - 1) * float(np.nanmedian(np.abs(deviations)))
     return 1.2533 * spread / float(np.sqrt(n))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linumpy.core.errors import InputError
+from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.io.models import read_json
 from linumpy.metrics.pooled import median_slopes
 from linumpy.quality.run import TileRegistration
@@ -189,7 +190,7 @@ def analyze_acquisition_rotation(
         raise InputError("no register_tiles.json with a stage_affine; register tiles first")
     table = np.array(angles)
     middle = np.median(table, axis=0)
-    spread = 1.4826 * np.median(np.abs(table - middle), axis=0)
+    spread = MEDIAN_TO_SIGMA * np.median(np.abs(table - middle), axis=0)
     return StageGeometry(
         slices=records,
         rotation_deg=float(middle[0]),

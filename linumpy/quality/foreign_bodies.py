@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, namespace, ndimage_of, to_host
+from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.intensity.tissue import TISSUE_RANGE
 
 TISSUE_LEVEL = 0.1
@@ -73,7 +74,7 @@ def foreign_columns(first: Array, second: Array, known: Array) -> Array:
             continue
         ratio = xp.log(xp.maximum(a, floors[0]) / xp.maximum(b, floors[1]))
         ratio -= xp.median(ratio[shown])
-        spread = 1.4826 * float(xp.median(abs(ratio[shown])))
+        spread = MEDIAN_TO_SIGMA * float(xp.median(abs(ratio[shown])))
         beyond = shown & (abs(ratio) > float(np.log(TISSUE_RANGE)))
         far += beyond
         outlier = beyond & (abs(ratio) > _OUTLIER * spread)

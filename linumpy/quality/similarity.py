@@ -14,6 +14,7 @@ import numpy as np
 
 from linumpy.brain.slice_planes import bin_planes
 from linumpy.core.device import Array, is_device_array, namespace, ndimage_of, to_host
+from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.geometry.correlated_windows import Windows, correlate_windows
 from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak, correlation_peak
 from linumpy.geometry.flatten import flatten
@@ -155,7 +156,7 @@ def detail_variance(planes: Array, valid: Array | None) -> np.ndarray:
             continue
         # The rim of a bubble or a tear is detail far stronger than that of tissue.
         away = abs(values - namespace(values).median(values))
-        found.append((1.4826 * float(namespace(values).median(away))) ** 2)
+        found.append((MEDIAN_TO_SIGMA * float(namespace(values).median(away))) ** 2)
     return np.array(found)
 
 

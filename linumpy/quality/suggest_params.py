@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from linumpy.core.robust import robust_spread
 from linumpy.io.raw import RawTile, discover_tiles
 from linumpy.io.tables import XYShift, read_shifts
 from linumpy.mosaic.raw_slice import read_raw_slice, tile_grid
@@ -182,7 +183,7 @@ def _steps(a: Acquisition, shifts: Sequence[XYShift], resolution_um: float) -> l
     steps = np.array([[s.x_shift_mm, s.y_shift_mm] for s in shifts])
     size = np.hypot(*steps.T)
     middle = float(np.median(size))
-    spread = 1.4826 * float(np.median(np.abs(size - middle)))
+    spread = robust_spread(size - middle)
     usual = middle + _LARGE_SPREADS * spread
     fov_mm = float(np.mean(a.fov_um)) / 1e3
     # Rounded up to a tenth; half a tile off is what no stage does between two slices.

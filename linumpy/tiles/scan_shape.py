@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import (
     linear_combination,
     normal_equations,
     solve_positive,
 )
-from linumpy.geometry.network import robust_spread
 
 ORDERS = 8
 LINEARITY = 0.02
