@@ -132,7 +132,8 @@ def _unsolved_deformation(accepted: list[Any], found: StageMetrics) -> None:
 def _lean(model: Any, found: StageMetrics) -> None:
     """Say whether slices lie aside of each other by the same step, against the stage."""
     ids = [s["slice_id"] for s in model.slices]
-    stepped = lean(ids, np.array([s["offset_um"][1:] for s in model.slices], float))
+    across_um = np.array([s["offset_um"][1:] for s in model.slices], float)
+    stepped = lean(ids, across_um, model.jumps)
     if stepped is None or model.slice_interval_um <= 0:
         return
     step_um, error_um = stepped

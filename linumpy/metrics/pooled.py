@@ -102,12 +102,14 @@ def depth_remainder(tissue: Sequence[Sequence[float]]) -> tuple[np.ndarray, floa
     return middle, _error_of_median(away) * float(np.sqrt((1 + alike) / (1 - alike)))
 
 
-def lean(ids: Sequence[int], across_um: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def lean(
+    ids: Sequence[int], across_um: np.ndarray, jumps: Sequence[int] = ()
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Return how far slices lie aside of each other, one after the other, and its standard error.
 
     Slices lie aside by errors of their own, and by those of all slices before, as of a stage that
     drifts. Neighbours tell the sum of both; slices farther apart show how the second grows, which
-    few slices hardly tell: its own standard error counts, too. A jump is a part of it.
+    few slices hardly tell: its own standard error counts, too. An unknown jump is a part of it.
 
     Parameters
     ----------
@@ -115,6 +117,8 @@ def lean(ids: Sequence[int], across_um: np.ndarray) -> tuple[np.ndarray, np.ndar
         Slice ids, in order.
     across_um
         (slices, 2): where slices lie against the stage.
+    jumps
+        Slices from which on the stage's zero is another: their step is taken as the median one.
 
     Returns
     -------
@@ -123,6 +127,12 @@ def lean(ids: Sequence[int], across_um: np.ndarray) -> tuple[np.ndarray, np.ndar
     n = len(ids)
     if n < _FEWEST_IN_LINE:
         return None
+    jumped = np.isin(ids[1:], jumps)
+    if jumped.any() and not jumped.all():
+        apart = np.diff(ids)[:, None]
+        steps = np.diff(across_um, axis=0) / apart
+        steps[jumped] = np.median(steps[~jumped], axis=0)
+        across_um = np.concatenate([across_um[:1], across_um[0] + np.cumsum(steps * apart, axis=0)])
     place = np.asarray(ids, float) - np.mean(ids)
     slope = median_slopes(place, across_um)
     rest = across_um - place[:, None] * slope

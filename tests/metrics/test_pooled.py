@@ -200,3 +200,17 @@ def test_a_jump_of_the_stage_is_no_lean() -> None:
         assert found is not None
         slope, error = found
         assert np.all(np.abs(slope) < 5 * error)
+
+
+@pytest.mark.parametrize("step_um", [0.0, 6.0])
+def test_a_known_jump_hides_no_lean_and_makes_none(step_um: float) -> None:
+    """By 400 um, with a slice missing before it. Seen to fail where jumps are not given."""
+    ids = np.array([n for n in range(31) if n != 13])
+    for seed in range(20):
+        across = np.random.default_rng(seed).normal(0, 3.0, (30, 2)) + step_um * ids[:, None]
+        across[ids >= 14] -= 400.0
+        found = lean(ids.tolist(), across, jumps=(14,))
+        assert found is not None
+        slope, error = found
+        np.testing.assert_allclose(slope, step_um, atol=1.0)
+        assert np.all((np.abs(slope) > 5 * error) == (step_um > 0))
