@@ -25,6 +25,9 @@ ORDERS = 8
 LINEARITY = 0.02
 """Of the field, a standard deviation: "some percent"."""
 
+_BENDING_ORDERS = ORDERS - 1
+"""From the second on: of the first, strips tell nothing."""
+
 _SIGNIFICANT_BEND = 29.9
 """χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in ten thousand."""
 
@@ -144,13 +147,17 @@ def strip_equations(
     everything = np.ones(len(strips), bool)
     explained = float(np.sqrt(np.mean(linear_combination(fit.design, fit.coefficients) ** 2)))
     enough = len(strips) - len(names) > ORDERS and explained > PEAK_BIAS_PX
-    bent = enough and fit.gain(everything, fit.coefficients) > _SIGNIFICANT_BEND
-    if bent:
+    gain, variance, bent = fit.gain(everything, fit.coefficients), fit.sigma**2, False
+    if gain > _SIGNIFICANT_BEND:
         owner = np.unique([n for n, _ in owners], return_inverse=True)[1]
         # Of a single slice, quarters of its pairs.
         group = owner % _FOLDS if owner.any() else pair * _FOLDS // len(names)
-        bent = _held_out_gain(fit, group, rows, measured, pair, prior) > _EVIDENT_BEND
-    return fit.normal / fit.sigma**2, fit.right / fit.sigma**2, bent
+        held_out = _held_out_gain(fit, group, rows, measured, pair, prior)
+        bent = enough and held_out > _EVIDENT_BEND
+        if not bent:
+            # What neither chance nor a bend explains are errors that strips share.
+            variance *= gain / _BENDING_ORDERS
+    return fit.normal / variance, fit.right / variance, bent
 
 
 def _fit_strips(
