@@ -24,6 +24,7 @@ from linumpy.brain.pair_shift import PairParts, PairShift
 from linumpy.brain.poses import map_of
 from linumpy.brain.slice_planes import SliceVolume, Window
 from linumpy.core.device import CPU, Array, Device, namespace, to_host
+from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import Turn, rotation_matrix
 from linumpy.intensity.compensate_attenuation_methods import box_sums
@@ -313,7 +314,7 @@ def solve(sums: np.ndarray) -> tuple[np.ndarray, list[float]] | None:
     halves = (ratio - np.median(ratio[:, known])) / depth
     weight = np.where(known, weight * depth**2, np.float32(0))
     both = _mean(halves, weight)
-    spread = np.median(np.abs(both[known])) / np.float32(0.6745)
+    spread = np.float32(MEDIAN_TO_SIGMA) * np.median(np.abs(both[known]))
     known &= np.abs(both) <= _OUTLIER_SIGMA * spread
     if known.sum() < _MIN_BINS:
         return None

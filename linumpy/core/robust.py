@@ -10,5 +10,5 @@ Croux, J. Am. Stat. Assoc. 88, 1273, 1993)."""
 
 
 def robust_spread(deviations: np.ndarray) -> float:
-    """Return the standard deviation by the median magnitude of deviations, 0 of none."""
+    """Return the standard deviation by the median of absolute deviations; 0 of an empty array."""
     return MEDIAN_TO_SIGMA * float(np.median(np.abs(deviations))) if deviations.size else 0.0

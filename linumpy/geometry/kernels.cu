@@ -485,13 +485,13 @@ extern "C" __global__ void brightness(const float* power, const int* count, cons
 
 // ---- normalisation ----------------------------------------------------------------------------
 
-// Count the float32 of each row, `parts` a value, in bins that have the upper half of the pattern in
-// common. The bins whose centres it lies between share a value; what is not positive counts in bin 0.
-// A block takes `share` values of row blockIdx.x and the bins of part blockIdx.y, `bins` of them in
-// shared memory; `counts` is 0 before.
+// Count the float32 of each row, each with a weight, in bins that have the upper half of the pattern
+// in common. A value is divided between the two bins whose centres it lies between; zeros, negatives
+// and NaN count in bin 0. A block takes `share` values of row blockIdx.x and the bins of part
+// blockIdx.y, `bins` of them in shared memory; `counts` is 0 before.
 extern "C" __global__ void count_patterns(const float* values, const u8* selected,
                                           const u8* columns, u64* counts, i64 n, i64 share,
-                                          u32 bins, u32 all_bins, u32 parts) {
+                                          u32 bins, u32 all_bins, u32 weight) {
   extern __shared__ u32 found[];
   for (u32 k = threadIdx.x; k < bins; k += blockDim.x) found[k] = 0;
   __syncthreads();
@@ -505,10 +505,11 @@ extern "C" __global__ void count_patterns(const float* values, const u8* selecte
     // From the centre of bin 0 on; below it and with a sign, the difference wraps around.
     u32 place = __float_as_uint(values[row + k]) - 0x8000u;
     if (place > 0x7f800000u - 0x8000u) place = 0;
-    u32 beyond = (place & 0xffffu) * parts >> 16;
+    u32 beyond = (place & 0xffffu) * weight >> 16;
     u32 bin = (place >> 16) - first;
-    if (bin < bins) atomicAdd(found + bin, parts - beyond);
-    if (beyond && bin + 1 < bins) atomicAdd(found + bin + 1, beyond);
+    if (bin < bins) atomicAdd(found + bin, weight - beyond);
+    bin += 1;  // From the last of the part before, 0.
+    if (beyond && bin < bins) atomicAdd(found + bin, beyond);
   }
   __syncthreads();
   u64* to = counts + (i64)blockIdx.x * all_bins + first;

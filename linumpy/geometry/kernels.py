@@ -208,7 +208,7 @@ def brightness(
 
 
 def pattern_counts(
-    values: Array, selected: Array | None, columns: Array | None, n_bins: int, parts_each: int
+    values: Array, selected: Array | None, columns: Array | None, n_bins: int, weight: int
 ) -> Array:
     """Count bit patterns; see `linumpy.intensity.quantiles.float_histogram`."""
     import cupy
@@ -223,7 +223,7 @@ def pattern_counts(
         bins = n_bins // parts
         grid = (rows, parts, blocks_for(n, _HISTOGRAM_SHARE))
         arguments = values, as_bytes(selected), as_bytes(columns), counts.view(cupy.uint64)
-        sizes = n, _HISTOGRAM_SHARE, np.uint32(bins), np.uint32(n_bins), np.uint32(parts_each)
+        sizes = n, _HISTOGRAM_SHARE, np.uint32(bins), np.uint32(n_bins), np.uint32(weight)
         threads = (_HISTOGRAM_THREADS,)
         launch("count_patterns", grid, threads, *arguments, *sizes, shared=4 * bins)
     return counts

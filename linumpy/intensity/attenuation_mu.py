@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, like, namespace, to_host
+from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, Exponent, find_exponent
 from linumpy.intensity.attenuation_tissue import line_slope
 from linumpy.intensity.compensate_attenuation_methods import (
@@ -214,8 +215,7 @@ def _slope_spread(own: Array, region: Array) -> tuple[float, float]:
     if not bool(known.any()):
         return 1.0, 1.0
     ratio = xp.abs(xp.log(own[known] / region[known]))
-    # Half a normal distribution lies within 0.6745 standard deviations.
-    spread = min(float(xp.median(ratio)) / 0.6745, np.log(2.0))
+    spread = min(MEDIAN_TO_SIGMA * float(xp.median(ratio)), np.log(2.0))
     return float(np.exp(-spread)), float(np.exp(spread))
 
 
@@ -229,4 +229,4 @@ def _grain(power: Array, usable: Array) -> float:
     logarithm = xp.log(xp.maximum(power, np.float32(1e-30)))
     step = (logarithm[1:] - logarithm[:-1])[pairs]
     step = xp.abs(step - xp.median(step))
-    return float(xp.median(step)) / 0.6745 / float(np.sqrt(2))
+    return MEDIAN_TO_SIGMA * float(xp.median(step)) / float(np.sqrt(2))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from linumpy.core.device import Array, namespace, to_host
-from linumpy.intensity.quantiles import N_BINS, PARTS
+from linumpy.intensity.quantiles import EDGES, N_BINS, WEIGHT, row_quantiles
 
 N_QUANTILES = 512
 MIN_VOXELS = 500
@@ -18,13 +18,7 @@ MIN_VOXELS = 500
 
 _SHIFT = 16
 _QUANTILES = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
-_EDGES = (
-    (np.arange(N_BINS + 1, dtype=np.uint32) << np.uint32(_SHIFT))
-    .clip(max=np.float32(np.finfo(np.float32).max).view(np.uint32))
-    .view(np.float32)
-    .astype(float)
-)
-_CENTRES = (_EDGES[:-1] + _EDGES[1:]) / 2
+_CENTRES = (EDGES[:-1] + EDGES[1:]) / 2
 
 
 def plane_quantiles(counts: Array, min_voxels: int = MIN_VOXELS) -> np.ndarray:
@@ -45,16 +39,9 @@ def plane_quantiles(counts: Array, min_voxels: int = MIN_VOXELS) -> np.ndarray:
     counts = to_host(counts)
     found = np.full((len(counts), N_QUANTILES), np.nan)
     for plane, row in enumerate(counts):
-        bins = np.flatnonzero(row[1:]) + 1
-        if row[bins].sum() < PARTS * max(1, min_voxels):
-            continue
-        # A rank falls somewhere within its bin: straight between the bin's ends.
-        ends = np.cumsum(row[bins])
-        rank = _QUANTILES * ends[-1]
-        place = np.searchsorted(ends, rank)
-        share = (rank - (ends - row[bins])[place]) / row[bins][place]
-        low, high = _EDGES[bins[place]], _EDGES[bins[place] + 1]
-        found[plane] = low + share * (high - low)
+        positive = np.concatenate([[0], row[1:]])
+        if positive.sum() >= WEIGHT * max(1, min_voxels):
+            found[plane] = row_quantiles(positive, _QUANTILES)
     return found
 
 
@@ -100,7 +87,7 @@ def mean_of_planes(counts: Array) -> tuple[np.ndarray, np.ndarray]:
     """Return mean value and number of voxels of each plane of histograms (planes, `N_BINS`)."""
     counts = to_host(counts)[:, 1:]
     total = counts.sum(axis=1)
-    return counts @ _CENTRES[1:] / np.maximum(total, 1), total // PARTS
+    return counts @ _CENTRES[1:] / np.maximum(total, 1), total // WEIGHT
 
 
 def smooth_gains(

@@ -14,14 +14,23 @@ import numpy as np
 from linumpy.core.device import Array, is_device_array, to_host
 
 N_BINS = 1 << 15
-PARTS = 128
-"""What a value counts; its two bins share it."""
+WEIGHT = 4096
+"""What a value counts: it is divided between two bins."""
 
 _SHIFT = 16
 _HALF = np.uint32(1 << (_SHIFT - 1))
-_PART_SHIFT = np.uint32(_SHIFT - PARTS.bit_length() + 1)
+_WEIGHT_SHIFT = np.uint32(_SHIFT - WEIGHT.bit_length() + 1)
+_AT_ONCE = 1 << 14
+"""Values whose bins and shares stay in a core's cache."""
+
 _INFINITY = np.float32(np.inf).view(np.uint32)
-_LARGEST_PATTERN = np.float32(np.finfo(np.float32).max).view(np.uint32)
+EDGES = (
+    (np.arange(N_BINS + 1, dtype=np.uint32) << np.uint32(_SHIFT))
+    .clip(max=np.float32(np.finfo(np.float32).max).view(np.uint32))
+    .view(np.float32)
+    .astype(float)
+)
+"""Of the bins, `N_BINS` + 1 of them."""
 
 
 def float_histogram(
@@ -40,13 +49,13 @@ def float_histogram(
 
     Returns
     -------
-    int64 array of shape (planes, `N_BINS`), where `values` lies: `PARTS` a value. Bin 0 holds zeros
-    and negatives.
+    int64 array of shape (planes, `N_BINS`), where `values` lies: `WEIGHT` a value. Bin 0 holds
+    zeros, negatives and NaN.
     """
     if is_device_array(values):
         from linumpy.geometry.kernels import pattern_counts
 
-        return pattern_counts(values, selected, columns, N_BINS, PARTS)
+        return pattern_counts(values, selected, columns, N_BINS, WEIGHT)
     counts = np.zeros((len(values), N_BINS), np.int64)
     for plane, row in enumerate(values):
         chosen = None if columns is None else to_host(columns)
@@ -62,30 +71,28 @@ def float_histogram(
 
 def _count(row: np.ndarray, counts: np.ndarray) -> None:
     """Count the values of one plane into its bins."""
-    # From the centre of bin 0 on; below it and with a sign, the difference wraps around.
-    places = row.view(np.uint32) - _HALF
-    positive = places <= _INFINITY - _HALF
-    n_positive = int(np.count_nonzero(positive))
-    counts[0] = PARTS * (row.size - n_positive)
-    if not n_positive:
-        return
-    if n_positive < row.size:
-        places = places[positive]
-    places >>= _PART_SHIFT
-    first = int(places.min()) // PARTS
-    places -= np.uint32(first * PARTS)
-    n_bins = int(places.max()) // PARTS + 1
-    found = np.bincount(places, minlength=n_bins * PARTS).reshape(n_bins, PARTS)
-    beyond = found @ np.arange(PARTS)
-    counts[first : first + n_bins] += PARTS * found.sum(axis=1) - beyond
-    counts[first + 1 : first + 1 + n_bins] += beyond
+    for start in range(0, row.size, _AT_ONCE):
+        # From the centre of bin 0 on; below it and with a sign, the difference wraps around.
+        places = row[start : start + _AT_ONCE].view(np.uint32) - _HALF
+        counted = places <= _INFINITY - _HALF
+        n_counted = int(np.count_nonzero(counted))
+        counts[0] += WEIGHT * (places.size - n_counted)
+        if not n_counted:
+            continue
+        if n_counted < places.size:
+            places = places[counted]
+        bins = (places >> np.uint32(_SHIFT)).astype(np.intp)
+        first = int(bins.min())
+        bins -= first
+        found = np.bincount(bins)
+        shares = (places & np.uint32((1 << _SHIFT) - 1)) >> _WEIGHT_SHIFT
+        beyond = np.bincount(bins, shares).astype(np.int64)
+        counts[first : first + len(found)] += WEIGHT * found - beyond
+        counts[first + 1 : first + 1 + len(found)] += beyond
 
 
 def histogram_quantile(counts: Array, fraction: float) -> np.ndarray:
-    """Return a quantile of each plane from `float_histogram` counts, within about a bin.
-
-    Values lie evenly within their bin. The answer is the mean of the one value around the rank, so
-    that it goes on without a jump from one value to the next, as NumPy's does.
+    """Return a quantile of each plane from `float_histogram` counts.
 
     Parameters
     ----------
@@ -96,26 +103,35 @@ def histogram_quantile(counts: Array, fraction: float) -> np.ndarray:
 
     Returns
     -------
-    float64 per plane, on the host; NaN where a plane has no count.
+    float64 per plane, on the host, within one and a half bins; NaN where a plane has no count.
     """
-    counts = to_host(counts)
-    edges = np.arange(N_BINS + 1, dtype=np.uint32) << np.uint32(_SHIFT)
-    # The patterns from infinity on are no numbers; nothing finite is counted there.
-    value = edges.clip(max=_LARGEST_PATTERN).view(np.float32).astype(float)
-    value[1] = 0.0  # Bin 0 holds zeros.
-    answer = np.full(len(counts), np.nan)
-    for plane, row in enumerate(counts):
-        bins = np.flatnonzero(row)
-        if not bins.size:
-            continue
-        stop = row[bins].cumsum()
-        start = stop - row[bins]
-        first = fraction * (stop[-1] - PARTS)
-        low, high = (ends.clip(first, first + PARTS) for ends in (start, stop))
-        share = ((low + high) / 2 - start) / row[bins]
-        inside = value[bins] + share * (value[bins + 1] - value[bins])
-        answer[plane] = (high - low) @ inside / PARTS
-    return answer
+    return np.array([row_quantiles(row, np.array([fraction]))[0] for row in to_host(counts)])
+
+
+def row_quantiles(row: np.ndarray, fractions: np.ndarray) -> np.ndarray:
+    """Return quantiles of one plane's counts (`N_BINS`,), float64; NaN where it has none.
+
+    Values lie evenly within their bin. A quantile is their average over the weight of one value
+    around its rank, which is continuous in the values, as NumPy's quantile is, to
+    1 / `WEIGHT` of a bin.
+    """
+    bins = np.flatnonzero(row)
+    if not bins.size:
+        return np.full(len(fractions), np.nan)
+    count, low = row[bins], EDGES[bins]
+    # Bin 0 holds zeros.
+    width = np.where(bins > 0, EDGES[bins + 1] - low, 0.0)
+    stop = count.cumsum()
+    # The integral of the value over the rank, up to each bin and to a rank within one.
+    before = np.concatenate([[0.0], np.cumsum(count * (low + width / 2))])
+
+    def integral(rank: np.ndarray) -> np.ndarray:
+        at = np.searchsorted(stop, rank).clip(max=len(bins) - 1)
+        inside = rank - (stop - count)[at]
+        return before[at] + inside * (low[at] + width[at] * inside / (2 * count[at]))
+
+    first = fractions * (stop[-1] - WEIGHT)
+    return np.asarray((integral(first + WEIGHT) - integral(first)) / WEIGHT)
 
 
 OUTER = 0.001

@@ -127,20 +127,24 @@ def lean(
     n = len(ids)
     if n < _FEWEST_IN_LINE:
         return None
+    place = np.asarray(ids, float) - np.mean(ids)
     jumped = np.isin(ids[1:], jumps)
     if jumped.any() and not jumped.all():
         apart = np.diff(ids)[:, None]
         steps = np.diff(across_um, axis=0) / apart
         steps[jumped] = np.median(steps[~jumped], axis=0)
         across_um = np.concatenate([across_um[:1], across_um[0] + np.cumsum(steps * apart, axis=0)])
-    place = np.asarray(ids, float) - np.mean(ids)
     slope = median_slopes(place, across_um)
     rest = across_um - place[:, None] * slope
     near = _mean_square_steps(rest, 1)
     # Two distances: jumps at even steps look like errors of single slices at one of them.
     walk = np.maximum(*(_walk(rest, near, n // part) for part in (4, 3)))
+    square = (place**2).sum()
     # Of a line through n places with errors of their own, and through those of a random walk.
-    variance = near / 2 / (place**2).sum() + walk * 6 / (5 * n)
+    variance = near / 2 / square + walk * 6 / (5 * n)
+    # All places beyond a jump share what its step is off by: the errors of both slices beside it.
+    for at in 1 + np.flatnonzero(jumped):
+        variance = variance + near * (place[at:].sum() / square) ** 2
     return slope, np.sqrt(variance)
 
 

@@ -56,7 +56,7 @@ _LEAST_ANISOTROPY = 0.003
 """A few times what stages are specified to."""
 
 _NO_STRETCH = 1e-6
-"""Standard error of a stretch that is none: far less than any other."""
+"""Standard error of a stretch that is given to be none: far less than any other."""
 
 _SIGNIFICANT = 4.0
 _MIN_POSITIONS = 3
@@ -170,8 +170,8 @@ def fit_scan_distortion(
 
     Returns
     -------
-    The model, with an error of 0 where neither strips nor scale stand out from theirs; None without
-    a pair along the fast axis.
+    The model, with an error of 0 where neither a bend nor a stretch stands out from its error; None
+    without a pair along the fast axis. A bend may come without a stretch.
     """
     steps = np.concatenate([np.zeros(0), *(part.steps_px for part in slices)])
     if not len(steps):
@@ -188,18 +188,19 @@ def fit_scan_distortion(
     coefficients = posterior_mean(normal, right, prior, scales)
     used = float(shares @ coefficients)
     share_sigma = standard_error(normal, right, prior, scales, shares, used)
-    # No stretch is as good an answer where its mean is less than its standard error. Without
+    # A straight scan is as good an answer where the mean is less than its standard error. Without
     # strips, the stage's jitter alone would bend the scan of one slice in some hundred.
-    stretched = abs(used) > share_sigma
     has_strips = any(part.strips for part in slices)
-    likely = has_strips and scale and scale.is_fast and stretched
-    if not (bent or likely or (scale and scale.is_distortion)):
-        coefficients, used = np.zeros(ORDERS), 0.0
-    elif not stretched:
-        # What bends it is known from strips, and the most likely such scan without a stretch.
+    likely = has_strips and scale and scale.is_fast and abs(used) > share_sigma
+    if bent and abs(used) < share_sigma:
+        # Strips tell the bend. A stretch that goes with it is as likely as none, which is right
+        # more often: the posterior mean, given that there is none.
         none = np.outer(shares, shares) / _NO_STRETCH**2
-        coefficients, used = posterior_mean(normal + none, right, prior, scales), 0.0
-    share_sigma = standard_error(normal, right, prior, scales, shares, used)
+        coefficients = posterior_mean(normal + none, right, prior, scales)
+        share_sigma = float(np.hypot(share_sigma, used))
+    elif not (bent or likely or (scale and scale.is_distortion)):
+        coefficients = np.zeros(ORDERS)
+        share_sigma = float(np.hypot(share_sigma, used))
     error_px = scan_basis(np.arange(n_pixels), n_pixels) @ coefficients
     reach_px = max(
         float(part.stage_px[:, FAST_AXIS].std()) for part in slices if len(part.stage_px)

@@ -25,11 +25,10 @@ ORDERS = 8
 LINEARITY = 0.02
 """Of the field, a standard deviation: "some percent"."""
 
-_BENDING_ORDERS = ORDERS - 1
-"""From the second on: of the first, strips tell nothing."""
-
+_LIKELY_GAIN = 14.1
 _SIGNIFICANT_BEND = 29.9
-"""χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in ten thousand."""
+"""χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in twenty times, and once
+in ten thousand."""
 
 _FOLDS = 4
 _EVIDENT_BEND = 18.4
@@ -144,19 +143,19 @@ def strip_equations(
     names = {name: n for n, name in enumerate(dict.fromkeys(owners))}
     pair = np.array([names[name] for name in owners])
     fit = _fit_strips(rows, measured, pair, prior)
-    everything = np.ones(len(strips), bool)
+    enough = len(strips) - len(names) > ORDERS
+    gain = fit.gain(np.ones(len(strips), bool), fit.coefficients)
     explained = float(np.sqrt(np.mean(linear_combination(fit.design, fit.coefficients) ** 2)))
-    enough = len(strips) - len(names) > ORDERS and explained > PEAK_BIAS_PX
-    gain, variance, bent = fit.gain(everything, fit.coefficients), fit.sigma**2, False
-    if gain > _SIGNIFICANT_BEND:
+    bent = enough and explained > PEAK_BIAS_PX and gain > _SIGNIFICANT_BEND
+    if bent:
         owner = np.unique([n for n, _ in owners], return_inverse=True)[1]
         # Of a single slice, quarters of its pairs.
         group = owner % _FOLDS if owner.any() else pair * _FOLDS // len(names)
-        held_out = _held_out_gain(fit, group, rows, measured, pair, prior)
-        bent = enough and held_out > _EVIDENT_BEND
-        if not bent:
-            # What neither chance nor a bend explains are errors that strips share.
-            variance *= gain / _BENDING_ORDERS
+        bent = _held_out_gain(fit, group, rows, measured, pair, prior) > _EVIDENT_BEND
+    variance = fit.sigma**2
+    if enough and not bent:
+        # What neither chance nor a bend explains are errors that strips share.
+        variance *= max(1.0, gain / _LIKELY_GAIN)
     return fit.normal / variance, fit.right / variance, bent
 
 

@@ -218,6 +218,8 @@ def test_counts_are_the_hosts(rng, shape, parts, monkeypatch):
     values[rng.random(shape) < 0.1] = 0
     values.flat[0] = -0.0
     values.flat[-1] = np.finfo(np.float32).max
+    odd = [np.nan, -np.nan, np.inf, -np.inf, 1e-45, 4.5e-41, 4.6e-41, 3.3895e38]
+    values.flat[1 : 1 + len(odd)] = odd[: values.size - 2]
     selected = rng.random(shape) < 0.7
     columns = rng.random(shape[1]) < 0.5
     for chosen in (None, selected, selected.astype(np.uint8)):

@@ -152,15 +152,22 @@ def test_a_stack_that_leans_is_told(step_um: float, status: str, rng: np.random.
 
 
 @pytest.mark.parametrize("n", [12, 60])
-def test_a_lean_scatters_by_no_more_than_its_error(n: int) -> None:
-    """Over 300 stacks whose slices lie where they like: by less, as they might drift."""
+@pytest.mark.parametrize("n_jumps", [0, 1, 3])
+def test_a_lean_scatters_by_no_more_than_its_error(n: int, n_jumps: int) -> None:
+    """Over 300 stacks whose slices lie where they like: by less, as they might drift. Seen to fail
+    (1.4) with known jumps whose steps count as exact.
+    """
     scatter = []
     for seed in range(300):
-        across = np.random.default_rng(seed).normal(0, 20.0, (n, 2))
-        found = lean(range(n), across + np.arange(n)[:, None] * (3.0, -7.0))
+        rng = np.random.default_rng(seed)
+        jumps = rng.choice(np.arange(1, n), n_jumps, replace=False)
+        across = rng.normal(0, 20.0, (n, 2)) + np.arange(n)[:, None] * (3.0, -7.0)
+        for at in jumps:
+            across[at:] += rng.normal(0, 300.0, 2)
+        found = lean(range(n), across, jumps.tolist())
         assert found is not None
         scatter.append((found[0] - (3.0, -7.0)) / found[1])
-    assert 0.1 < np.sqrt(np.mean(np.square(scatter))) < 0.6
+    assert 0.1 < np.sqrt(np.mean(np.square(scatter))) < (1.1 if n_jumps else 0.6)
 
 
 @pytest.mark.parametrize(("own_um", "walk_um"), [(20.0, 0.0), (0.0, 20.0), (0.0, 5.0), (8.0, 4.0)])
@@ -205,9 +212,9 @@ def test_a_jump_of_the_stage_is_no_lean() -> None:
 @pytest.mark.parametrize("step_um", [0.0, 6.0])
 def test_a_known_jump_hides_no_lean_and_makes_none(step_um: float) -> None:
     """By 400 um, with a slice missing before it. Seen to fail where jumps are not given."""
-    ids = np.array([n for n in range(31) if n != 13])
+    ids = np.array([n for n in range(61) if n != 13])
     for seed in range(20):
-        across = np.random.default_rng(seed).normal(0, 3.0, (30, 2)) + step_um * ids[:, None]
+        across = np.random.default_rng(seed).normal(0, 3.0, (60, 2)) + step_um * ids[:, None]
         across[ids >= 14] -= 400.0
         found = lean(ids.tolist(), across, jumps=(14,))
         assert found is not None

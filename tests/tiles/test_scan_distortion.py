@@ -166,8 +166,9 @@ def test_a_bend_without_a_stretch_does_not_stretch_tiles(error, rim_bias, most_p
         stages = [grid(5, 5)] * 2
         trues = [stage + 0.3 * rng.normal(size=stage.shape) for stage in stages]
         model, pairs = learned(rng, stages, trues, error, 0.05, rim_bias)
-        assert not model.is_straight
-        solved = (solve_positions(stages[0], results, model.error_px) for results in pairs)
+        assert rim_bias or not model.is_straight
+        used = None if model.is_straight else model.error_px
+        solved = (solve_positions(stages[0], results, used) for results in pairs)
         found.append(max(rms_px(one, true) for one, true in zip(solved, trues, strict=True)))
     assert np.quantile(found, 0.75) < most_px
 
@@ -188,11 +189,11 @@ def test_what_strips_of_one_slice_have_in_common_is_no_bend():
                 strips.append(measured_strips(rng, true, results, share * bend, 0.08))
             normal, right, bent = strip_equations(SIDE, strips)
             found[name] += bent
-            # Nor do they say more together than chance does, χ² of seven degrees of freedom.
+            # Nor do they claim more together than chance does once in twenty.
             fitted = np.linalg.lstsq(normal, right, rcond=1e-6)[0]
             claimed[name].append(float(right @ fitted))
     assert found == {"one slice's": 0, "the same": 10}
-    assert np.max(claimed["one slice's"]) < 29.9 < np.min(claimed["the same"])
+    assert np.max(claimed["one slice's"]) < 20 < np.min(claimed["the same"])
 
 
 def test_a_bend_is_found_whichever_slices_have_strips():

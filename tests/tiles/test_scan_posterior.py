@@ -46,7 +46,7 @@ def errors_of_draws(law, jitter):
 @pytest.mark.slow
 @pytest.mark.parametrize("jitter", [0.3, 2.5])
 def test_tiles_err_by_what_is_stated(jitter):
-    """Whether a bend was found or not; a law without a stretch alone errs by less."""
+    """Whether a bend was found or not. Over all laws, as one without a stretch errs by less."""
     found = [errors_of_draws(law, jitter) for law in LAWS]
     for errors, sigmas in found:
         assert (errors < 1.96 * sigmas + 0.1).mean() >= 0.9
