@@ -508,7 +508,7 @@ extern "C" __global__ void count_patterns(const float* values, const u8* selecte
     u32 beyond = (place & 0xffffu) * weight >> 16;
     u32 bin = (place >> 16) - first;
     if (bin < bins) atomicAdd(found + bin, weight - beyond);
-    bin += 1;  // From the last of the part before, 0.
+    bin += 1;  // Of the last bin of the part before, which is -1 here, bin 0 of this one.
     if (beyond && bin < bins) atomicAdd(found + bin, beyond);
   }
   __syncthreads();

@@ -23,6 +23,7 @@ _STEPS = 16
 _BOX = 32
 _HISTOGRAM_THREADS = 1024
 _HISTOGRAM_SHARE = 1 << 17
+"""Values that a block counts: times the weight of one less than 2³², what its counters hold."""
 
 
 @functools.cache

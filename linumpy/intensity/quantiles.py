@@ -30,7 +30,7 @@ EDGES = (
     .view(np.float32)
     .astype(float)
 )
-"""Of the bins, `N_BINS` + 1 of them."""
+"""Edges of the bins, float64, `N_BINS` + 1."""
 
 
 def float_histogram(
@@ -50,7 +50,7 @@ def float_histogram(
     Returns
     -------
     int64 array of shape (planes, `N_BINS`), where `values` lies: `WEIGHT` a value. Bin 0 holds
-    zeros, negatives and NaN.
+    zeros, negatives, NaN and what lies below its centre.
     """
     if is_device_array(values):
         from linumpy.geometry.kernels import pattern_counts
@@ -122,16 +122,19 @@ def row_quantiles(row: np.ndarray, fractions: np.ndarray) -> np.ndarray:
     # Bin 0 holds zeros.
     width = np.where(bins > 0, EDGES[bins + 1] - low, 0.0)
     stop = count.cumsum()
-    # The integral of the value over the rank, up to each bin and to a rank within one.
+    # The integral of the value over the rank, up to each bin.
     before = np.concatenate([[0.0], np.cumsum(count * (low + width / 2))])
-
-    def integral(rank: np.ndarray) -> np.ndarray:
-        at = np.searchsorted(stop, rank).clip(max=len(bins) - 1)
-        inside = rank - (stop - count)[at]
-        return before[at] + inside * (low[at] + width[at] * inside / (2 * count[at]))
-
     first = fractions * (stop[-1] - WEIGHT)
-    return np.asarray((integral(first + WEIGHT) - integral(first)) / WEIGHT)
+    ends = [np.searchsorted(stop, rank).clip(max=len(bins) - 1) for rank in (first, first + WEIGHT)]
+    inside = [first - (stop - count)[ends[0]], first + WEIGHT - (stop - count)[ends[1]]]
+    total = [
+        before[at] + part * (low[at] + width[at] * part / (2 * count[at]))
+        for at, part in zip(ends, inside, strict=True)
+    ]
+    # Within a bin without a difference of integrals, which cancel where voxels are many.
+    at, part = ends[0], inside[0]
+    within = low[at] + width[at] * (part + WEIGHT / 2) / count[at]
+    return np.where(ends[0] == ends[1], within, (total[1] - total[0]) / WEIGHT)
 
 
 OUTER = 0.001

@@ -109,7 +109,7 @@ def lean(
 
     Slices lie aside by errors of their own, and by those of all slices before, as of a stage that
     drifts. Neighbours tell the sum of both; slices farther apart show how the second grows, which
-    few slices hardly tell: its own standard error counts, too. An unknown jump is a part of it.
+    few slices hardly tell: its own standard error counts, too. An unknown jump counts as drift.
 
     Parameters
     ----------
@@ -122,21 +122,23 @@ def lean(
 
     Returns
     -------
-    (2,) each, um a slice. None of fewer than twelve slices.
+    (2,) each, um a slice. None where fewer than eleven steps are no jumps.
     """
     n = len(ids)
-    if n < _FEWEST_IN_LINE:
+    jumped = np.isin(ids[1:], jumps)
+    n_told = n - 1 - int(jumped.sum())
+    if n_told < _FEWEST_IN_LINE - 1:
         return None
     place = np.asarray(ids, float) - np.mean(ids)
-    jumped = np.isin(ids[1:], jumps)
-    if jumped.any() and not jumped.all():
+    if jumped.any():
         apart = np.diff(ids)[:, None]
         steps = np.diff(across_um, axis=0) / apart
         steps[jumped] = np.median(steps[~jumped], axis=0)
         across_um = np.concatenate([across_um[:1], across_um[0] + np.cumsum(steps * apart, axis=0)])
     slope = median_slopes(place, across_um)
     rest = across_um - place[:, None] * slope
-    near = _mean_square_steps(rest, 1)
+    # Steps that are taken as the median one add nothing.
+    near = _mean_square_steps(rest, 1) * (n - 1) / n_told
     # Two distances: jumps at even steps look like errors of single slices at one of them.
     walk = np.maximum(*(_walk(rest, near, n // part) for part in (4, 3)))
     square = (place**2).sum()

@@ -19,9 +19,10 @@ from linumpy.store.host_codec import encode_chunk, encoder, join_chunks
 _JOBS_A_THREAD = 8
 """At least so many are encoded at once, so that threads end together."""
 
+_SMALL_CHUNK_NBYTES = 1 << 15
 _THREAD_NBYTES = 1 << 23
-"""Decoded bytes that one more thread is worth: sixteen that share a few MB of small chunks wait for
-each other's interpreter longer than one takes for all."""
+"""Decoded bytes that one more thread is worth where chunks are smaller than that: sixteen threads
+that share a few MB of them wait for each other's interpreter longer than one takes for all."""
 
 _JOB_NBYTES = 1 << 18
 """Least decoded bytes of a job: to hand one to a thread takes as long as to encode some kB."""
@@ -101,8 +102,10 @@ def encode_shards(
 
     places, share = list(np.ndindex(shape)), _chunks_a_job(layout)
     jobs = [places[first : first + share] for first in range(0, len(places), share)]
-    worth = 1 + sum(box.nbytes for box in boxes) // _THREAD_NBYTES
-    with ThreadPoolExecutor(min(n_threads(), worth), "encode") as pool:
+    threads = n_threads()
+    if layout.chunk_nbytes < _SMALL_CHUNK_NBYTES:
+        threads = min(threads, 1 + sum(box.nbytes for box in boxes) // _THREAD_NBYTES)
+    with ThreadPoolExecutor(threads, "encode") as pool:
         shards = [[pool.submit(encode_some, box, some) for some in jobs] for box in boxes]
         return [
             join_chunks([chunk for job in shard for chunk in job.result()], layout)

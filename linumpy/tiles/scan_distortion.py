@@ -193,8 +193,8 @@ def fit_scan_distortion(
     has_strips = any(part.strips for part in slices)
     likely = has_strips and scale and scale.is_fast and abs(used) > share_sigma
     if bent and abs(used) < share_sigma:
-        # Strips tell the bend. A stretch that goes with it is as likely as none, which is right
-        # more often: the posterior mean, given that there is none.
+        # Strips determine the bend. A stretch below its standard error is set to 0, which makes the
+        # median error of tiles less: the posterior mean, given that there is none.
         none = np.outer(shares, shares) / _NO_STRETCH**2
         coefficients = posterior_mean(normal + none, right, prior, scales)
         share_sigma = float(np.hypot(share_sigma, used))

@@ -26,9 +26,10 @@ LINEARITY = 0.02
 """Of the field, a standard deviation: "some percent"."""
 
 _LIKELY_GAIN = 14.1
+"""χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in twenty times."""
+
 _SIGNIFICANT_BEND = 29.9
-"""χ² of seven degrees of freedom (orders 2 to 8) that chance exceeds once in twenty times, and once
-in ten thousand."""
+"""The same, once in ten thousand times."""
 
 _FOLDS = 4
 _EVIDENT_BEND = 18.4

@@ -151,11 +151,13 @@ def test_a_stack_that_leans_is_told(step_um: float, status: str, rng: np.random.
     assert len(told) == (status != "ok")
 
 
-@pytest.mark.parametrize("n", [12, 60])
-@pytest.mark.parametrize("n_jumps", [0, 1, 3])
-def test_a_lean_scatters_by_no_more_than_its_error(n: int, n_jumps: int) -> None:
+@pytest.mark.parametrize(
+    ("n", "n_jumps", "most"),
+    [(12, 0, 0.4), (60, 0, 0.2), (20, 1, 0.52), (20, 3, 0.75), (30, 10, 1.1), (60, 3, 0.6)],
+)
+def test_a_lean_scatters_by_no_more_than_its_error(n: int, n_jumps: int, most: float) -> None:
     """Over 300 stacks whose slices lie where they like: by less, as they might drift. Seen to fail
-    (1.4) with known jumps whose steps count as exact.
+    where the steps of known jumps count as exact: 0.55, 0.87, 1.54 and 0.66.
     """
     scatter = []
     for seed in range(300):
@@ -167,7 +169,13 @@ def test_a_lean_scatters_by_no_more_than_its_error(n: int, n_jumps: int) -> None
         found = lean(range(n), across, jumps.tolist())
         assert found is not None
         scatter.append((found[0] - (3.0, -7.0)) / found[1])
-    assert 0.1 < np.sqrt(np.mean(np.square(scatter))) < (1.1 if n_jumps else 0.6)
+    assert 0.1 < np.sqrt(np.mean(np.square(scatter))) < most
+
+
+def test_no_lean_is_told_by_few_steps_that_are_no_jumps() -> None:
+    across = np.random.default_rng(1).normal(0, 20.0, (14, 2))
+    assert lean(range(14), across, (3, 9)) is not None
+    assert lean(range(14), across, (3, 9, 10)) is None
 
 
 @pytest.mark.parametrize(("own_um", "walk_um"), [(20.0, 0.0), (0.0, 20.0), (0.0, 5.0), (8.0, 4.0)])

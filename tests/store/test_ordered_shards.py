@@ -159,3 +159,21 @@ def test_small_chunks_are_handed_to_threads_together(tmp_path, rng, monkeypatch)
     path = write(tmp_path / "a", data, chunks=(1, 64, 64), shards=data.shape)
     assert len(handed) == 4
     np.testing.assert_array_equal(zarr.open_array(path)[...], data)
+
+
+@pytest.mark.parametrize(("side", "threads"), [(64, 2), (256, 16)])
+def test_few_small_chunks_are_encoded_by_few_threads(tmp_path, rng, monkeypatch, side, threads):
+    """8 MB in chunks of 16 and of 256 kB, on 16 cores. Seen to fail (16) before."""
+    started = []
+
+    class Noting(ThreadPoolExecutor):
+        def __init__(self, count, *names):
+            started.append(count)
+            super().__init__(count, *names)
+
+    monkeypatch.setattr(ordered_shards, "ThreadPoolExecutor", Noting)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "16")
+    data = rng.normal(size=(1, 2048, 1024)).astype("f4")
+    path = write(tmp_path / "a", data, chunks=(1, side, side), shards=data.shape)
+    assert started == [threads]
+    np.testing.assert_array_equal(zarr.open_array(path)[...], data)

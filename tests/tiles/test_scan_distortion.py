@@ -159,16 +159,18 @@ def test_a_bias_that_many_strips_have_in_common_is_no_bend(rim_bias):
     ids=["none, but for biased strips", "bow"],
 )
 def test_a_bend_without_a_stretch_does_not_stretch_tiles(error, rim_bias, most_px):
-    """Seen to fail with stretches below their standard error: 0.09 and 0.10 px."""
+    """In most of eight draws; what stands out by chance is kept. Seen to fail with stretches below
+    their standard error: 0.09 and 0.10 px.
+    """
     found = []
     for seed in range(8):
         rng = np.random.default_rng(seed)
         stages = [grid(5, 5)] * 2
         trues = [stage + 0.3 * rng.normal(size=stage.shape) for stage in stages]
         model, pairs = learned(rng, stages, trues, error, 0.05, rim_bias)
-        assert rim_bias or not model.is_straight
-        used = None if model.is_straight else model.error_px
-        solved = (solve_positions(stages[0], results, used) for results in pairs)
+        # A bias of three times that of peaks is taken for a bend; a bend alone moves no tile.
+        assert not model.is_straight
+        solved = (solve_positions(stages[0], results, model.error_px) for results in pairs)
         found.append(max(rms_px(one, true) for one, true in zip(solved, trues, strict=True)))
     assert np.quantile(found, 0.75) < most_px
 
