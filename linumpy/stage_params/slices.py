@@ -206,7 +206,7 @@ STAGES = (
         per="group",
         work="grid",
         label="slice",
-        memory=Memory(330 * MB, tiles=1.0, raw_tiles=1.0, resting=1, slices=1.25),
+        memory=Memory(300 * MB, tiles=1.0, raw_tiles=1.0, resting=1, slices=1.25),
         # Pairs of the slices that are there are measured beside it.
         gpu_tasks=2,
         gpu_forks=1,
