@@ -122,19 +122,23 @@ def row_quantiles(row: np.ndarray, fractions: np.ndarray) -> np.ndarray:
     # Bin 0 holds zeros.
     width = np.where(bins > 0, EDGES[bins + 1] - low, 0.0)
     stop = count.cumsum()
+    start = stop - count
     # The integral of the value over the rank, up to each bin.
     before = np.concatenate([[0.0], np.cumsum(count * (low + width / 2))])
+
+    def bin_of(rank: np.ndarray) -> np.ndarray:
+        return np.searchsorted(stop, rank).clip(max=len(bins) - 1)
+
+    def integral(rank: np.ndarray, at: np.ndarray) -> np.ndarray:
+        inside = rank - start[at]
+        return before[at] + inside * (low[at] + width[at] * inside / (2 * count[at]))
+
     first = fractions * (stop[-1] - WEIGHT)
-    ends = [np.searchsorted(stop, rank).clip(max=len(bins) - 1) for rank in (first, first + WEIGHT)]
-    inside = [first - (stop - count)[ends[0]], first + WEIGHT - (stop - count)[ends[1]]]
-    total = [
-        before[at] + part * (low[at] + width[at] * part / (2 * count[at]))
-        for at, part in zip(ends, inside, strict=True)
-    ]
-    # Within a bin without a difference of integrals, which cancel where voxels are many.
-    at, part = ends[0], inside[0]
-    within = low[at] + width[at] * (part + WEIGHT / 2) / count[at]
-    return np.where(ends[0] == ends[1], within, (total[1] - total[0]) / WEIGHT)
+    last = first + WEIGHT
+    a, b = bin_of(first), bin_of(last)
+    # Within one bin without a difference of integrals, which cancel where voxels are many.
+    within = low[a] + width[a] * (first - start[a] + WEIGHT / 2) / count[a]
+    return np.where(a == b, within, (integral(last, b) - integral(first, a)) / WEIGHT)
 
 
 OUTER = 0.001

@@ -197,10 +197,10 @@ def fit_scan_distortion(
         # median error of tiles less: the posterior mean, given that there is none.
         none = np.outer(shares, shares) / _NO_STRETCH**2
         coefficients = posterior_mean(normal + none, right, prior, scales)
-        share_sigma = float(np.hypot(share_sigma, used))
     elif not (bent or likely or (scale and scale.is_distortion)):
         coefficients = np.zeros(ORDERS)
-        share_sigma = float(np.hypot(share_sigma, used))
+    # About the stretch that is applied, which need not be the mean.
+    share_sigma = float(np.hypot(share_sigma, used - float(shares @ coefficients)))
     error_px = scan_basis(np.arange(n_pixels), n_pixels) @ coefficients
     reach_px = max(
         float(part.stage_px[:, FAST_AXIS].std()) for part in slices if len(part.stage_px)
