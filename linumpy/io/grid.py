@@ -221,14 +221,6 @@ class GridWriter:
         if self._image.valid is not None:
             self._image.valid[window] = 1 if valid is None else valid
 
-    def write_row(self, ix: int, data: np.ndarray, valid: np.ndarray) -> None:
-        """Write all tiles with an index along axis 1, and their masks, on all cores."""
-        side = self.info.tile_shape_px[1]
-        window = (slice(None), slice(ix * side, (ix + 1) * side))
-        assert self._image.valid is not None
-        self._image.array[window] = data
-        self._image.valid[window] = valid
-
     def write_tiles_on_gpu(
         self, keys: Sequence[tuple[int, int]], tiles: Sequence[Any], masks: Sequence[Any | None]
     ) -> None:

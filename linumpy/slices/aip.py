@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from linumpy.core.device import Array, Device, to_host
+from linumpy.core.device import Array, Device, namespace, to_host
 from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
+from linumpy.io.usable import usable
 from linumpy.slices.engine import Stage, run
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.tile import Key, Tile
@@ -46,6 +47,27 @@ class Aip(Stage):
     def solve(self) -> AipMosaic:
         """Return the image."""
         return AipMosaic(self._image)
+
+
+class ProjectTiles(Stage):
+    """Replace every tile by its mean over depth, 0 where there is no data."""
+
+    name = "aip"
+
+    def layout(self, layout: GridInfo) -> GridInfo:
+        """Return the geometry of a grid one plane deep."""
+        tz, t1, t2 = layout.tile_shape_px
+        z_um, axis1_um, axis2_um = layout.voxel_um
+        voxel_um = (tz * z_um, axis1_um, axis2_um)
+        return replace(layout, tile_shape_px=(1, t1, t2), voxel_um=voxel_um)
+
+    def apply(self, tile: Tile) -> Tile:
+        """Return the projection, and where it has data."""
+        mean = depth_mean(tile.data, tile.valid)[None]
+        if tile.valid is None:
+            return Tile(tile.key, mean)
+        known, xp = usable(mean), namespace(mean)
+        return Tile(tile.key, xp.where(known, mean, mean.dtype.type(0)), known.astype(xp.uint8))
 
 
 def project_grid(source: GridSource, device: Device) -> AipMosaic:

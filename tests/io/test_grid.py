@@ -16,7 +16,6 @@ from linumpy.io.grid import (
     create_grid,
     inner_chunk,
     open_grid,
-    tile_window,
 )
 from linumpy.io.stage_axes import parse_stage_to_array
 from linumpy.store.manifest import adopt
@@ -338,27 +337,3 @@ def test_grids_of_others_that_cannot_be_cut_are_refused(tmp_path, name, chunks, 
     ]
     with pytest.raises(InputError, match=message):
         open_grid(tmp_path / name)
-
-
-def test_a_row_has_the_files_of_its_tiles(tmp_path, rng):
-    """A hole among them is not stored. Seen to fail with rows that all begin at the first."""
-    info = grid_info()
-    _, first, second = info.tile_shape_px
-    data = rng.random(info.shape, np.float32)
-    data[:, first:, :second] = 0
-    valid = (data > 0.1).astype(np.uint8)
-    with create_grid(tmp_path / "a/g.ome.zarr", info, overwrite=False, with_valid=True) as writer:
-        for ix, iy in np.ndindex(info.grid_shape):
-            if (ix, iy) != (1, 0):
-                window = tile_window(info, ix, iy)
-                writer.write_tile(ix, iy, data[window], valid[window])
-    with create_grid(tmp_path / "b/g.ome.zarr", info, overwrite=False, with_valid=True) as writer:
-        for ix in range(info.grid_shape[0]):
-            rows = slice(ix * first, (ix + 1) * first)
-            writer.write_row(ix, data[:, rows], valid[:, rows])
-    one, other = (
-        {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-        for folder in (tmp_path / "a", tmp_path / "b")
-    )
-    # Images and masks, and the four documents.
-    assert one == other and len(one) == 2 * (len(info.tiles) - 1) + 5
