@@ -83,7 +83,7 @@ class Steps:
         """Count what CuPy compiles and loads."""
         from cupy.cuda import compiler
 
-        from linumpy.core.compiled_kernels import COMPILERS
+        from linumpy.core.compile_kernels import COMPILERS
 
         def count(name: str, what: str) -> None:
             if (plain := getattr(compiler, name, None)) is not None:

@@ -20,13 +20,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from linumpy.core.compiled_kernels import COMPILERS, FOLDER, Origin, bundle_path, kernel_key
+from linumpy.core.compiled_kernels import FOLDER, LOADER, Origin, bundle_path, kernel_key
 
 ARCHITECTURES = (75, 80, 90, 100, 120)
 """First ones of each major compute capability: their code runs on all later ones of it."""
 
 OPTIONS = ("--std=c++17",)
 """Of our own kernels."""
+
+COMPILERS = ("_compile_using_nvrtc_no_warning", "compile_using_nvrtc")
+"""Functions of ``cupy.cuda.compiler`` that compile what its cache lacks: of CuPy 14, of 13."""
 
 LIST = Path(__file__).with_name("cupy_kernels.json.xz")
 """CuPy's kernels that our scripts use, recorded by ``benchmarks/first_use.py``."""
@@ -60,7 +63,8 @@ def all_kernels() -> list[Kernel]:
 
 def digest_of(kernels: Iterable[Kernel]) -> str:
     """Return a digest of sources and options."""
-    return kernel_key("".join(sorted(kernel_key(*kernel) for kernel in kernels)), ())
+    # Kernels are named by what reaches that function: bundles of other names are of no use.
+    return kernel_key("".join(sorted(kernel_key(*kernel) for kernel in kernels)), (LOADER,))
 
 
 def missing_bundles(capabilities: Iterable[str], folder: Path = FOLDER) -> list[str]:
@@ -90,12 +94,18 @@ def compile_kernel(kernel: Kernel, architecture: int) -> tuple[str, bytes]:
     from cupy.cuda import compiler
 
     name = next(name for name in COMPILERS if hasattr(compiler, name))
-    compile_source = getattr(compiler, name)
+    kept = {f: getattr(compiler, f) for f in (name, LOADER, "_get_arch_for_options_for_nvrtc")}
+    key = ""
 
-    def capture(source: str, options: tuple[str, ...], *others: Any) -> Any:
-        raise _Compiled(kernel_key(source, options), compile_source(source, options, *others)[0])
+    def note(source: str, options: tuple[str, ...], *others: Any, **named: Any) -> Any:
+        nonlocal key
+        key = kernel_key(source, options)
+        return kept[LOADER](source, options, *others, **named)
 
-    chosen = compiler._get_arch_for_options_for_nvrtc
+    def capture(*arguments: Any) -> Any:
+        raise _Compiled(kept[name](*arguments)[0])
+
+    setattr(compiler, LOADER, note)
     setattr(compiler, name, capture)
     # It asks the GPU, even where the architecture is given.
     compiler._get_arch_for_options_for_nvrtc = lambda arch: (f"-arch=sm_{arch}", "cubin")
@@ -103,11 +113,9 @@ def compile_kernel(kernel: Kernel, architecture: int) -> tuple[str, bytes]:
     try:
         core.compile_with_cache(source, options, arch=str(architecture), prepend_cupy_headers=False)
     except _Compiled as done:
-        key, code = done.args
-        return str(key), bytes(code)
+        return key, bytes(done.args[0])
     finally:
-        setattr(compiler, name, compile_source)
-        compiler._get_arch_for_options_for_nvrtc = chosen
+        vars(compiler).update(kept)
     raise RuntimeError("CuPy's cache was not empty")
 
 

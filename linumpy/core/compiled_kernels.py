@@ -7,6 +7,8 @@ It holds our kernels and those of CuPy that our scripts use. What is in none is 
 from __future__ import annotations
 
 import functools
+import inspect
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "compiled"
 """Where bundles lie, ``sm_90.zip`` and the like."""
 
-COMPILERS = ("_compile_using_nvrtc_no_warning", "compile_using_nvrtc")
-"""Functions of ``cupy.cuda.compiler`` that compile what its cache lacks: of CuPy 14, of 13."""
+LOADER = "_compile_with_cache_cuda"
+"""Function of ``cupy.cuda.compiler`` through which every kernel comes, of CuPy 13 and 14."""
+
+PLAIN = {"source", "options", "arch", "cache_dir", "extra_source", "backend", "cache_in_memory"}
+"""Its arguments that no machine code depends on, or that name it."""
 
 
 def kernel_key(source: str, options: Iterable[str]) -> str:
-    """Name a kernel by its source and the compiler's options, places of headers left out."""
+    """Name a kernel by its source and the options it asks for, places of headers left out."""
     import hashlib
 
     kept = sorted({option for option in options if not option.startswith("-I")})
@@ -109,32 +114,38 @@ def _open_bundle(capability: str, folder: Path) -> ZipFile | None:
 
 @functools.cache
 def use_compiled(folder: Path = FOLDER) -> None:
-    """Have CuPy look into the bundles before it compiles; call it before the first kernel.
+    """Have CuPy look into the bundles first; call it before the first kernel.
 
-    CuPy keeps in its own cache what it gets. A release of CuPy that compiles in another way than
-    `COMPILERS` goes on as if there were no bundles.
+    What a bundle has never gets to CuPy's own cache, for whose keys an empty program is compiled:
+    0.03 s for each set of options, also where the cache has the kernel. A release of CuPy without
+    `LOADER` goes on as if there were no bundles.
     """
-    if not any(folder.glob("sm_*.zip")):
+    # Code for debugging differs, and nothing in a bundle says so.
+    if os.environ.get("CUPY_CUDA_COMPILE_WITH_DEBUG") or not any(folder.glob("sm_*.zip")):
         return
     try:
-        from cupy.cuda import compiler
+        from cupy.cuda import Device, compiler, function
 
         here = Origin.here()
-        name = next(name for name in COMPILERS if hasattr(compiler, name))
-    except (AttributeError, ImportError, StopIteration, RuntimeError, OSError):
+        load_or_compile = getattr(compiler, LOADER)
+        signature = inspect.signature(load_or_compile)
+    except (AttributeError, ImportError, RuntimeError, OSError):
         return
-    compile_source = getattr(compiler, name)
+    if not {"source", "options"} <= signature.parameters.keys():
+        return
 
-    @functools.wraps(compile_source)
-    def take_or_compile(
-        source: str, options: tuple[str, ...] = (), arch: Any = None, *others: Any, **named: Any
-    ) -> Any:
-        # After the file's name: names of templates, for which a mapping is wanted; last "lto".
-        plain = not any(others[1:2]) and "lto" not in others and not named
-        if plain and arch is not None:
-            code = find_compiled(source, options, str(arch), here, folder)
+    @functools.wraps(load_or_compile)
+    def take_load_or_compile(*arguments: Any, **named: Any) -> Any:
+        given = signature.bind(*arguments, **named).arguments
+        if given.get("backend", "nvrtc") == "nvrtc" and not any(
+            value for name, value in given.items() if name not in PLAIN
+        ):
+            capability = str(given.get("arch") or Device().compute_capability)
+            code = find_compiled(given["source"], given["options"], capability, here, folder)
             if code is not None:
-                return code, None
-        return compile_source(source, options, arch, *others, **named)
+                module = function.Module()
+                module.load(code)
+                return module
+        return load_or_compile(*arguments, **named)
 
-    setattr(compiler, name, take_or_compile)
+    setattr(compiler, LOADER, take_load_or_compile)
