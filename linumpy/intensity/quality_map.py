@@ -68,11 +68,13 @@ def encode_map(code: Array, bin_px: int, shape: tuple[int, ...]) -> dict[str, An
         total += part * known
     mean = total / np.maximum(number, 1)
     cells = np.where(2 * number >= _CELL**3, np.rint(mean), NOTHING).astype("<u2")
+    # Level 6 takes three times as long for 4 % fewer bytes.
+    packed = zlib.compress(_by_byte(cells).tobytes(), 1)
     return {
         "voxels_a_cell": [_CELL, _CELL * bin_px, _CELL * bin_px],
         "cells": list(cells.shape),
         "shape": [int(n) for n in shape],
-        "codes": base64.b64encode(zlib.compress(_by_byte(cells).tobytes(), 6)).decode("ascii"),
+        "codes": base64.b64encode(packed).decode("ascii"),
     }
 
 
