@@ -6,10 +6,13 @@ It holds our kernels and those of CuPy that our scripts use. What is in none is 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
+import io
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -107,7 +110,8 @@ def _open_bundle(capability: str, folder: Path) -> ZipFile | None:
 
     path = bundle_path(capability, folder)
     try:
-        return None if path is None else ZipFile(path)
+        # Read once: where files are far away, five calls a kernel take longer than its code.
+        return None if path is None else ZipFile(io.BytesIO(path.read_bytes()))
     except (OSError, BadZipFile):
         return None
 
@@ -149,3 +153,11 @@ def use_compiled(folder: Path = FOLDER) -> None:
         return load_or_compile(*arguments, **named)
 
     setattr(compiler, LOADER, take_load_or_compile)
+
+
+def leave_kernels_loaded() -> None:
+    """Have CuPy not unload kernels when the process ends: a millisecond each, to no end then."""
+    with suppress(AttributeError, ImportError):
+        from cupy import _util
+
+        atexit.unregister(_util.clear_memo)

@@ -22,6 +22,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
+from linumpy.core.compiled_kernels import leave_kernels_loaded
 from linumpy.core.errors import LinumpyError
 from linumpy.core.leases.book import turn
 from linumpy.core.leases.lease import Ask, hold, want
@@ -269,6 +270,7 @@ def leave(status: int = 0) -> None:
     """
     if "cupy" not in sys.modules:
         return
+    leave_kernels_loaded()
     atexit._run_exitfuncs()
     logging.shutdown()
     sys.stdout.flush()

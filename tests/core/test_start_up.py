@@ -168,3 +168,24 @@ def test_a_submodule_waits_for_a_package_that_another_thread_imports(tmp_path):
     done = subprocess.run(line, capture_output=True, text=True, env=with_paths(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["42"]
+
+
+LEAVE = """
+import atexit, sys, types
+cupy = types.ModuleType("cupy")
+sys.modules["cupy"] = cupy
+atexit.register(print, "other work is done")
+if sys.argv[1] == "known":
+    cupy._util = types.SimpleNamespace(clear_memo=lambda: print("kernels unloaded"))
+    atexit.register(cupy._util.clear_memo)
+from linumpy.core.start_up import leave
+leave(3)
+"""
+
+
+@pytest.mark.parametrize("release", ["known", "other"])
+def test_kernels_are_not_unloaded_at_the_end(release):
+    """Seen to fail where all that is registered runs."""
+    words = [sys.executable, "-c", LEAVE, release]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "other work is done\n", "")
