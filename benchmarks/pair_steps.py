@@ -80,7 +80,7 @@ class Steps:
         setattr(place, name, timed)
 
     def count_compilations(self) -> None:
-        """Count what CuPy compiles and loads."""
+        """Count what CuPy compiles, and what it loads: from bundles, its cache or the compiler."""
         from cupy.cuda import compiler
 
         from linumpy.core.compile_kernels import COMPILERS

@@ -63,7 +63,7 @@ def all_kernels() -> list[Kernel]:
 
 def digest_of(kernels: Iterable[Kernel]) -> str:
     """Return a digest of sources and options."""
-    # Kernels are named by what reaches that function: bundles of other names are of no use.
+    # Kernels are named by what reaches `LOADER`: bundles with other names are of no use.
     return kernel_key("".join(sorted(kernel_key(*kernel) for kernel in kernels)), (LOADER,))
 
 
@@ -154,6 +154,8 @@ def write_bundles(
 
 def _use_cache(folder: str) -> None:
     os.environ["CUPY_CACHE_DIR"] = folder
+    # Kernels are named by what is asked for, and such code would be taken for the usual one.
+    os.environ.pop("CUPY_CUDA_COMPILE_WITH_DEBUG", None)
 
 
 def _supported(architectures: Iterable[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Take kernels from bundles that were compiled beforehand, where CuPy would compile them.
+"""Take kernels from bundles that were compiled beforehand, before CuPy looks for or compiles them.
 
 A bundle is a zip file of machine code for one architecture, made by `linumpy.core.compile_kernels`.
 It holds our kernels and those of CuPy that our scripts use. What is in none is compiled as ever.
@@ -11,8 +11,8 @@ import functools
 import inspect
 import io
 import os
+import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +28,7 @@ LOADER = "_compile_with_cache_cuda"
 """Function of ``cupy.cuda.compiler`` through which every kernel comes, of CuPy 13 and 14."""
 
 PLAIN = {"source", "options", "arch", "cache_dir", "extra_source", "backend", "cache_in_memory"}
-"""Its arguments that no machine code depends on, or that name it."""
+"""Its arguments that bundles know about; with any other one set, CuPy does what it does."""
 
 
 def kernel_key(source: str, options: Iterable[str]) -> str:
@@ -125,7 +125,9 @@ def use_compiled(folder: Path = FOLDER) -> None:
     `LOADER` goes on as if there were no bundles.
     """
     # Code for debugging differs, and nothing in a bundle says so.
-    if os.environ.get("CUPY_CUDA_COMPILE_WITH_DEBUG") or not any(folder.glob("sm_*.zip")):
+    if os.environ.get("CUPY_CUDA_COMPILE_WITH_DEBUG", "").strip() == "1" or not any(
+        folder.glob("sm_*.zip")
+    ):
         return
     try:
         from cupy.cuda import Device, compiler, function
@@ -157,7 +159,7 @@ def use_compiled(folder: Path = FOLDER) -> None:
 
 def leave_kernels_loaded() -> None:
     """Have CuPy not unload kernels when the process ends: a millisecond each, to no end then."""
-    with suppress(AttributeError, ImportError):
-        from cupy import _util
-
-        atexit.unregister(_util.clear_memo)
+    # Not imported: another thread may be importing CuPy, and would be waited for.
+    clear = getattr(sys.modules.get("cupy._util"), "clear_memo", None)
+    if clear is not None:
+        atexit.unregister(clear)

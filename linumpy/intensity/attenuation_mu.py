@@ -184,8 +184,8 @@ def _departure(
         # Sorting so few along the first axis takes twelve times as long.
         least = second = untold
         for values in apart[max(0, n - 2) : n + 2]:
-            second = np.minimum(second, np.maximum(least, values))
-            least = np.minimum(least, values)
+            second = np.fmin(second, np.fmax(least, values))
+            least = np.fmin(least, values)
         told = np.where(np.isfinite(second), second, least)
         found[start : start + step] = like(np.where(np.isfinite(told), told, np.float32(0)), mu)
     return found

@@ -20,8 +20,8 @@ def write_aip_image(
     device: Device = CPU,
 ) -> None:
     """Write the projection as a mosaic grid one plane deep, 0 where there is no data."""
-    source = GridSource.open(grid, assume_unit=assume_unit)
     with GridSink(output, overwrite=overwrite) as sink:
+        source = GridSource.open(grid, assume_unit=assume_unit)
         run([ProjectTiles()], source, [sink], device=device)
 
 

@@ -102,9 +102,11 @@ def encode_shards(
 
     places, share = list(np.ndindex(shape)), _chunks_a_job(layout)
     jobs = [places[first : first + share] for first in range(0, len(places), share)]
-    threads = n_threads()
+    threads = min(n_threads(), len(jobs) * len(boxes))
     if layout.chunk_nbytes < _SMALL_CHUNK_NBYTES:
         threads = min(threads, 1 + sum(box.nbytes for box in boxes) // _THREAD_NBYTES)
+    if threads <= 1:
+        return [join_chunks(encode_some(box, places), layout) for box in boxes]
     with ThreadPoolExecutor(threads, "encode") as pool:
         shards = [[pool.submit(encode_some, box, some) for some in jobs] for box in boxes]
         return [

@@ -1,5 +1,6 @@
 """Kernels that were compiled beforehand: found by source and options, else compiled as ever."""
 
+import os
 import sys
 import zipfile
 from types import ModuleType, SimpleNamespace
@@ -8,6 +9,7 @@ import pytest
 
 from linumpy.core import compile_kernels, compiled_kernels
 from linumpy.core.compile_kernels import (
+    COMPILERS,
     cupy_kernels,
     digest_of,
     main,
@@ -134,7 +136,8 @@ def compiler(request, monkeypatch):
     modules = {name: ModuleType(name) for name in ("cupy", "cupy.cuda", "cupy._core")}
     modules["cupy.cuda"].compiler = made
     modules["cupy.cuda"].function = SimpleNamespace(Module=Module)
-    modules["cupy.cuda"].Device = lambda: SimpleNamespace(compute_capability="90")
+    made.current = "90"
+    modules["cupy.cuda"].Device = lambda: SimpleNamespace(compute_capability=made.current)
     modules["cupy._core"].core = SimpleNamespace(CUPY_CACHE_KEY="these-headers")
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -143,7 +146,7 @@ def compiler(request, monkeypatch):
 
 
 def test_compiled_kernels_are_taken_and_others_loaded_as_ever(bundle, compiler):
-    """Seen to fail where all arguments but the first three are ignored."""
+    """Seen to fail where all arguments but the first three are ignored, and any one of them."""
     newer = getattr(compiler, LOADER) is cupy_14
     # As CuPy calls it: folder of its cache until release 13, then what names a kernel there.
     rest = (["extra"] if newer else ["/cache", "extra"]) + ["nvrtc", False, None, None]
@@ -159,16 +162,33 @@ def test_compiled_kernels_are_taken_and_others_loaded_as_ever(bundle, compiler):
         (OWN, OPTIONS, "90", *template),
     ):
         assert load(*arguments) == arguments[:3]
-    named = {"jitify": True}, {"backend": "nvcc"}, {"enable_cooperative_groups": True}
-    for special in (*named, *[{"to_ltoir": True}] * newer):
+    named = [{"jitify": True}, {"enable_cooperative_groups": True}, {"log_stream": object()}]
+    named += [{"backend": "nvcc"}, *[{"to_ltoir": True}] * newer]
+    for special in named:
         assert load(OWN, OPTIONS, "90", rest[0], **special) == (OWN, OPTIONS, "90")
 
 
-def test_code_for_debugging_is_compiled(bundle, compiler, monkeypatch):
-    monkeypatch.setenv("CUPY_CUDA_COMPILE_WITH_DEBUG", "1")
+def test_each_gpu_gets_code_of_its_own_architecture(bundle, compiler):
+    """Seen to fail with the first GPU's architecture for all."""
+    with zipfile.ZipFile(bundle / "sm_80.zip", "w") as file:
+        file.writestr(kernel_key(OWN, OPTIONS), b"older code")
+        file.comment = HERE.as_comment("digest")
+    use_compiled(bundle)
+    load = getattr(compiler, LOADER)
+    found = []
+    for compiler.current in ("80", "90", "75"):
+        found.append(load(OWN, OPTIONS, None, "/cache"))
+    assert [module.code for module in found[:2]] == [b"older code", b"own code"]
+    assert found[2] == (OWN, OPTIONS, None)
+
+
+@pytest.mark.parametrize(("value", "compiles"), [("1", True), ("0", False), ("", False)])
+def test_code_for_debugging_is_compiled(bundle, compiler, monkeypatch, value, compiles):
+    """As CuPy reads the variable. Seen to fail where any value counts."""
+    monkeypatch.setenv("CUPY_CUDA_COMPILE_WITH_DEBUG", value)
     before = vars(compiler).copy()
     use_compiled(bundle)
-    assert vars(compiler) == before
+    assert (vars(compiler) == before) is compiles
 
 
 def test_nothing_changes_without_bundles(tmp_path, compiler):
@@ -201,6 +221,42 @@ def test_list_of_kernels_is_sources_without_places(tmp_path):
 def test_own_kernels_are_those_of_all_rooms():
     starts = {source.split("\n", 1)[0] for source, _ in own_kernels()}
     assert len(starts) == len(own_kernels()) == 4
+
+
+def test_kernels_are_named_by_what_is_asked_for(compiler, monkeypatch):
+    """Not by what CuPy adds to it. Seen to fail where the compiler's options name them."""
+
+    def compile_with_cache(source, options, arch, prepend_cupy_headers):
+        return getattr(compiler, LOADER)(source, (*options, "-I/include"), arch, "/cache")
+
+    def load_or_compile(source, options, arch, cache_dir):
+        name = next(name for name in COMPILERS if hasattr(compiler, name))
+        return getattr(compiler, name)(source, (*options, "-ftz=true"), arch, "file.cu")
+
+    monkeypatch.setattr(compiler, LOADER, load_or_compile)
+    sys.modules["cupy._core"].core.compile_with_cache = compile_with_cache
+    compiler._get_arch_for_options_for_nvrtc = None
+    setattr(compiler, COMPILERS[1], lambda source, options, *others: (b"code", None))
+    before = vars(compiler).copy()
+    made = compile_kernels.compile_kernel((OWN, ("--std=c++17",)), 90)
+    assert made == (kernel_key(OWN, ("--std=c++17",)), b"code")
+    assert vars(compiler) == before
+
+
+def test_bundles_are_made_without_code_for_debugging(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUPY_CUDA_COMPILE_WITH_DEBUG", "1")
+    monkeypatch.setenv("CUPY_CACHE_DIR", "elsewhere")
+    compile_kernels._use_cache(str(tmp_path))
+    assert "CUPY_CUDA_COMPILE_WITH_DEBUG" not in os.environ
+    assert os.environ["CUPY_CACHE_DIR"] == str(tmp_path)
+
+
+def test_bundle_with_other_names_is_missing(tmp_path):
+    """Names of before came from the compiler's options. Seen to fail with that digest."""
+    keys = "".join(sorted(kernel_key(*kernel) for kernel in compile_kernels.all_kernels()))
+    with zipfile.ZipFile(tmp_path / "sm_90.zip", "w") as file:
+        file.comment = HERE.as_comment(kernel_key(keys, ()))
+    assert missing_bundles(["90"], tmp_path) == ["90"]
 
 
 def test_bundle_of_other_sources_is_missing(tmp_path):

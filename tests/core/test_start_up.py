@@ -176,8 +176,9 @@ cupy = types.ModuleType("cupy")
 sys.modules["cupy"] = cupy
 atexit.register(print, "other work is done")
 if sys.argv[1] == "known":
-    cupy._util = types.SimpleNamespace(clear_memo=lambda: print("kernels unloaded"))
-    atexit.register(cupy._util.clear_memo)
+    util = sys.modules["cupy._util"] = types.ModuleType("cupy._util")
+    util.clear_memo = lambda: print("kernels unloaded")
+    atexit.register(util.clear_memo)
 from linumpy.core.start_up import leave
 leave(3)
 """

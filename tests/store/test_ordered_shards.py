@@ -145,8 +145,12 @@ def test_whole_shards_are_not_left_to_zarrs(tmp_path, data, monkeypatch):
     assert asked and not any(asked)
 
 
-def test_small_chunks_are_handed_to_threads_together(tmp_path, rng, monkeypatch):
-    """A shard of 64 chunks of 16 kB, as projections have. Seen to fail with a job a chunk."""
+@pytest.mark.parametrize(("tiles", "jobs"), [(1, 0), (8, 32)])
+def test_small_chunks_are_handed_to_threads_together(tmp_path, rng, monkeypatch, tiles, jobs):
+    """Shards of 64 chunks of 16 kB, as projections have; one alone is worth no thread.
+
+    Seen to fail with a job a chunk, and with a thread for one shard.
+    """
     handed = []
 
     class Counting(ThreadPoolExecutor):
@@ -155,9 +159,10 @@ def test_small_chunks_are_handed_to_threads_together(tmp_path, rng, monkeypatch)
             return super().submit(*args, **keywords)
 
     monkeypatch.setattr(ordered_shards, "ThreadPoolExecutor", Counting)
-    data = rng.normal(size=(1, 512, 512)).astype("f4")
-    path = write(tmp_path / "a", data, chunks=(1, 64, 64), shards=data.shape)
-    assert len(handed) == 4
+    monkeypatch.setenv("RAYON_NUM_THREADS", "16")
+    data = rng.normal(size=(1, 512, 512 * tiles)).astype("f4")
+    path = write(tmp_path / "a", data, chunks=(1, 64, 64), shards=(1, 512, 512))
+    assert len(handed) == jobs
     np.testing.assert_array_equal(zarr.open_array(path)[...], data)
 
 
