@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from linumpy.core.device import Array, Device, namespace, to_host
+from linumpy.core.device import Array, Device, to_host
 from linumpy.intensity.normalize_intensities_per_slice import depth_mean
 from linumpy.io.grid import GridInfo
-from linumpy.io.usable import usable
+from linumpy.io.usable import clear_masked, usable
 from linumpy.slices.engine import Stage, run
 from linumpy.slices.grid_io import GridSource
 from linumpy.slices.tile import Key, Tile
@@ -66,8 +66,8 @@ class ProjectTiles(Stage):
         mean = depth_mean(tile.data, tile.valid)[None]
         if tile.valid is None:
             return Tile(tile.key, mean)
-        known, xp = usable(mean), namespace(mean)
-        return Tile(tile.key, xp.where(known, mean, mean.dtype.type(0)), known.astype(xp.uint8))
+        known = usable(mean).astype(np.uint8)
+        return Tile(tile.key, clear_masked(mean, known), known)
 
 
 def project_grid(source: GridSource, device: Device) -> AipMosaic:

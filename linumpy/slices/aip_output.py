@@ -6,8 +6,7 @@ from pathlib import Path
 
 from linumpy.core.device import CPU, Device
 from linumpy.slices.aip import ProjectTiles, project_grid
-from linumpy.slices.engine import run
-from linumpy.slices.grid_io import GridSink, GridSource
+from linumpy.slices.grid_io import GridSource, grid_to_grid
 from linumpy.store.atomic import refuse_existing
 
 
@@ -20,9 +19,7 @@ def write_aip_image(
     device: Device = CPU,
 ) -> None:
     """Write the projection as a mosaic grid one plane deep, 0 where there is no data."""
-    with GridSink(output, overwrite=overwrite) as sink:
-        source = GridSource.open(grid, assume_unit=assume_unit)
-        run([ProjectTiles()], source, [sink], device=device)
+    grid_to_grid([ProjectTiles()], grid, output, overwrite, device, assume_unit=assume_unit)
 
 
 def write_aip_png(

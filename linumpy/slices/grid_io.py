@@ -27,7 +27,7 @@ from linumpy.io.reading import reading
 from linumpy.io.slice_ids import check_stated_id, slice_id_beside_metadata
 from linumpy.io.slice_layout import SliceLayout, corner_of, third_party_attributes
 from linumpy.io.usable import mask_unusable, refuse_unusable
-from linumpy.slices.engine import Sink, Source
+from linumpy.slices.engine import Sink, Source, Stage, run
 from linumpy.slices.tile import Key, Tile
 from linumpy.store.atomic import refuse_existing
 
@@ -148,6 +148,21 @@ class GridSink(_Sink):
         self._writer.write_tiles_on_gpu(
             [t.key for t in tiles], [t.data for t in tiles], [t.valid for t in tiles]
         )
+
+
+def grid_to_grid(
+    stages: Sequence[Stage],
+    grid: Path,
+    output: Path,
+    overwrite: bool,
+    device: Device,
+    *,
+    assume_unit: str | None = None,
+) -> None:
+    """Run stages over the tiles of a grid on disk, and write what they make as a new one."""
+    with GridSink(output, overwrite=overwrite) as sink:
+        source = GridSource.open(grid, assume_unit=assume_unit)
+        run(stages, source, [sink], device=device)
 
 
 class SliceSource(Source):

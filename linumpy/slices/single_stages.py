@@ -24,7 +24,7 @@ from linumpy.slices.block_stages import (
     StitchedSource,
 )
 from linumpy.slices.engine import Stage, make_store, observe, run
-from linumpy.slices.grid_io import GridSink, GridSource, SliceSink, SliceSource
+from linumpy.slices.grid_io import GridSource, SliceSink, SliceSource, grid_to_grid
 from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.register_stage import RegisterTiles, load_scan
 from linumpy.slices.tile_stages import LEARNED, ResampleMosaicGrid
@@ -41,27 +41,13 @@ from linumpy.tiles.positions import TileRegistration
 Values = Mapping[str, Any]
 
 
-def _grid_to_grid(
-    stages: Sequence[Stage],
-    grid: Path,
-    output: Path,
-    overwrite: bool,
-    device: Device,
-    *,
-    assume_unit: str | None = None,
-) -> None:
-    source = GridSource.open(grid, assume_unit=assume_unit)
-    with GridSink(output, overwrite=overwrite) as sink:
-        run(stages, source, [sink], device=device)
-
-
 def resample_grid(
     grid: Path, output: Path, values: Values, *, overwrite: bool, device: Device
 ) -> None:
     """Bring a mosaic grid to the working resolution."""
     params = build(ResampleParams, values)
     stage = ResampleMosaicGrid(params)
-    _grid_to_grid([stage], grid, output, overwrite, device, assume_unit=params.assume_unit)
+    grid_to_grid([stage], grid, output, overwrite, device, assume_unit=params.assume_unit)
 
 
 @together()
@@ -83,10 +69,10 @@ def correct_grid(
     kind = LEARNED[name]
     params = build(kind.Params, values)
     if not params.enabled:
-        _grid_to_grid([], grid, output, overwrite, device)
+        grid_to_grid([], grid, output, overwrite, device)
         return
     stage = kind(params, None if models is None else load_model(models, name, kind.Model))
-    _grid_to_grid([stage], grid, output, overwrite, device)
+    grid_to_grid([stage], grid, output, overwrite, device)
     if models is None:
         save_model(output.parent, f"{_stem(output)}_{name}", stage.model)
 
@@ -210,7 +196,7 @@ def refocus_slice(
             )
     chain = [] if stage is None else [stage]
     if open_image(volume).attributes.get("kind") != "slice":
-        _grid_to_grid(chain, volume, output, overwrite, device)
+        grid_to_grid(chain, volume, output, overwrite, device)
     else:
         _slice_to_slice(lambda: chain, volume, output, None, overwrite, device)
     if stage is not None and models is None:
