@@ -36,6 +36,10 @@ CONNECTIONS = "2"
 """Queues to the device, of CUDA's usual eight: making them is half of what a context takes, and
 with fewer a slice takes no longer (docs/benchmarks/2026-11-21-several-gpus.md)."""
 
+_SLEEP_WHILE_WAITING = 4
+"""CUDA's CU_CTX_SCHED_BLOCKING_SYNC. By default threads that wait for the device keep a core busy,
+which those of other processes want (docs/benchmarks/2026-11-29-what-four-gpus-wait-for.md)."""
+
 _starting: threading.Thread | None = None
 
 
@@ -83,12 +87,11 @@ def _retain_context(number: int) -> None:
         except OSError:
             return
         device, context = ctypes.c_int(), ctypes.c_void_p()
-        if (
-            driver.cuInit(0) != 0
-            or driver.cuDeviceGet(ctypes.byref(device), number) != 0
-            # The runtime, and so CuPy, works in this same context; it is held until the end.
-            or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0
-        ):
+        if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(device), number) != 0:
+            return
+        driver.cuDevicePrimaryCtxSetFlags_v2(device, _SLEEP_WHILE_WAITING)
+        # The runtime, and so CuPy, works in this same context; it is held until the end.
+        if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0:
             return
 
     def synchronize() -> bool:

@@ -26,10 +26,20 @@ from linumpy.gpu.transfer import pinned_array
 PIECE_NBYTES = 4 << 20
 MAX_GAP_NBYTES = 1 << 16
 
+MOST_READERS = 16
+"""Threads of a process that read at most: half as many fill the bus to a GPU, and others wait for the
+driver, each with a page-locked buffer (docs/benchmarks/2026-11-29-what-four-gpus-wait-for.md). More
+would serve files that are far away; ``KVIKIO_NTHREADS`` gives kvikio's number."""
+
 
 def n_threads() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def n_readers() -> int:
+    """Return how many threads read at a time."""
+    return min(n_threads(), MOST_READERS)
 
 
 @dataclass(frozen=True)
@@ -160,7 +170,7 @@ class PinnedFetch:
 
     def __init__(self, device_id: int) -> None:
         self._device_id = device_id
-        self._pool = ThreadPoolExecutor(n_threads(), thread_name_prefix="fetch")
+        self._pool = ThreadPoolExecutor(n_readers(), thread_name_prefix="fetch")
         self._local = _ThreadBuffers()
 
     def start(self, runs: Sequence[Run], staging: Any) -> Callable[[], None]:
@@ -243,11 +253,11 @@ _configuring = threading.Lock()
 
 @functools.cache
 def _configure_kvikio() -> None:
-    """Give kvikio the machine's cores and small buffers, unless the environment says otherwise."""
+    """Give kvikio enough threads and small buffers, unless the environment says otherwise."""
     import kvikio.defaults
 
     if "KVIKIO_NTHREADS" not in os.environ:
-        kvikio.defaults.set({"num_threads": n_threads()})
+        kvikio.defaults.set({"num_threads": n_readers()})
     if "KVIKIO_BOUNCE_BUFFER_SIZE" not in os.environ:
         # Each thread has a page-locked buffer, which takes long to make and need not be larger
         # than what a thread reads at once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,8 @@ MOST_SLICES = 16
 """By then starting and ending a process is a small part of its time."""
 
 GROUPS_EACH = 2
-"""Groups of a GPU or core at least: with one, all would wait for the slowest."""
+"""Groups of a GPU or core at least, of which the last may be smaller: with one, all would wait for
+the slowest."""
 
 JOBS = 8
 """GPUs that a scheduler is taken to give at a time."""
@@ -42,9 +44,8 @@ def slices_per_task(
     if given.get("use_gpu"):
         workers = given.get("gpu_count", 1) or JOBS
     hours = given.get("slurm_time_h") or 1
-    most = min(
-        MOST_SLICES,
-        n_slices // (GROUPS_EACH * workers),
-        int(hours * BYTES_AN_HOUR * n_slices / max(nbytes, 1)),
-    )
-    return 1 << (max(most, 1).bit_length() - 1)
+    most = min(MOST_SLICES, int(hours * BYTES_AN_HOUR * n_slices / max(nbytes, 1)))
+    size = 1
+    while 2 * size <= most and math.ceil(n_slices / (2 * size)) >= GROUPS_EACH * workers:
+        size *= 2
+    return size

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from linumpy.core import start_up
+
 from ..conftest import SCRIPTS
 
 FOR_BRAINS = ("skimage", "ome_zarr", "dask", "aiohttp", "s3fs")
@@ -190,3 +192,32 @@ def test_kernels_are_not_unloaded_at_the_end(release):
     words = [sys.executable, "-c", LEAVE, release]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, "other work is done\n", "")
+
+
+class Driver:
+    """A CUDA driver of one device, which notes what it is asked; `refused` fails."""
+
+    def __init__(self, refused=""):
+        self.asked, self.refused = [], refused
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.asked.append((name, *(a for a in arguments if isinstance(a, int))))
+            return int(name == self.refused)
+
+        return call
+
+
+@pytest.mark.parametrize("refused", ["", "cuDevicePrimaryCtxSetFlags_v2"])
+def test_threads_sleep_while_they_wait_for_the_device_where_the_driver_lets_them(
+    monkeypatch, refused
+):
+    """CU_CTX_SCHED_BLOCKING_SYNC of cuda.h is 4; it counts for a context that is made after it."""
+    driver = Driver(refused)
+    monkeypatch.setattr(start_up.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(start_up, "watch", lambda *_: None)
+    start_up._retain_context(0)
+    assert [name for name, *_ in driver.asked] == [
+        *("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxSetFlags_v2", "cuDevicePrimaryCtxRetain")
+    ]
+    assert driver.asked[2][1:] == (4,)

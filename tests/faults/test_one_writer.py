@@ -2,7 +2,6 @@
 
 import importlib.util
 import itertools
-import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,11 +24,10 @@ PHANTOM = (
 
 
 class Writes:
-    """What was written where: for each array the windows, and the threads that wrote them."""
+    """What was written where: the windows of each array."""
 
     def __init__(self, patch):
         self.windows = defaultdict(list)
-        self.threads = defaultdict(set)
         self.grids = {}
         for kind in (zarr.Array, PlainArray):
             self._watch(kind, patch)
@@ -40,7 +38,6 @@ class Writes:
         def record(array, window, value):
             name = str(array.store_path)
             self.windows[name].append(self._box(array, window))
-            self.threads[name].add(threading.get_ident())
             self.grids[name] = (array.shape, array.shards or array.chunks)
             write(array, window, value)
 
@@ -147,13 +144,13 @@ OUTPUTS = (
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_every_shard_is_written_whole_and_once(run, name):
-    """Seen to fail where a block is written in two halves, or the windows of blocks overlap."""
+    """So it does not matter how many threads write. Seen to fail where a block is written in two
+    halves, or the windows of blocks overlap.
+    """
     arrays = run.of(name)
     assert arrays
     for key in arrays:
         assert run.faults(key) == [], key
-        # Whoever writes the array does so in one thread at a time.
-        assert len(run.threads[key]) == 1, key
 
 
 @pytest.fixture

@@ -18,12 +18,18 @@ def test_number_that_is_given_is_taken(n_slices):
 
 def test_every_gpu_has_two_groups_at_least():
     assert chosen(120, use_gpu=True, gpu_count=1) == 16
-    assert chosen(120, use_gpu=True, gpu_count=4) == 8
+    assert chosen(120, use_gpu=True, gpu_count=4) == 16
+    assert chosen(112, use_gpu=True, gpu_count=4) == 8
     assert chosen(40, use_gpu=True, gpu_count=4) == 4
-    assert chosen(12, use_gpu=True, gpu_count=1) == 4
-    assert chosen(3, use_gpu=True, gpu_count=1) == 1
+    assert chosen(12, use_gpu=True, gpu_count=1) == 8
+    assert chosen(3, use_gpu=True, gpu_count=1) == 2
+    assert chosen(2, use_gpu=True, gpu_count=1) == 1
     # A scheduler gives each task its own.
     assert chosen(120, use_gpu=True, gpu_count=0) == 4
+    for n_slices in range(2, 400):
+        size = chosen(n_slices, use_gpu=True, gpu_count=1)
+        assert -(-n_slices // size) >= 2
+        assert size == 16 or -(-n_slices // (2 * size)) < 2
 
 
 def test_cores_are_busy_before_slices_are_grouped():
