@@ -1,7 +1,7 @@
 """Simulate the pipeline's tasks on a machine, event by event: times and waits.
 
-Tasks need others, hold cores, memory and a share of a GPU while they run, and move bytes over a
-file system that all share. Nextflow hands tasks over one after the other and looks for finished
+Tasks need others, hold cores, memory and a share of a GPU while they run, slow each other where
+they keep more of one machine busy than there is, and move bytes over a file system that all share. Nextflow hands tasks over one after the other and looks for finished
 ones at intervals. The simulation has no chance in it: the same tasks give the same times.
 """
 
@@ -26,6 +26,8 @@ from machine_model import (
 )
 
 from linumpy.core.errors import LinumpyError
+from linumpy.planning.machine import Resources
+from linumpy.planning.schedule import speeds
 
 _EPSILON_S = 1e-9
 _EPSILON_SHARE = 1e-9
@@ -100,21 +102,30 @@ def _users(tasks: Iterable[Task], known: Mapping[str, Task]) -> dict[str, list[T
 
 @dataclass
 class _Running:
-    """A task under way: when its parts end, and what it has yet to move."""
+    """A task under way: its GPU, what is yet to move, and the seconds that it would yet take alone."""
 
     task: Task
     ready_s: float
     start_s: float
     device: int | None
     left_bytes: float
-    moves_from_s: float
-    computed_s: float
+    left_s: float
 
-    def is_moving(self, now: float) -> bool:
-        return self.left_bytes > 0 and now >= self.moves_from_s - _EPSILON_S
+    @property
+    def has_computed(self) -> bool:
+        return self.left_s <= _EPSILON_S
 
-    def is_done(self, now: float) -> bool:
-        return self.left_bytes <= 0 and now >= self.computed_s - _EPSILON_S
+    @property
+    def has_begun(self) -> bool:
+        return self.left_s <= self.task.compute_s + _EPSILON_S
+
+    @property
+    def is_moving(self) -> bool:
+        return self.left_bytes > 0 and self.has_begun
+
+    @property
+    def is_done(self) -> bool:
+        return self.left_bytes <= 0 and self.has_computed
 
 
 class _Run:
@@ -158,7 +169,7 @@ class _Run:
             pass
 
     def _end(self) -> bool:
-        done = [r for r in self.running if r.is_done(self.now)]
+        done = [r for r in self.running if r.is_done]
         for running in done:
             self.running.remove(running)
             seen = self._next_look(running.task)
@@ -250,11 +261,8 @@ class _Run:
                 self._take(task)
             if device is not None:
                 self.devices[device] -= task.gpu
-            begun = self.now + task.start_s
             self.running.append(
-                _Running(
-                    task, ready_s, self.now, device, task.moved_bytes, begun, begun + task.compute_s
-                )
+                _Running(task, ready_s, self.now, device, task.moved_bytes, task.alone_s)
             )
             return True
         return False
@@ -298,8 +306,17 @@ class _Run:
 
     def _rate(self) -> float:
         """Return the bytes a second that each moving task gets."""
-        moving = sum(r.is_moving(self.now) for r in self.running)
+        moving = sum(r.is_moving for r in self.running)
         return min(self.machine.task_bandwidth, self.machine.bandwidth / max(moving, 1))
+
+    def _speeds(self) -> list[float]:
+        """Return the speed of each running task, as plans have it; none of those that only move."""
+        resources = Resources(
+            self.machine.cores, 0, self.machine.gpus, batch=self.machine.queue_size is not None
+        )
+        busy = [(r.task, r.device) for r in self.running if not r.has_computed]
+        found = iter(speeds(busy, resources))
+        return [0.0 if r.has_computed else next(found) for r in self.running]
 
     def _next_event(self) -> float:
         rate = self._rate()
@@ -307,32 +324,27 @@ class _Run:
         times += [earliest for _, _, earliest in self.queued if earliest > self.now + _EPSILON_S]
         if self.handing is not None:
             times.append(self.handing[1])
-        for r in self.running:
-            if r.is_moving(self.now):
+        for r, speed in zip(self.running, self._speeds(), strict=True):
+            if r.is_moving:
                 times.append(self.now + r.left_bytes / rate)
-            elif r.left_bytes > 0:
-                times.append(r.moves_from_s)
-            if r.computed_s > self.now + _EPSILON_S:
-                times.append(r.computed_s)
+            if not r.has_computed:
+                until_s = r.left_s if r.has_begun else r.left_s - r.task.compute_s
+                times.append(self.now + until_s / speed)
         return max(self.now, min(times))
 
     def _advance(self, then: float) -> None:
         rate, seconds = self._rate(), then - self.now
         self.waited_s[self._reason(rate)] += seconds
-        for r in self.running:
-            if not r.is_moving(self.now):
-                continue
-            if self.now + r.left_bytes / rate <= then + _EPSILON_S:
-                r.left_bytes = 0.0
-            else:
-                r.left_bytes -= rate * seconds
+        for r, speed in zip(self.running, self._speeds(), strict=True):
+            if r.is_moving:
+                ends = self.now + r.left_bytes / rate <= then + _EPSILON_S
+                r.left_bytes = 0.0 if ends else r.left_bytes - rate * seconds
+            r.left_s -= speed * seconds
         self.now = then
 
     def _reason(self, rate: float) -> str:
         """Return what keeps the run from being further, as things stand."""
-        starved = any(
-            r.is_moving(self.now) and r.computed_s <= self.now + _EPSILON_S for r in self.running
-        )
+        starved = any(r.is_moving and r.has_computed for r in self.running)
         if starved and rate < self.machine.task_bandwidth:
             return BANDWIDTH
         free = list(self.devices)

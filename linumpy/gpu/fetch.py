@@ -27,9 +27,9 @@ PIECE_NBYTES = 4 << 20
 MAX_GAP_NBYTES = 1 << 16
 
 MOST_READERS = 16
-"""Threads of a process that read at most: half as many fill the bus to a GPU, and others wait for the
+"""Threads of a process that read at most. Half as many fill the bus to a GPU; others wait for the
 driver, each with a page-locked buffer (docs/benchmarks/2026-11-29-what-four-gpus-wait-for.md). More
-would serve files that are far away; ``KVIKIO_NTHREADS`` gives kvikio's number."""
+may read faster where files are far away: ``KVIKIO_NTHREADS`` gives kvikio's number."""
 
 
 def n_threads() -> int:

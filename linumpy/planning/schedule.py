@@ -52,9 +52,8 @@ class _Running:
 def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
     """Run tasks, each after those it needs in the sequence, with what there is.
 
-    Tasks that keep more cores or more of a GPU busy than there are share them: all on one GPU, and
-    all on one machine, are slower by the same factor. A batch system's memory is not counted, nor
-    what its jobs share. Tasks are handed over one after the other, and take longer than by
+    Tasks that share cores or a GPU slow each other (`speeds`). A batch system's memory is not
+    counted. Tasks are handed over one after the other, and take longer than by
     themselves (`Resources.handing_s`); those that run beside Nextflow wait for no job. Who waits
     for a GPU is served in the order of coming (`linumpy.core.leases`).
 
@@ -104,10 +103,10 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
         if not running:
             name = (handed + waiting)[0].name
             raise LinumpyError(f"task {name}: asks for more than there is, or needs itself")
-        speeds = _speeds(running, resources)
-        step_s = min(each.left_s / speed for each, speed in zip(running, speeds, strict=True))
+        speed_of = speeds([(each.task, each.device) for each in running], resources)
+        step_s = min(each.left_s / speed for each, speed in zip(running, speed_of, strict=True))
         now += step_s
-        for each, speed in zip(running, speeds, strict=True):
+        for each, speed in zip(running, speed_of, strict=True):
             each.left_s -= step_s * speed
         for each in [each for each in running if each.left_s <= _DONE_S]:
             running.remove(each)
@@ -121,20 +120,23 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
     return Schedule(tuple(sorted(spans, key=lambda span: (span[1], span[0].name))))
 
 
-def _speeds(running: Sequence[_Running], resources: Resources) -> list[float]:
-    """Return the speed of each task, 1 where it has what it keeps busy alone."""
+def speeds(running: Sequence[tuple[Task, int | None]], resources: Resources) -> list[float]:
+    """Return the speed of each task on its GPU, if any: 1 where it has what it keeps busy alone.
+
+    Tasks that keep more cores or more of a GPU busy than there are share them: all on one GPU, and
+    all on one machine, are slower by the same factor. What jobs of a batch system share is not
+    counted.
+    """
     if resources.batch:
         return [1.0] * len(running)
-    on_cores = sum(each.task.busy_cores for each in running) / resources.cores
-    on_gpu = [0.0] * resources.gpus
-    for each in running:
-        if each.task.gpu:
-            on_gpu[each.device] += each.task.busy_gpu
+    on_cores = sum(task.busy_cores for task, _ in running) / resources.cores
+    on_gpu = Counter[int | None]()
+    for task, device in running:
+        on_gpu[device] += task.busy_gpu
     return [
-        1 / max(1.0, on_cores if each.task.busy_cores else 0.0,
-                on_gpu[each.device] if each.task.busy_gpu else 0.0)
-        for each in running
-    ]  # fmt: skip
+        1 / max(1.0, on_cores if task.busy_cores else 0.0, on_gpu[device] if task.busy_gpu else 0.0)
+        for task, device in running
+    ]
 
 
 def chain_s(tasks: Sequence[Task]) -> float:

@@ -44,6 +44,9 @@ class StageTime:
         Whether it was never measured.
     busy_cores, busy_gpu
         Cores, and share of its GPU, that it keeps busy while it runs alone on a GPU.
+    slower_a_gpu
+        Share of its time that it takes longer for each further GPU of its machine, whose memory and
+        driver all tasks share.
     """
 
     start_s: float
@@ -53,6 +56,7 @@ class StageTime:
     per_piece_s: float = 0.0
     busy_cores: float = 1.0
     busy_gpu: float = 0.0
+    slower_a_gpu: float = 0.0
 
     def seconds(self, units: float, pieces: float = 0.0) -> float:
         """Return the seconds of work, after the start, on so many units and pieces."""

@@ -266,6 +266,11 @@ def _of(names: Mapping[int | None, str], needed: Iterable[int]) -> list[str]:
     return [names[i] for i in needed if i in names] or list(names.values())
 
 
+GPUS_MEASURED = 4
+"""Of one machine, at most; how much tasks slow each other on more is not known
+(docs/benchmarks/2026-11-29-what-four-gpus-wait-for.md)."""
+
+
 def _task(
     graph: Graph,
     stage: Declaration,
@@ -287,6 +292,9 @@ def _task(
         measuring = time.per_unit_s * units
         seconds += _in_lanes(graph, measuring) - measuring
     gpus, cores = int(graph.params["gpu_count"]), CORES_ASKED
+    slower = 1.0
+    if time is not None and on_gpu and gpus:
+        slower += time.slower_a_gpu * (min(gpus, GPUS_MEASURED) - 1)
     alone = stage.label == BRAIN and not graph.params["use_gpu"]
     memory_bytes = REQUESTS[stage.label]
     if alone:
@@ -309,8 +317,8 @@ def _task(
         # A scheduler gives each task a GPU of its own.
         gpu=1 / (stage.gpu_tasks if gpus else 1) if on_gpu else 0.0,
         forks=gpus * stage.forks_a_gpu if on_gpu and gpus else None,
-        start_s=0.0 if time is None else time.start_s,
-        compute_s=seconds,
+        start_s=0.0 if time is None else slower * time.start_s,
+        compute_s=slower * seconds,
         n_slices=1 if stage.per == "run" else len(own),
         parallel=PARALLEL_SHARE if alone and stage.on_gpu else 0.0,
         light=stage.label == "light",

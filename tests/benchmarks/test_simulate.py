@@ -45,6 +45,27 @@ def test_serial_part_limits_speed_up_by_amdahls_law(k):
     assert found.waited_s[DEVICES] == pytest.approx((40 - k) / k)
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_tasks_slow_each_other_where_they_share_a_gpu_of_one_machine(batch):
+    """By hand: two that keep 0.8 of a GPU busy each run at 1 / 1.6 while both do.
+
+    After 1.6 s the first has done its second, the other one of its two. Nothing is known of what
+    jobs of a batch system share. Seen to fail with tasks that end by the clock.
+    """
+    tasks = [
+        Task(f"t{n}", "work", gpu=0.5, compute_s=1.0 + n, busy_gpu=0.8, busy_cores=0.5)
+        for n in range(2)
+    ]
+    queue = 10 if batch else None
+    where = Machine(cores=2, gpus=1, bandwidth=10.0, queue_size=queue)
+    ends = [span.end_s for span in simulate(tasks, where).spans]
+    assert ends == pytest.approx([1.0, 2.0] if batch else [1.6, 2.6])
+    # What a task has computed before its bytes have moved slows no other.
+    first = replace(tasks[0], moved_bytes=100.0)
+    ends = [span.end_s for span in simulate([first, tasks[1]], where).spans]
+    assert ends == pytest.approx([10.0, 2.0] if batch else [10.0, 2.6])
+
+
 def test_a_shared_disk_gives_its_bandwidth_and_no_more():
     tasks = alike(12, moved_bytes=100.0, compute_s=1.0)
     bound = simulate(tasks, Machine(cores=12, bandwidth=50.0))

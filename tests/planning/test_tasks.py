@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from linumpy.core.errors import LinumpyError
@@ -98,6 +99,23 @@ def test_steps_on_all_slices_take_all_cores_without_a_gpu(headers):
     assert [(t.cores, t.memory_bytes >> 30) for t in on_four["learn_models"]] == [(24, 26)]
     assert len(on_gpu["measure_pairs"]) == 3
     assert len(made_for(48, use_gpu=True, gpu_count=0)["measure_pairs"]) == 2
+
+
+@pytest.mark.parametrize(("gpus", "times"), [(0, 1.0), (1, 1.0), (2, 1.5), (4, 2.5), (8, 2.5)])
+def test_tasks_of_a_machine_with_several_gpus_take_longer(headers, gpus, times):
+    """As far as was measured, of four; a scheduler's jobs as long as alone."""
+    found = survey(headers({k: (4, 5) for k in range(2)}), given())
+
+    def group(slower_a_gpu):
+        params = given(slices_per_task="2", use_gpu=True, gpu_count=gpus)
+        known = read_stage_times()
+        own = replace(known.times["gpu"]["reconstruct_slice"], slower_a_gpu=slower_a_gpu)
+        known.times["gpu"]["reconstruct_slice"] = own
+        graph = build_tasks(found, plan_sizes(found, params), params, known)
+        (task,) = (task for task in graph.tasks if task.process == "reconstruct_slice")
+        return np.array([task.start_s, task.compute_s])
+
+    assert group(0.5) == pytest.approx(times * group(0.0))
 
 
 def test_tasks_share_the_cores_and_the_gpu_that_they_keep_busy():
