@@ -1,8 +1,9 @@
 """Simulate the pipeline's tasks on a machine, event by event: times and waits.
 
 Tasks need others, hold cores, memory and a share of a GPU while they run, slow each other where
-they keep more of one machine busy than there is, and move bytes over a file system that all share. Nextflow hands tasks over one after the other and looks for finished
-ones at intervals. The simulation has no chance in it: the same tasks give the same times.
+they keep more of one machine busy than there is, and move bytes over a file system that all share.
+Nextflow hands tasks over one after the other and looks for finished ones at intervals. The
+simulation has no chance in it: the same tasks give the same times.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _users(tasks: Iterable[Task], known: Mapping[str, Task]) -> dict[str, list[T
 
 @dataclass
 class _Running:
-    """A task under way: its GPU, what is yet to move, and the seconds that it would yet take alone."""
+    """A task under way: its GPU, what is yet to move, and the seconds that are left to it alone."""
 
     task: Task
     ready_s: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -130,7 +130,7 @@ def speeds(running: Sequence[tuple[Task, int | None]], resources: Resources) -> 
     if resources.batch:
         return [1.0] * len(running)
     on_cores = sum(task.busy_cores for task, _ in running) / resources.cores
-    on_gpu = Counter[int | None]()
+    on_gpu: dict[int | None, float] = defaultdict(float)
     for task, device in running:
         on_gpu[device] += task.busy_gpu
     return [
