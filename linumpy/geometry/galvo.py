@@ -9,7 +9,7 @@ Everything here is circular.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +36,9 @@ MARGIN = 0.3
 """Least share of what the next-best place leaves unexplained that the best has to explain."""
 MIRRORED_ROWS = 16
 MIN_TRACK_TILES = 3
+SAME_PX = 1
+"""Rolls that differ by no more are one: a drift passes from one sample to the next somewhere."""
+VOTES = 8
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,8 @@ def with_track(
 
     A line is drawn through the rolls of the trusted tiles (the median of the slopes between all
     pairs). The trigger drifts when three tiles or more lie near that line and their rolls are
-    not all the same. Confidence is then lowered by the tiles that are not at the line, not by those
+    not all the same, unless most tiles share one roll and the line explains no more of them: then
+    another is one tile's, in which a bubble or the tissue's edge lies beside the band. Confidence is then lowered by the tiles that are not at the line, not by those
     that are not at one common roll.
 
     Parameters
@@ -219,6 +223,11 @@ def with_track(
     near = np.abs(away - start - step * number) <= _tolerance_px(n_extra)
     if near.sum() < MIN_TRACK_TILES or np.ptp(away[near]) == 0:
         return found
+    alike = (np.abs(away[:, None] - away) <= SAME_PX).sum(axis=1)
+    on_line = (np.abs(away - start - step * number) <= SAME_PX).sum()
+    if max(len(away) / 2, on_line - 1) < alike.max() < len(away):
+        shared = away[int(alike.argmax())]
+        return replace(found, shift_px=int(found.shift_px + shared) % n_alines)
     best = max(shift.confidence for shift in shifts.values())
     share = float(near.sum()) / len(shifts)
     track = GalvoTrack(found.shift_px + start, step, n_alines)
@@ -229,6 +238,8 @@ def tile_galvo_shift(aip: Array, number: int, track: GalvoTrack, n_extra: int) -
     """Return the roll of one tile of a slice whose trigger drifts.
 
     The tile's own band counts where it is trusted and lies near the track; else the track does.
+    Where it lies beside it, parts of the tile vote: a bubble or the tissue's edge beside the band
+    hides one of its ends in some B-scans, and moves it in their mean.
 
     Parameters
     ----------
@@ -242,8 +253,17 @@ def tile_galvo_shift(aip: Array, number: int, track: GalvoTrack, n_extra: int) -
     expected = track.expected_px(number)
     own = detect_galvo_shift(aip, n_extra)
     away = _circular(np.array(own.shift_px - expected), track.n_alines)
-    near = abs(int(away)) <= _tolerance_px(n_extra)
-    return own.shift_px if _is_trusted(own) and near else expected
+    if not _is_trusted(own) or abs(int(away)) > _tolerance_px(n_extra):
+        return expected
+    if abs(int(away)) <= SAME_PX:
+        return own.shift_px
+    parts = np.array_split(to_host(aip), min(VOTES, aip.shape[1]), axis=1)
+    shifts = np.array([detect_galvo_shift(part, n_extra).shift_px for part in parts])
+    for_own, for_track = (
+        (np.abs(_circular(shifts - place, track.n_alines)) <= SAME_PX).sum()
+        for place in (own.shift_px, expected)
+    )
+    return own.shift_px if for_own >= for_track else expected
 
 
 def detect_slice_galvo_shift(

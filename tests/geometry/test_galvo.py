@@ -16,6 +16,7 @@ from scipy.ndimage import gaussian_filter
 
 from linumpy.geometry.galvo import (
     GalvoShift,
+    GalvoTrack,
     band_confidence,
     detect_galvo_shift,
     detect_slice_galvo_shift,
@@ -24,6 +25,7 @@ from linumpy.geometry.galvo import (
     sampled_tiles,
     slice_galvo_shift,
     tile_galvo_shift,
+    with_track,
 )
 from linumpy.io.raw import discover_tiles, read_aip
 from linumpy.mosaic import raw_tiles
@@ -303,6 +305,35 @@ def test_a_steady_trigger_has_no_track() -> None:
         aips = _aips(shifts)
         found = detect_slice_galvo_shift(aips.__getitem__, 25, 20)
         assert found.track is None and found.shift_px == 33
+
+
+@pytest.mark.parametrize("rolls", [{5: 2, 10: 2, 15: 7}, {0: 7, 5: 2, 10: 2}, {1: 2, 6: 3, 9: 9}])
+def test_one_tile_that_is_off_is_no_drift(rolls: dict[int, int]) -> None:
+    """Three tiles near a line, of which two share a roll. Seen to fail: tracks of half an A-line."""
+    shifts = {number: GalvoShift(roll, 1.0) for number, roll in rolls.items()}
+    found = with_track(slice_galvo_shift(list(shifts.values()), 150, 30), shifts, 150, 30)
+    assert found.track is None and found.shift_px in (2, 3)
+    drift = {number: GalvoShift(round(2 + 0.3 * number), 1.0) for number in rolls}
+    track = with_track(drift[min(drift)], drift, 150, 30).track
+    assert track is not None and track.step_px == pytest.approx(0.3, abs=0.1)
+
+
+@pytest.mark.parametrize("true", [2, 60, 149])
+def test_what_hides_one_end_of_a_band_in_some_bscans_moves_no_tile(true: int) -> None:
+    """A bubble or agarose lies before it; what it hides is darker than the fly-back.
+
+    Seen to fail by five A-lines with the mean of all B-scans alone.
+    """
+    # Agarose next to the band, which is a little darker; then a bubble, at which it is brighter.
+    scan = np.full((150, 120), 13.0)
+    scan[120:, :70], scan[:60, :70] = 11, 60
+    scan[:112, 70:], scan[112:117, 70:] = 50, np.arange(42, 9, -7)[:, None]
+    scan[117:120, 70:], scan[120:, 70:] = 12, 16
+    scan += np.random.default_rng(5).normal(0, 0.2, scan.shape)
+    aip = np.roll(scan, -true, axis=0).astype(np.float32)
+    own = detect_galvo_shift(aip, 30)
+    assert off(own.shift_px, true, 150) >= 2 and own.confidence > 0.9
+    assert tile_galvo_shift(aip, 7, GalvoTrack(true, 0.0, 150), 30) == true
 
 
 @pytest.mark.parametrize("at", [2, 8, 15, 24])
