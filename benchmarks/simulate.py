@@ -311,7 +311,7 @@ class _Run:
         return min(self.machine.task_bandwidth, self.machine.bandwidth / max(moving, 1))
 
     def _speeds(self) -> list[float]:
-        """Return the speed of each running task, as plans have it; none of those that only move."""
+        """Return the speed of each running task as plans have it; 0 when it has computed."""
         resources = Resources(
             self.machine.cores, 0, self.machine.gpus, batch=self.machine.queue_size is not None
         )

@@ -37,8 +37,8 @@ CONNECTIONS = "2"
 with fewer a slice takes no longer (docs/benchmarks/2026-11-21-several-gpus.md)."""
 
 _SLEEP_WHILE_WAITING = 4
-"""CUDA's CU_CTX_SCHED_BLOCKING_SYNC. By default threads that wait for the device keep a core busy,
-which those of other processes want (docs/benchmarks/2026-11-29-what-four-gpus-wait-for.md)."""
+"""CUDA's CU_CTX_SCHED_BLOCKING_SYNC. By default a thread that waits for the device keeps a core
+busy that others could use (docs/benchmarks/2026-11-29-what-four-gpus-wait-for.md)."""
 
 _starting: threading.Thread | None = None
 

@@ -203,9 +203,9 @@ def with_track(
 
     A line is drawn through the rolls of the trusted tiles (the median of the slopes between all
     pairs). The trigger drifts when three tiles or more lie near that line and their rolls are
-    not all the same, unless most tiles share one roll and the line explains no more of them: then
-    another is one tile's, in which a bubble or the tissue's edge lies beside the band. Confidence is then lowered by the tiles that are not at the line, not by those
-    that are not at one common roll.
+    not all the same. It does not where most tiles share one roll and the line explains no more of
+    them: the others' bands are hidden in part, by a bubble or the tissue's edge. Confidence is then
+    lowered by the tiles that are not at the line, not by those that are not at one common roll.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ def read_raw_zarr(
     out
         CuPy array to read into, of the selection's shape and the array's type; any strides.
     n_threads
-        Threads of kvikio's pool; None for what it has (the machine's cores, or
+        Threads of kvikio's pool; None for what it has (the machine's cores, 16 at most, or
         ``KVIKIO_NTHREADS``). The pool belongs to the process.
 
     Returns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +10,7 @@ MOST_SLICES = 16
 """By then starting and ending a process is a small part of its time."""
 
 GROUPS_EACH = 2
-"""Groups of a GPU or core at least, of which the last may be smaller: with one, all would wait for
-the slowest."""
+"""Groups of a GPU or core at least: with one, all would wait for the slowest."""
 
 JOBS = 8
 """GPUs that a scheduler is taken to give at a time."""
@@ -46,6 +44,7 @@ def slices_per_task(
     hours = given.get("slurm_time_h") or 1
     most = min(MOST_SLICES, int(hours * BYTES_AN_HOUR * n_slices / max(nbytes, 1)))
     size = 1
-    while 2 * size <= most and math.ceil(n_slices / (2 * size)) >= GROUPS_EACH * workers:
+    # A last group of half the size or more counts as one.
+    while 2 * size <= most and (n_slices + size) // (2 * size) >= GROUPS_EACH * workers:
         size *= 2
     return size

@@ -103,10 +103,10 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
         if not running:
             name = (handed + waiting)[0].name
             raise LinumpyError(f"task {name}: asks for more than there is, or needs itself")
-        speed_of = speeds([(each.task, each.device) for each in running], resources)
-        step_s = min(each.left_s / speed for each, speed in zip(running, speed_of, strict=True))
+        found = speeds([(each.task, each.device) for each in running], resources)
+        step_s = min(each.left_s / speed for each, speed in zip(running, found, strict=True))
         now += step_s
-        for each, speed in zip(running, speed_of, strict=True):
+        for each, speed in zip(running, found, strict=True):
             each.left_s -= step_s * speed
         for each in [each for each in running if each.left_s <= _DONE_S]:
             running.remove(each)
@@ -121,7 +121,9 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
 
 
 def speeds(running: Sequence[tuple[Task, int | None]], resources: Resources) -> list[float]:
-    """Return the speed of each task on its GPU, if any: 1 where it has what it keeps busy alone.
+    """Return the speed of each task: 1 where it has what it keeps busy alone.
+
+    Tasks come with the number of their GPU; of those without one it says nothing.
 
     Tasks that keep more cores or more of a GPU busy than there are share them: all on one GPU, and
     all on one machine, are slower by the same factor. What jobs of a batch system share is not

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,16 @@ def update(model: StageTimes, records: Mapping[str, Mapping[str, Any]]) -> Stage
             "machine": machine.get("gpu") if record["device"] == "gpu" else machine["cpu"],
             "cores": machine["cores"] if record["device"] == "gpu" else 1,
         }
-        times[record["device"]].update(times_of_record(record, name))
+        known = times[record["device"]]
+        for process, time in times_of_record(record, name).items():
+            # A record of one task after the other shows nothing of what they share.
+            shared = known.get(process, time)
+            known[process] = replace(
+                time,
+                busy_cores=shared.busy_cores,
+                busy_gpu=shared.busy_gpu,
+                slower_a_gpu=shared.slower_a_gpu,
+            )
     return StageTimes(described, times)
 
 

@@ -267,8 +267,8 @@ def _of(names: Mapping[int | None, str], needed: Iterable[int]) -> list[str]:
 
 
 GPUS_MEASURED = 4
-"""Of one machine, at most; how much tasks slow each other on more is not known
-(docs/benchmarks/2026-11-29-what-four-gpus-wait-for.md)."""
+"""How much tasks slow each other was measured up to so many GPUs of one machine; more count as
+these (docs/benchmarks/2026-11-29-what-four-gpus-wait-for.md)."""
 
 
 def _task(

@@ -309,7 +309,7 @@ def test_a_steady_trigger_has_no_track() -> None:
 
 @pytest.mark.parametrize("rolls", [{5: 2, 10: 2, 15: 7}, {0: 7, 5: 2, 10: 2}, {1: 2, 6: 3, 9: 9}])
 def test_one_tile_that_is_off_is_no_drift(rolls: dict[int, int]) -> None:
-    """Three tiles near a line, of which two share a roll. Seen to fail: tracks of half an A-line."""
+    """Three tiles near a line, of which two share a roll. Seen to fail by half an A-line a tile."""
     shifts = {number: GalvoShift(roll, 1.0) for number, roll in rolls.items()}
     found = with_track(slice_galvo_shift(list(shifts.values()), 150, 30), shifts, 150, 30)
     assert found.track is None and found.shift_px in (2, 3)

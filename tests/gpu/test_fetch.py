@@ -41,7 +41,8 @@ def defaults(monkeypatch):
     fetch._configure_kvikio.cache_clear()
 
 
-def test_kvikio_is_set_up_once_however_many_threads_begin_to_read(defaults):
+def test_kvikio_is_set_up_once_however_many_threads_begin_to_read(defaults, monkeypatch):
+    monkeypatch.setattr(fetch, "n_threads", lambda: 64)
     gate, known = threading.Barrier(4), []
 
     def begin():
@@ -56,4 +57,12 @@ def test_kvikio_is_set_up_once_however_many_threads_begin_to_read(defaults):
     for thread in threads:
         thread.join()
     assert defaults.most == 1
-    assert known == [{"num_threads": min(fetch.n_threads(), 16), "bounce_buffer_size": 4 << 20}] * 4
+    assert known == [{"num_threads": 16, "bounce_buffer_size": 4 << 20}] * 4
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(2, 2), (64, 16)])
+def test_no_process_reads_by_more_threads_than_serve_a_gpu(monkeypatch, cores, threads):
+    monkeypatch.setattr(fetch, "n_threads", lambda: cores)
+    reader = fetch.PinnedFetch(0)
+    assert reader._pool._max_workers == threads
+    reader.close()

@@ -26,10 +26,16 @@ def test_every_gpu_has_two_groups_at_least():
     assert chosen(2, use_gpu=True, gpu_count=1) == 1
     # A scheduler gives each task its own.
     assert chosen(120, use_gpu=True, gpu_count=0) == 4
-    for n_slices in range(2, 400):
-        size = chosen(n_slices, use_gpu=True, gpu_count=1)
-        assert -(-n_slices // size) >= 2
-        assert size == 16 or -(-n_slices // (2 * size)) < 2
+
+
+@pytest.mark.parametrize(
+    ("n_slices", "gpus", "groups"),
+    [(120, 4, 8), (113, 4, 15), (60, 2, 4), (49, 2, 7), (24, 1, 2), (17, 1, 3), (33, 1, 3)],
+)
+def test_the_last_group_is_half_full_at_least_where_it_counts(n_slices, gpus, groups):
+    """Of sixteen, and of eight where sixteen would leave a GPU a group of one to seven slices."""
+    size = chosen(n_slices, use_gpu=True, gpu_count=gpus)
+    assert -(-n_slices // size) == groups
 
 
 def test_cores_are_busy_before_slices_are_grouped():
