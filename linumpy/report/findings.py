@@ -28,7 +28,6 @@ from linumpy.report.kinds import (
     metric_kind,
 )
 from linumpy.report.labels import label
-from linumpy.report.metric_texts import METRICS
 from linumpy.report.pooled_findings import along_one_axis, of_all_slices
 
 T = TypeVar("T")
@@ -75,8 +74,7 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
         *_tables(run),
         *_metrics(run, sum(s.n_tiles or 0 for s in slices), left_out),
     ]
-    told = any(f.kind.title == METRICS["stage_linear"][0] for f in found)
-    found += of_all_slices(run, left_out, linear=not told)
+    found += of_all_slices(run, left_out)
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 

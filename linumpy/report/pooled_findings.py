@@ -26,17 +26,9 @@ _SUBTRACTED_ERRORS = 2
 """Standard errors that are subtracted from the RMS of what planes share."""
 
 
-def of_all_slices(run: Run, left_out: set[int], *, linear: bool) -> list[Finding]:
-    """Return what slices have in common that is not as it should be.
-
-    Parameters
-    ----------
-    left_out
-        Slices that do not count.
-    linear
-        Whether to look for a linear difference of stage and pixels, which single slices may tell.
-    """
-    return [*(_linear(run, left_out) if linear else []), *_along_depth(run, left_out)]
+def of_all_slices(run: Run, left_out: set[int]) -> list[Finding]:
+    """Return what slices have in common that is not as it should be; some may be left out."""
+    return [*_linear(run, left_out), *_along_depth(run, left_out)]
 
 
 def along_one_axis(slices: Sequence[SliceRecord]) -> Finding | None:
@@ -56,6 +48,9 @@ def along_one_axis(slices: Sequence[SliceRecord]) -> Finding | None:
 
 def _linear(run: Run, left_out: set[int]) -> list[Finding]:
     """Return what stage and pixels of all slices together disagree by, if no single one is sure."""
+    metrics = [record["metrics"] for (_, i), record in run.metrics.items() if i not in left_out]
+    if any(named["stage_linear"]["status"] != OK for named in metrics if "stage_linear" in named):
+        return []
     models = [model for i, model in run.tile_registrations.items() if i not in left_out]
     found = linear_difference(models)
     if found is None:

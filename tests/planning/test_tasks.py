@@ -17,7 +17,7 @@ from linumpy.planning.plan import within
 from linumpy.planning.processes import REQUESTS
 from linumpy.planning.schedule import chain_s, schedule
 from linumpy.planning.sizes import plan_sizes
-from linumpy.planning.stage_times import read_stage_times
+from linumpy.planning.stage_times import read_stage_times, update
 from linumpy.planning.survey import survey
 from linumpy.planning.tasks import PART_SHARE, Task, build_tasks
 from linumpy.stage_params.declared import STAGES
@@ -116,6 +116,29 @@ def test_tasks_of_a_machine_with_several_gpus_take_longer(headers, gpus, times):
         return np.array([task.start_s, task.compute_s])
 
     assert group(0.5) == pytest.approx(times * group(0.0))
+
+
+def test_a_new_record_keeps_what_is_known_of_tasks_beside_others():
+    """Seen to fail where its times replaced the entry."""
+    places = [
+        {
+            "n_tiles": n,
+            "processes": {
+                "reconstruct_slice": {
+                    "work": "grid", "work_size": n << 30, "seconds": 2.0 + 3 * n,
+                }
+            },
+        }
+        for n in (1, 2)
+    ]  # fmt: skip
+    machine = {"gpu": "another", "cores": 8}
+    record = {"device": "gpu", "date": "today", "machine": machine, "places": places}
+    known = read_stage_times()
+    before = known.times["gpu"]["reconstruct_slice"]
+    after = update(known, {"new": record}).times["gpu"]["reconstruct_slice"]
+    assert (after.start_s, after.per_unit_s, after.source) == (2.0, 3.0, "new")
+    kept = ("busy_cores", "busy_gpu", "slower_a_gpu")
+    assert all(getattr(after, name) == getattr(before, name) > 0 for name in kept)
 
 
 def test_tasks_share_the_cores_and_the_gpu_that_they_keep_busy():

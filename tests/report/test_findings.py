@@ -132,6 +132,26 @@ def test_what_slices_together_say_of_the_stage_is_told(
     assert {m.slice_id for m in seen} == set(run.tile_registrations) - out
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_a_slice_says_of_the_stage_is_not_told_twice(
+    full_run: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """Seen to fail without a look at the slices' own metrics."""
+    mean, error = np.diag([0.0, -0.013]), np.full((2, 2), 0.002)
+    monkeypatch.setattr(pooled_findings, "linear_difference", lambda _: (mean, error))
+    run = Run(full_run)
+    records = slice_records(run)
+    kept = next(record.slice_id for record in records if not record.left_out)
+    own = {"value": 0.013, "unit": "", "description": "", "limits": [0.005, 0.02]}
+    own["status"] = "warning" if alone else "ok"
+    run.metrics["register_tiles", kept] = {
+        "metrics": {"stage_linear": own}, "errors": [], "warnings": [],
+    }  # fmt: skip
+    told = [f for f in find_issues(run, records) if "scaled, rotated" in f.kind.title]
+    assert len(told) == 1
+    assert told[0].value.startswith("scale along axis 2 -1.30") is not alone
+
+
 @pytest.mark.parametrize(
     ("depth", "error", "many", "severity"),
     [
