@@ -37,11 +37,15 @@ class Peak:
     z_score
         Height of the peak above its surroundings, in robust standard deviations of the
         same excess elsewhere on the surface.
+    has_top
+        Whether samples around it have their greatest value within a pixel of it. A ridge or a
+        slope, as of an edge that lies along the overlap, has none: its place is that of a pixel.
     """
 
     displacement_px: tuple[float, float]
     correlation: float
     z_score: float
+    has_top: bool = True
 
     @property
     def confidence(self) -> float:
@@ -61,12 +65,15 @@ class Peaks:
         From the middle of each surface, float64 (n, 2).
     correlation, z_score
         float64 (n,).
+    has_top
+        bool (n,).
     """
 
     found: np.ndarray
     displacement_px: np.ndarray
     correlation: np.ndarray
     z_score: np.ndarray
+    has_top: np.ndarray
 
 
 def confidence(z_score: float) -> float:
@@ -161,7 +168,8 @@ def _peak_at(peaks: Peaks, n: int, centre_px: tuple[int, int]) -> Peak | None:
     if not peaks.found[n]:
         return None
     row, column = (centre_px + peaks.displacement_px[n]).tolist()
-    return Peak((row, column), float(peaks.correlation[n]), float(peaks.z_score[n]))
+    correlation, z_score = float(peaks.correlation[n]), float(peaks.z_score[n])
+    return Peak((row, column), correlation, z_score, bool(peaks.has_top[n]))
 
 
 def find_peaks(
@@ -184,7 +192,8 @@ def find_peaks(
     xp = namespace(values)
     n, *sides = values.shape
     if not n or min(sides) < 3:
-        return Peaks(np.zeros(n, bool), np.zeros((n, 2)), np.zeros(n), np.zeros(n))
+        none = np.zeros(n, bool)
+        return Peaks(none, np.zeros((n, 2)), np.zeros(n), np.zeros(n), none)
     values = values.astype(xp.float64)
     heights = values * weight
     searched = xp.where(xp.isfinite(heights), heights, -xp.inf)
@@ -200,7 +209,7 @@ def find_peaks(
     around = _around(searched, *inner)
     found = (inner[0] == i) & (inner[1] == j) & xp.isfinite(around).all(axis=1)
     z_score, floor = _significance(heights, i, j)
-    offset = _subpixel(_around(values, *inner), floor)
+    *offset, has_top = _subpixel(_around(values, *inner), floor)
     middle = [(m - 1) // 2 for m in sides]
     answer = xp.stack(
         [
@@ -209,10 +218,12 @@ def find_peaks(
             j - middle[1] + offset[1],
             values[xp.arange(n), i, j],
             z_score,
+            has_top,
         ]
     )
-    found, row, column, correlation, z_score = to_host(answer)
-    return Peaks(found > 0, np.stack([row, column], axis=1), correlation, z_score)
+    found, row, column, correlation, z_score, has_top = to_host(answer)
+    where = np.stack([row, column], axis=1)
+    return Peaks(found > 0, where, correlation, z_score, has_top > 0)
 
 
 def _around(values: Array, i: Array, j: Array) -> Array:
@@ -280,7 +291,7 @@ def _window_sum(values: Array, size: int) -> Array:
     return values
 
 
-def _subpixel(around: Array, floor: Array) -> tuple[Array, Array]:
+def _subpixel(around: Array, floor: Array) -> tuple[Array, Array, Array]:
     """Refine peaks by a Gaussian through 3×3 samples, whose logarithm is a quadratic form.
 
     A correlation peak is close to a Gaussian: its logarithm is fitted without the bias towards
@@ -292,6 +303,11 @@ def _subpixel(around: Array, floor: Array) -> tuple[Array, Array]:
         Shape (n, 9), the peaks in the middle.
     floor
         What lies below the peaks, (n,).
+
+    Returns
+    -------
+    How far the top lies from the middle along both axes, 0 where there is none, and whether there
+    is one, (n,) each.
     """
     xp = namespace(around)
     known = xp.isfinite(around).all(axis=1)
@@ -314,4 +330,4 @@ def _subpixel(around: Array, floor: Array) -> tuple[Array, Array]:
     determinant = xp.where(good, determinant, 1.0)
     offset = ((c * e - 2 * b * d) / determinant, (c * d - 2 * a * e) / determinant)
     good &= xp.maximum(abs(offset[0]), abs(offset[1])) <= 1
-    return xp.where(good, offset[0], 0.0), xp.where(good, offset[1], 0.0)
+    return xp.where(good, offset[0], 0.0), xp.where(good, offset[1], 0.0), good

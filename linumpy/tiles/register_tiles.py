@@ -217,10 +217,11 @@ def _peak_sigma(result: PairResult) -> float:
     """Return the standard error of a pair, by its peak.
 
     A peak as wide as a pixel, in noise as smooth as itself, is found to its width over its height
-    in units of that noise.
+    in units of that noise; a ridge without a top to its width.
     """
     assert result.peak is not None
-    return math.hypot(_PEAK_WIDTH_PX / result.peak.z_score, PEAK_BIAS_PX)
+    height = result.peak.z_score if result.peak.has_top else 1.0
+    return math.hypot(_PEAK_WIDTH_PX / height, PEAK_BIAS_PX)
 
 
 def _expected(accepted: Sequence[PairResult]) -> np.ndarray:

@@ -62,7 +62,7 @@ def measured_strip(
     if result.peak is None:
         return None
     peak = look.find_peak_near(result.displacement_px, _REACH_PX)
-    if peak is None or peak.z_score < SECOND_LOOK_Z_SCORE:
+    if peak is None or peak.z_score < SECOND_LOOK_Z_SCORE or not peak.has_top:
         return None
     measured = np.add(peak.displacement_px, look.origin_px)[FAST_AXIS]
     step = result.displacement_px[FAST_AXIS]
