@@ -38,8 +38,8 @@ class Peak:
         Height of the peak above its surroundings, in robust standard deviations of the
         same excess elsewhere on the surface.
     has_top
-        Whether samples around it have their greatest value within a pixel of it. A ridge or a
-        slope, as of an edge that lies along the overlap, has none: its place is that of a pixel.
+        Whether the Gaussian through it and its neighbours has its maximum within a pixel. On a
+        slope, and on some ridges, it has none: the place is that of the greatest sample.
     """
 
     displacement_px: tuple[float, float]
@@ -306,8 +306,8 @@ def _subpixel(around: Array, floor: Array) -> tuple[Array, Array, Array]:
 
     Returns
     -------
-    How far the top lies from the middle along both axes, 0 where there is none, and whether there
-    is one, (n,) each.
+    How far the Gaussian's maximum lies from the middle along both axes, 0 where there is none
+    within a pixel, and whether there is one, (n,) each.
     """
     xp = namespace(around)
     known = xp.isfinite(around).all(axis=1)

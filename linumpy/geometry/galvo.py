@@ -203,9 +203,11 @@ def with_track(
 
     A line is drawn through the rolls of the trusted tiles (the median of the slopes between all
     pairs). The trigger drifts when three tiles or more lie near that line and their rolls are
-    not all the same. It does not where most tiles share one roll and the line explains no more of
-    them: the others' bands are hidden in part, by a bubble or the tissue's edge. Confidence is then
-    lowered by the tiles that are not at the line, not by those that are not at one common roll.
+    not all the same. Confidence is then lowered by the tiles that are not at the line, not by those
+    that are not at one common roll.
+
+    There is no track where most tiles share one roll and the line explains no more of them. The
+    others may have jumped, or a bubble hides a part of their bands: `tile_galvo_shift` decides.
 
     Parameters
     ----------
@@ -226,8 +228,9 @@ def with_track(
     alike = (np.abs(away[:, None] - away) <= SAME_PX).sum(axis=1)
     on_line = (np.abs(away - start - step * number) <= SAME_PX).sum()
     if max(len(away) / 2, on_line - 1) < alike.max() < len(away):
-        shared = away[int(alike.argmax())]
-        return replace(found, shift_px=int(found.shift_px + shared) % n_alines)
+        most = np.abs(away - away[int(alike.argmax())]) <= SAME_PX
+        shared = round(float(np.median(away[most])))
+        return replace(found, shift_px=(found.shift_px + shared) % n_alines)
     best = max(shift.confidence for shift in shifts.values())
     share = float(near.sum()) / len(shifts)
     track = GalvoTrack(found.shift_px + start, step, n_alines)
@@ -238,8 +241,8 @@ def tile_galvo_shift(aip: Array, number: int, track: GalvoTrack, n_extra: int) -
     """Return the roll of one tile of a slice whose trigger drifts.
 
     The tile's own band counts where it is trusted and lies near the track; else the track does.
-    Where it lies beside it, parts of the tile vote: a bubble or the tissue's edge beside the band
-    hides one of its ends in some B-scans, and moves it in their mean.
+    Where the two differ, parts of the tile vote for either. A bubble or the tissue's edge next to
+    the band hides one of its ends in some B-scans, and so moves it in the mean of all.
 
     Parameters
     ----------
@@ -258,7 +261,8 @@ def tile_galvo_shift(aip: Array, number: int, track: GalvoTrack, n_extra: int) -
     if abs(int(away)) <= SAME_PX:
         return own.shift_px
     parts = np.array_split(to_host(aip), min(VOTES, aip.shape[1]), axis=1)
-    shifts = np.array([detect_galvo_shift(part, n_extra).shift_px for part in parts])
+    found = [detect_galvo_shift(part, n_extra) for part in parts]
+    shifts = np.array([part.shift_px for part in found if _is_trusted(part)])
     for_own, for_track = (
         (np.abs(_circular(shifts - place, track.n_alines)) <= SAME_PX).sum()
         for place in (own.shift_px, expected)

@@ -47,7 +47,7 @@ def along_one_axis(slices: Sequence[SliceRecord]) -> Finding | None:
 
 
 def _linear(run: Run, left_out: set[int]) -> list[Finding]:
-    """Return what stage and pixels of all slices together disagree by, if no single one is sure."""
+    """Return by what stage and pixels of all slices disagree, unless a slice's metric tells it."""
     metrics = [record["metrics"] for (_, i), record in run.metrics.items() if i not in left_out]
     if any(named["stage_linear"]["status"] != OK for named in metrics if "stage_linear" in named):
         return []

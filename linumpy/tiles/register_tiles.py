@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak
 from linumpy.geometry.network import (
     Design,
     NetworkSolution,
@@ -217,11 +217,15 @@ def _peak_sigma(result: PairResult) -> float:
     """Return the standard error of a pair, by its peak.
 
     A peak as wide as a pixel, in noise as smooth as itself, is found to its width over its height
-    in units of that noise; a ridge without a top to its width.
+    in units of that noise.
     """
     assert result.peak is not None
-    height = result.peak.z_score if result.peak.has_top else 1.0
-    return math.hypot(_PEAK_WIDTH_PX / height, PEAK_BIAS_PX)
+    return math.hypot(_noise_px(result.peak), PEAK_BIAS_PX)
+
+
+def _noise_px(peak: Peak) -> float:
+    """Return the standard error by noise; that of a maximum without a top is the peak's width."""
+    return _PEAK_WIDTH_PX / peak.z_score if peak.has_top else _PEAK_WIDTH_PX
 
 
 def _expected(accepted: Sequence[PairResult]) -> np.ndarray:
@@ -284,8 +288,8 @@ def position_sigma_px(solution: Solution, results: Sequence[PairResult]) -> floa
         From `solve_positions`.
     """
     accepted = [r for r in results if r.accepted]
-    heights = [r.peak.z_score for r in accepted if r.peak is not None]
-    least = _PEAK_WIDTH_PX / float(np.median(heights)) if heights else _MIN_PAIR_SIGMA_PX
+    noise = [_noise_px(r.peak) for r in accepted if r.peak is not None]
+    least = float(np.median(noise)) if noise else _MIN_PAIR_SIGMA_PX
     pairs = [r.pair.tiles for r in accepted]
     return deviation_sigma(solution.network, pairs, least, solution.terms)
 

@@ -272,13 +272,13 @@ def test_peaks_are_where_a_gaussian_has_its_top_and_as_high_above_noise(xp, rng)
         assert peaks.correlation[n] == pytest.approx(surface[i, j], rel=1e-12)
 
 
-def test_a_ridge_has_no_top(xp):
-    """As of an edge along the overlap: it goes on rising where less of it is seen."""
+def test_a_slope_that_ends_with_the_overlap_has_no_top(xp):
+    """It goes on rising where less of it is seen."""
     d1, d2 = np.mgrid[-15:16, -12:13]
-    ridge = 0.5 * np.exp(-(d1**2) / 4) * (1 + 0.02 * d2)
+    slope = 0.5 * np.exp(-(d1**2) / 4) * (1 + 0.02 * d2)
     hill = 0.5 * np.exp(-(d1**2 + (d2 - 3.2) ** 2) / 4)
     weight = np.broadcast_to(np.where(d2 <= 3, 1.0, 0.5), (2, *d2.shape))
-    peaks = find_peaks(xp.asarray(np.stack([ridge, hill])), xp.asarray(weight))
+    peaks = find_peaks(xp.asarray(np.stack([slope, hill])), xp.asarray(weight))
     assert peaks.found.tolist() == [True, True] and peaks.has_top.tolist() == [False, True]
     np.testing.assert_allclose(peaks.displacement_px, [[0, 3], [0, 3.2]], atol=0.02)
 

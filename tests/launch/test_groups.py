@@ -32,8 +32,8 @@ def test_every_gpu_has_two_groups_at_least():
     ("n_slices", "gpus", "groups"),
     [(120, 4, 8), (113, 4, 15), (60, 2, 4), (49, 2, 7), (24, 1, 2), (17, 1, 3), (33, 1, 3)],
 )
-def test_the_last_group_is_half_full_at_least_where_it_counts(n_slices, gpus, groups):
-    """Of sixteen, and of eight where sixteen would leave a GPU a group of one to seven slices."""
+def test_a_last_group_that_is_not_half_full_is_none_of_the_two_of_a_gpu(n_slices, gpus, groups):
+    """Groups are of eight where of sixteen there were less than two for each GPU."""
     size = chosen(n_slices, use_gpu=True, gpu_count=gpus)
     assert -(-n_slices // size) == groups
 
