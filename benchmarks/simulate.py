@@ -310,14 +310,13 @@ class _Run:
         moving = sum(r.is_moving for r in self.running)
         return min(self.machine.task_bandwidth, self.machine.bandwidth / max(moving, 1))
 
-    def _speeds(self) -> list[float]:
-        """Return the speed of each running task as plans have it; 0 when it has computed."""
+    def _computing(self) -> list[tuple[_Running, float]]:
+        """Return the tasks that compute, with their speeds as plans have them."""
         resources = Resources(
             self.machine.cores, 0, self.machine.gpus, batch=self.machine.queue_size is not None
         )
-        busy = [(r.task, r.device) for r in self.running if not r.has_computed]
-        found = iter(speeds(busy, resources))
-        return [0.0 if r.has_computed else next(found) for r in self.running]
+        busy = [r for r in self.running if not r.has_computed]
+        return list(zip(busy, speeds([(r.task, r.device) for r in busy], resources), strict=True))
 
     def _next_event(self) -> float:
         rate = self._rate()
@@ -325,21 +324,20 @@ class _Run:
         times += [earliest for _, _, earliest in self.queued if earliest > self.now + _EPSILON_S]
         if self.handing is not None:
             times.append(self.handing[1])
-        for r, speed in zip(self.running, self._speeds(), strict=True):
-            if r.is_moving:
-                times.append(self.now + r.left_bytes / rate)
-            if not r.has_computed:
-                until_s = r.left_s if r.has_begun else r.left_s - r.task.compute_s
-                times.append(self.now + until_s / speed)
+        times += [self.now + r.left_bytes / rate for r in self.running if r.is_moving]
+        for r, speed in self._computing():
+            until_s = r.left_s if r.has_begun else r.left_s - r.task.compute_s
+            times.append(self.now + until_s / speed)
         return max(self.now, min(times))
 
     def _advance(self, then: float) -> None:
         rate, seconds = self._rate(), then - self.now
         self.waited_s[self._reason(rate)] += seconds
-        for r, speed in zip(self.running, self._speeds(), strict=True):
+        for r in self.running:
             if r.is_moving:
                 ends = self.now + r.left_bytes / rate <= then + _EPSILON_S
                 r.left_bytes = 0.0 if ends else r.left_bytes - rate * seconds
+        for r, speed in self._computing():
             r.left_s -= speed * seconds
         self.now = then
 

@@ -39,6 +39,7 @@ MIN_TRACK_TILES = 3
 SAME_PX = 1
 """Rolls that differ by no more are one: a drift passes from one sample to the next somewhere."""
 VOTES = 8
+"""Parts of a tile, by B-scans, of which each has one."""
 
 
 @dataclass(frozen=True)
@@ -225,11 +226,10 @@ def with_track(
     near = np.abs(away - start - step * number) <= _tolerance_px(n_extra)
     if near.sum() < MIN_TRACK_TILES or np.ptp(away[near]) == 0:
         return found
-    alike = (np.abs(away[:, None] - away) <= SAME_PX).sum(axis=1)
     on_line = (np.abs(away - start - step * number) <= SAME_PX).sum()
-    if max(len(away) / 2, on_line - 1) < alike.max() < len(away):
-        most = np.abs(away - away[int(alike.argmax())]) <= SAME_PX
-        shared = round(float(np.median(away[most])))
+    alike = max(np.abs(away[:, None] - away) <= SAME_PX, key=np.count_nonzero)
+    if len(away) / 2 < alike.sum() < len(away) and alike.sum() >= on_line:
+        shared = round(float(np.median(away[alike])))
         return replace(found, shift_px=(found.shift_px + shared) % n_alines)
     best = max(shift.confidence for shift in shifts.values())
     share = float(near.sum()) / len(shifts)
@@ -255,10 +255,10 @@ def tile_galvo_shift(aip: Array, number: int, track: GalvoTrack, n_extra: int) -
     """
     expected = track.expected_px(number)
     own = detect_galvo_shift(aip, n_extra)
-    away = _circular(np.array(own.shift_px - expected), track.n_alines)
-    if not _is_trusted(own) or abs(int(away)) > _tolerance_px(n_extra):
+    away = abs(int(_circular(np.array(own.shift_px - expected), track.n_alines)))
+    if not _is_trusted(own) or away > _tolerance_px(n_extra):
         return expected
-    if abs(int(away)) <= SAME_PX:
+    if away <= SAME_PX:
         return own.shift_px
     parts = np.array_split(to_host(aip), min(VOTES, aip.shape[1]), axis=1)
     found = [detect_galvo_shift(part, n_extra) for part in parts]

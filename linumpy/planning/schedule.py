@@ -123,7 +123,7 @@ def schedule(tasks: Sequence[Task], resources: Resources) -> Schedule:
 def speeds(running: Sequence[tuple[Task, int | None]], resources: Resources) -> list[float]:
     """Return the speed of each task: 1 where it has what it keeps busy alone.
 
-    Tasks come with the number of their GPU; of those without one it says nothing.
+    Each task comes with the number of its GPU, which does not count where it uses none.
 
     Tasks that keep more cores or more of a GPU busy than there are share them: all on one GPU, and
     all on one machine, are slower by the same factor. What jobs of a batch system share is not
