@@ -33,6 +33,9 @@ TASK = re.compile(r"(?:Submitted|Cached) process >")
 # What it says where that which comes after the last task was killed.
 ADVICE = re.compile(r"record is not complete .*; complete it with: (.+)")
 RECORDER = b"linum_write_run_record.py"
+# What it says of each attempt at a task that was killed, and how many it makes (conf/base.config).
+KILLED = re.compile(r"Process `(.+)` terminated with an error exit status \(137\)")
+ATTEMPTS = 4
 
 
 class Runs:
@@ -85,6 +88,12 @@ def follow_advice(head: Head) -> bool:
     return advice is not None
 
 
+def worn_out(head: Head) -> bool:
+    """Return whether a launch ended as one of its tasks was killed at every attempt, and says so."""
+    attempts = Counter(KILLED.findall(head.text))
+    return ATTEMPTS in attempts.values() and "stopped by SIGKILL" in head.text.splitlines()[-4]
+
+
 @pytest.fixture(scope="module")
 def runs(make_launcher: Callable[[str, Path], Launcher], scripts_folder: Path) -> Runs:
     return Runs(make_launcher, scripts_folder)
@@ -94,7 +103,8 @@ def test_killed_runs_come_to_the_same_once_resumed(runs: Runs) -> None:
     """Heads, tasks and everything at once are killed, until a run is let through.
 
     Where a run says that its record is not complete, its advice is followed: that script is among
-    what is killed, and the run has its results already.
+    what is killed, and the run has its results already. A launch of which one task was killed at
+    every attempt may fail, and is resumed.
 
     Seen to fail (seed 1733075258) while a hidden record of a killed launch stayed beside others.
     """
@@ -108,13 +118,17 @@ def test_killed_runs_come_to_the_same_once_resumed(runs: Runs) -> None:
         heads: list[Head] = []
         # About four kills a run, so that early and late moments have their share.
         left = min(chance.randint(2, 6), KILLS - counted.total())
-        status = None
+        status, tasks_before = None, 0
         while status is None:
             told = f"LINUMPY_KILL_SEED={SEED}, run {finished}, after {dict(counted)}"
             if not heads or heads[-1].process.returncode is not None:
                 heads.append(runs.start(launcher, output, "-resume"))
+                tasks_before = counted["task"]
             head = heads[-1]
             status = runs.wait_for_moment(head, chance) if left else head.wait(PATIENCE_S)
+            if status == 1 and counted["task"] - tasks_before >= ATTEMPTS and worn_out(head):
+                status = None
+                continue
             if status is not None or not left:
                 assert status == 0, f"{told}: {head.text}"
                 break
@@ -137,6 +151,23 @@ def test_killed_runs_come_to_the_same_once_resumed(runs: Runs) -> None:
         assert leftover == [], told
         assert not any(head.members() for head in heads), told
     print(f"seed {SEED}: {dict(counted)} in {finished} runs")
+
+
+def test_a_task_killed_at_every_attempt_fails_its_run_which_resumes(runs: Runs) -> None:
+    """Its last lines name the task; what the other slices made counts."""
+    launcher = runs.launcher("worn_out")
+    output = launcher.folder / "output"
+    head = runs.start(launcher, output)
+    while (status := head.wait(0.02)) is None:
+        for pid in head.scripts():
+            if re.search(rb"linum_reconstruct_slice\.py\0.*z01", command_line(pid)):
+                kill_one(pid)
+    assert status == 1 and worn_out(head), head.text
+    assert not list(output.rglob("slice_z01.ome.zarr")) and not head.members()
+    head = runs.start(launcher, output, "-resume")
+    assert head.wait(PATIENCE_S) == 0, head.text
+    assert len(re.findall("Cached process >", head.text)) >= 6, head.text
+    assert digests(output) == runs.made
 
 
 def test_a_killed_record_is_completed_as_the_run_advises(runs: Runs) -> None:
