@@ -11,9 +11,11 @@ Two sources determine ``f``:
 * **overlaps**: where tiles i and j show the same tissue, ``g`` cancels in ``m_i − m_j``. What is
   left, ``f(x) − f(x − s)``, fixes the slopes of the field near the tile borders;
 * **tiles**: each tile fitted alone answers ``f`` plus its own tissue; over many tiles the robust
-  mean of the answers tends to ``f``.
+  mean of the answers tends to ``f`` (`linumpy.geometry.tile_fits`).
 
-Both are weighed by how well they are seen to agree among themselves. The field is a polynomial,
+Both are weighed by how well they are seen to agree among themselves, and tiles by how well they
+agree with overlaps: what tissue has in common in all of them, as where a brain lies in the middle
+of four tiles, is not seen in their scatter. The field is a polynomial,
 as optical aberrations and vignetting are, with a prior that its high degrees are small. How well
 ``g`` cancels depends on knowing where tiles lie: positions should be registered ones.
 """
@@ -21,30 +23,29 @@ as optical aberrations and vignetting are, with a prior that its high degrees ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from linumpy.core.device import Array, to_host
 from linumpy.core.errors import InputError
-from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import (
     column_products,
+    invert_positive,
     linear_combination,
     normal_equations,
-    solve_each,
     solve_positive,
 )
 from linumpy.geometry.neighbours import close_pairs
+from linumpy.geometry.tile_fits import TileEvidence, fit_tiles, robust_sigma, tukey
 
-_TUKEY = 4.685
-_ITERATIONS, _TILE_ITERATIONS = 12, 5
-_TILES_AT_ONCE = 16
-"""That are solved together; their designs are held, 2 MB each."""
+_ITERATIONS = 12
 _SMALL_STEP = 1e-2
 """Of a standard error; steps become smaller by a factor of four to seven each time."""
-_MIN_SIGMA = 1e-6
+_EXCESS = np.geomspace(1, 1e4, 41)
+"""Factors of the tiles' variance that are compared."""
+_EXCESS_ROUNDS = 4
 _POLYNOMIAL_WAVES = 3
 """Half waves a tile that a polynomial of degree 6 holds to a few percent."""
 
@@ -249,15 +250,15 @@ def fit_shared_field(
     u1, u2 = np.meshgrid(*centres, indexing="ij")
     model = _Basis(tile_shape, degree, tuple(lines))
     terms = model.evaluate(u1, u2)
-    theta, information, tile_sigma = _tile_evidence(kept, terms)
+    tiles = fit_tiles([m.values for m in kept], terms, n_groups=len({m.group for m in kept}))
     rows, differences, pair_of_row = _overlap_equations(kept, terms, model, cell)
+    theta, information = tiles.mean, invert_positive(tiles.covariance)
     overlap_sigma, n_pairs = 0.0, 0
     if len(differences):
         n_pairs = int(pair_of_row[-1]) + 1
         size = max(float(linear_combination(terms, theta).std()), robust_sigma(differences))
-        theta, overlap_sigma, information = _combine(
-            rows, differences, pair_of_row, theta, information, model.prior(size)
-        )
+        overlaps = _Overlaps(rows, differences, pair_of_row, model.prior(size))
+        theta, overlap_sigma, information = overlaps.with_tiles(tiles, len(term_degrees(degree)))
     centred = (terms - terms.mean(axis=(0, 1))).reshape(-1, len(theta))
     spread = column_products(centred, centred) / len(centred)
     variance = float((solve_positive(information, np.eye(len(theta))) * spread).sum())
@@ -268,92 +269,9 @@ def fit_shared_field(
         n_tiles=len(kept),
         n_pairs=n_pairs,
         overlap_residual=overlap_sigma,
-        tile_residual=tile_sigma,
+        tile_residual=tiles.residual,
         error=math.sqrt(variance),
     )
-
-
-def robust_sigma(values: np.ndarray) -> float:
-    """Return the spread of `values` by their median absolute deviation."""
-    values = values[np.isfinite(values)]
-    if values.size == 0:
-        return _MIN_SIGMA
-    return max(robust_spread(values - np.median(values)), _MIN_SIGMA)
-
-
-def _tukey(residual: np.ndarray, sigma: float) -> np.ndarray:
-    return np.clip(1 - (residual / (_TUKEY * sigma)) ** 2, 0, 1) ** 2
-
-
-def _tile_evidence(
-    maps: Sequence[TileMap], terms: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Fit each tile alone; answer the robust mean of the fits and its information matrix.
-
-    Tissue makes tiles differ far more than noise does, and in a correlated way: so a tile, not a
-    pixel, counts as one observation, weighted by the scatter of the fits.
-    Tiles at one place of successive slices show much the same tissue: slices add no information.
-    """
-    n_terms = terms.shape[-1]
-    theta = np.array(list(_fit_each(maps, terms)))
-    mean = np.median(theta, axis=0)
-    for _ in range(_ITERATIONS):
-        spread = np.array([robust_sigma(column) for column in theta.T])
-        distance = np.sqrt((((theta - mean) / spread) ** 2).mean(axis=1))
-        weight = _tukey(distance, max(1.0, float(np.median(distance))))
-        mean = (weight[:, None] * theta).sum(axis=0) / max(weight.sum(), 1e-9)
-    deviation = theta - mean
-    covariance = column_products(weight[:, None] * deviation, deviation) / max(weight.sum(), 1e-9)
-    # Few tiles make a poor covariance: lean towards its diagonal.
-    share = n_terms / (n_terms + len(maps))
-    covariance = (1 - share) * covariance + share * np.diag(np.diag(covariance))
-    covariance += 1e-9 * np.eye(n_terms)
-    n_groups = len({tile.group for tile in maps})
-    information = solve_positive(covariance, np.eye(n_terms)) * max(weight.sum() / n_groups, 1.0)
-    fitted = linear_combination(terms, mean)
-    residual = np.concatenate([(m.values - fitted - np.nanmedian(m.values)).ravel() for m in maps])
-    return mean, information, robust_sigma(residual)
-
-
-class _TileFit:
-    """One tile fitted alone: coefficients of the terms, and a constant, by weighted equations."""
-
-    def __init__(self, tile: TileMap, terms: np.ndarray) -> None:
-        good = np.isfinite(tile.values)
-        self._design = np.column_stack([terms[good], np.ones(good.sum())])
-        self._values = tile.values[good] - np.median(tile.values[good])
-        self._weight = np.ones(len(self._values))
-        self._ridge = 1e-3 * np.diag([*np.ones(terms.shape[-1]), 0.0])
-
-    def equations(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the table and the right side of the system to solve."""
-        total = self._weight.sum()
-        if not total:
-            # Every cell is an outlier: nothing is known, and all is 0.
-            return np.eye(len(self._ridge)), np.zeros(len(self._ridge))
-        normal, right = normal_equations(self._design, self._values, self._weight)
-        return normal + self._ridge * total, right
-
-    def equations_about(self, solution: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return those in which cells far from a solution count less."""
-        residual = self._values - linear_combination(self._design, solution)
-        self._weight = _tukey(residual, robust_sigma(residual))
-        return self.equations()
-
-
-def _fit_each(maps: Sequence[TileMap], terms: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the coefficients of each tile alone.
-
-    In one thread: on 16 cores as many take 1.3 times as long.
-    """
-    for start in range(0, len(maps), _TILES_AT_ONCE):
-        fits = [_TileFit(tile, terms) for tile in maps[start : start + _TILES_AT_ONCE]]
-        systems = [fit.equations() for fit in fits]
-        for left in reversed(range(_TILE_ITERATIONS)):
-            solutions = solve_each(*(np.stack(side) for side in zip(*systems, strict=True)))
-            if left:
-                systems = [f.equations_about(s) for f, s in zip(fits, solutions, strict=True)]
-        yield from solutions[:, : terms.shape[-1]]
 
 
 def _overlap_equations(
@@ -416,41 +334,98 @@ def _overlap_cells(
     return [x1, x2], at_second, value - second[at_second]
 
 
-def _combine(
-    rows: np.ndarray,
-    differences: np.ndarray,
-    pair_of_row: np.ndarray,
-    tile_mean: np.ndarray,
-    tile_information: np.ndarray,
-    prior: np.ndarray,
-) -> tuple[np.ndarray, float, np.ndarray]:
-    """Solve for the field from overlaps and tiles together, robustly.
+@dataclass(frozen=True)
+class _Overlaps:
+    """Equations of all overlaps, and the prior.
 
-    Returns
-    -------
-    The coefficients, the spread of the differences, and the information matrix of the coefficients.
-    Weights are for the usual pair; of the information, pairs that err more take a share away.
+    Attributes
+    ----------
+    rows, differences, pair_of_row
+        From `_overlap_equations`.
+    prior
+        Inverse covariance of the coefficients beforehand.
     """
-    theta = tile_mean
-    of_tiles = linear_combination(tile_information, tile_mean)
-    sigma = robust_sigma(differences - linear_combination(rows, theta))
-    for _ in range(_ITERATIONS):
-        residual = differences - linear_combination(rows, theta)
-        sigma = robust_sigma(residual)
-        weight = _tukey(residual, sigma)
-        # Neighbouring cells of a pair err together (the pair's true shift is not the nominal
-        # one): the scatter of pair means says how many independent cells a pair is worth.
-        sums = np.bincount(pair_of_row, weight * residual)
-        expected = sigma**2 * np.maximum(np.bincount(pair_of_row, weight**2), 1e-9)
-        design_effect = max(1.0, float(np.median(sums**2 / expected) / 0.455))
-        of_overlaps, right = normal_equations(
-            rows, differences, weight / (sigma**2 * design_effect)
-        )
-        normal = of_overlaps + tile_information + prior
-        step = solve_positive(normal, right + of_tiles) - theta
-        theta = theta + step
-        if float((step * linear_combination(normal, step)).sum()) < _SMALL_STEP**2 * len(step):
-            break
-    all_pairs = float((sums**2).sum() / expected.sum())
-    share = min(1.0, design_effect / max(all_pairs, 1.0))
-    return theta, sigma, share * of_overlaps + tile_information + prior
+
+    rows: np.ndarray
+    differences: np.ndarray
+    pair_of_row: np.ndarray
+    prior: np.ndarray
+
+    def with_tiles(
+        self, tiles: TileEvidence, n_polynomial: int
+    ) -> tuple[np.ndarray, float, np.ndarray]:
+        """Solve for the field from overlaps and tiles together.
+
+        The covariance of the tiles' polynomial is enlarged by the factor under which their mean and
+        the overlaps are likeliest (variance components: Patterson and Thompson, Biometrika 58, 545,
+        1971); it is 1 where they do not contradict each other.
+
+        Returns
+        -------
+        The coefficients, the spread of the differences, and the coefficients' information matrix.
+        """
+        excess = 1.0
+        for _ in range(_EXCESS_ROUNDS):
+            larger = np.ones(len(tiles.mean))
+            larger[:n_polynomial] = math.sqrt(excess)
+            information = invert_positive(tiles.covariance * larger[:, None] * larger)
+            theta, sigma, overlaps, share = self._solve(tiles.mean, information)
+            # The tiles' mean less what overlaps and prior say without it, by the same equations.
+            left = tiles.mean - theta
+            left = left + solve_positive(
+                overlaps + self.prior, linear_combination(information, left)
+            )
+            alone = invert_positive(share * overlaps + self.prior)
+            part = slice(0, n_polynomial)
+            before = excess
+            excess = _likeliest_excess(left[part], tiles.covariance[part, part], alone[part, part])
+            if excess == before:
+                break
+        return theta, sigma, share * overlaps + information + self.prior
+
+    def _solve(
+        self, tile_mean: np.ndarray, tile_information: np.ndarray
+    ) -> tuple[np.ndarray, float, np.ndarray, float]:
+        """Solve robustly.
+
+        Returns
+        -------
+        The coefficients, the spread of the differences, the weights that overlaps had as an
+        information matrix, and its share that is information: weights are for the usual pair, and
+        pairs that err more take some away.
+        """
+        theta = tile_mean
+        of_tiles = linear_combination(tile_information, tile_mean)
+        sigma = robust_sigma(self.differences - linear_combination(self.rows, theta))
+        for _ in range(_ITERATIONS):
+            residual = self.differences - linear_combination(self.rows, theta)
+            sigma = robust_sigma(residual)
+            weight = tukey(residual, sigma)
+            # Neighbouring cells of a pair err together (the pair's true shift is not the nominal
+            # one): the scatter of pair means says how many independent cells a pair is worth.
+            sums = np.bincount(self.pair_of_row, weight * residual)
+            count = np.bincount(self.pair_of_row, weight**2)
+            expected = sigma**2 * np.maximum(count, 1e-9)
+            design_effect = max(1.0, float(np.median(sums**2 / expected) / 0.455))
+            of_overlaps, right = normal_equations(
+                self.rows, self.differences, weight / (sigma**2 * design_effect)
+            )
+            normal = of_overlaps + tile_information + self.prior
+            step = solve_positive(normal, right + of_tiles) - theta
+            theta = theta + step
+            if float((step * linear_combination(normal, step)).sum()) < _SMALL_STEP**2 * len(step):
+                break
+        all_pairs = float((sums**2).sum() / expected.sum())
+        return theta, sigma, of_overlaps, min(1.0, design_effect / max(all_pairs, 1.0))
+
+
+def _likeliest_excess(difference: np.ndarray, own: np.ndarray, other: np.ndarray) -> float:
+    """Return the factor of `own` under which a difference of covariance own + other is likeliest."""
+    best, found = -np.inf, 1.0
+    for excess in _EXCESS.tolist():
+        factor = np.linalg.cholesky(excess * own + other)
+        white = np.linalg.solve(factor, difference)
+        likelihood = -float(np.log(factor.diagonal()).sum() + 0.5 * (white**2).sum())
+        if likelihood > best:
+            best, found = likelihood, excess
+    return found
