@@ -2,7 +2,7 @@
 
 The displacement is a shift, a rotation and a random field of zero mean; its covariance is estimated
 from the measurements (universal kriging: Matheron, Adv. Appl. Probab. 5, 439, 1973). Places near
-each other then count less than lone ones, and what was not seen is interpolated from its neighbours.
+each other then count less than lone ones; what was not seen is interpolated from its neighbours.
 
 How smooth the field is decides how far it goes on where nothing was measured, and is not known: the
 covariance is Matérn's of smoothness 3/2 or 5/2, whichever is likelier.

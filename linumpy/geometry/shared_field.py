@@ -30,6 +30,7 @@ import numpy as np
 
 from linumpy.core.device import Array, to_host
 from linumpy.core.errors import InputError
+from linumpy.geometry.field_basis import FieldBasis, LineTerms, term_degrees
 from linumpy.geometry.least_squares import (
     column_products,
     invert_positive,
@@ -46,8 +47,6 @@ _SMALL_STEP = 1e-2
 _EXCESS = np.geomspace(1, 1e4, 41)
 """Factors of the tiles' variance that are compared."""
 _EXCESS_ROUNDS = 4
-_POLYNOMIAL_WAVES = 3
-"""Half waves a tile that a polynomial of degree 6 holds to a few percent."""
 
 
 @dataclass(frozen=True)
@@ -93,57 +92,6 @@ class SharedField:
     error: float | None = None
 
 
-@dataclass(frozen=True)
-class LineTerms:
-    """Cosines along one axis, beside the polynomial: long waves of the gain of lines.
-
-    Attributes
-    ----------
-    axis
-        0 or 1 of a map.
-    half_waves
-        The most half waves a tile; those that the polynomial holds are left out.
-    sigma
-        Standard deviation of the orthonormal coefficients about 0.
-    """
-
-    axis: int
-    half_waves: int
-    sigma: float
-
-    def waves(self) -> np.ndarray:
-        """Return the half waves a tile of the terms."""
-        return np.arange(_POLYNOMIAL_WAVES + 1, self.half_waves + 1)
-
-    def evaluate(self, shape: tuple[int, int], u1: np.ndarray, u2: np.ndarray) -> np.ndarray:
-        """Evaluate the terms as `basis` does."""
-        n = shape[self.axis]
-        phase = (np.pi / n) * ((u1, u2)[self.axis] + 0.5)
-        return np.stack([np.sqrt(2 / n) * np.cos(k * phase) for k in self.waves()], axis=-1)
-
-
-@dataclass(frozen=True)
-class _Basis:
-    """The terms of a field: a polynomial, then cosines of lines."""
-
-    shape: tuple[int, int]
-    degree: int
-    lines: tuple[LineTerms, ...] = ()
-
-    def evaluate(self, u1: np.ndarray, u2: np.ndarray) -> np.ndarray:
-        polynomial = basis(self.shape, u1, u2, self.degree)
-        if not self.lines:
-            return polynomial
-        waves = [line.evaluate(self.shape, u1, u2) for line in self.lines]
-        return np.concatenate([polynomial, *waves], axis=-1)
-
-    def prior(self, size: float) -> np.ndarray:
-        """Return the inverse variances of the coefficients of a field of this size."""
-        smooth = (term_degrees(self.degree) ** 2 / (2 * size)) ** 2
-        waves = [np.full(len(line.waves()), line.sigma**-2.0) for line in self.lines]
-        return np.diag(np.concatenate([smooth, *waves]))
-
-
 def bin_map(values: Array, cell: int) -> np.ndarray:
     """Reduce a map to medians over square cells of `cell` pixels; a rest at the end is dropped.
 
@@ -173,40 +121,6 @@ def bin_map(values: Array, cell: int) -> np.ndarray:
     median = (at((count - 1) // 2) + at(count // 2)) / 2
     good = 2 * np.isfinite(pixels).sum(axis=-1) >= cell * cell
     return np.where(good, median, np.nan)
-
-
-def basis(shape: tuple[int, int], u1: np.ndarray, u2: np.ndarray, degree: int) -> np.ndarray:
-    """Evaluate the field's basis at pixel positions.
-
-    Parameters
-    ----------
-    shape
-        Pixels of a tile.
-    u1, u2
-        Pixel-centre coordinates along axis 1 and 2, any one shape.
-    degree
-        Highest degree of both axes together.
-
-    Returns
-    -------
-    Array of `u1`'s shape with one further axis: products of Legendre polynomials without their
-    constant, in the order of `term_degrees`.
-    """
-    from numpy.polynomial.legendre import legvander
-
-    one = legvander(2 * (u1 + 0.5) / shape[0] - 1, degree)
-    two = legvander(2 * (u2 + 0.5) / shape[1] - 1, degree)
-    return np.stack([one[..., k1] * two[..., k2] for k1, k2 in _terms(degree)], axis=-1)
-
-
-def _terms(degree: int) -> list[tuple[int, int]]:
-    pairs = [(k1, total - k1) for total in range(1, degree + 1) for k1 in range(total + 1)]
-    return pairs
-
-
-def term_degrees(degree: int) -> np.ndarray:
-    """Return the total degree of each basis term."""
-    return np.array([k1 + k2 for k1, k2 in _terms(degree)])
 
 
 def fit_shared_field(
@@ -248,7 +162,7 @@ def fit_shared_field(
         )
     centres = [(np.arange(n) + 0.5) * cell - 0.5 for n in kept[0].values.shape]
     u1, u2 = np.meshgrid(*centres, indexing="ij")
-    model = _Basis(tile_shape, degree, tuple(lines))
+    model = FieldBasis(tile_shape, degree, tuple(lines))
     terms = model.evaluate(u1, u2)
     tiles = fit_tiles([m.values for m in kept], terms, n_groups=len({m.group for m in kept}))
     rows, differences, pair_of_row = _overlap_equations(kept, terms, model, cell)
@@ -275,7 +189,7 @@ def fit_shared_field(
 
 
 def _overlap_equations(
-    maps: Sequence[TileMap], terms: np.ndarray, model: _Basis, cell: int
+    maps: Sequence[TileMap], terms: np.ndarray, model: FieldBasis, cell: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return basis differences, map differences and pair number of every cell in an overlap."""
     rows, differences, pair_of_row = [], [], []
@@ -420,7 +334,7 @@ class _Overlaps:
 
 
 def _likeliest_excess(difference: np.ndarray, own: np.ndarray, other: np.ndarray) -> float:
-    """Return the factor of `own` under which a difference of covariance own + other is likeliest."""
+    """Return the factor of `own` by which a difference of covariance own + other is likeliest."""
     best, found = -np.inf, 1.0
     for excess in _EXCESS.tolist():
         factor = np.linalg.cholesky(excess * own + other)

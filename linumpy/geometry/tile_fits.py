@@ -51,7 +51,7 @@ def robust_sigma(values: np.ndarray) -> float:
 
 
 def tukey(residual: np.ndarray, sigma: float) -> np.ndarray:
-    """Return Tukey's biweights of residuals of a spread: 1 at 0, 0 beyond 4.685 times the spread."""
+    """Return Tukey's biweights of residuals: 1 at 0, 0 beyond 4.685 times their spread."""
     return np.clip(1 - (residual / (_TUKEY * sigma)) ** 2, 0, 1) ** 2
 
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from linumpy.core.device import Array, is_device_array, like, to_host
 from linumpy.geometry.banded import row_blocks
+from linumpy.geometry.field_basis import LineTerms
 from linumpy.geometry.interface import difference_weights
-from linumpy.geometry.shared_field import LineTerms, SharedField, TileMap, fit_shared_field
+from linumpy.geometry.shared_field import SharedField, TileMap, fit_shared_field
 from linumpy.intensity.line_gain import LineGain, LineMaps, fit_line_gain, places_of
 
 MIN_SIGNAL_TO_NOISE = 2.0

@@ -54,7 +54,7 @@ METRICS = {
     ),
     "stage_linear": (
         "Stage scaled, rotated or sheared against the pixels",
-        "Tiles are placed by their pixels. If it is not the stage that errs, but the resolution in the "
+        "Tiles are placed by their pixels. If not the stage errs, but the resolution in the "
         "headers or a bent scan, all distances and angles of the brain are off by as much.",
         "Image a ruled target: compare it with the resolution and with the stage.",
     ),

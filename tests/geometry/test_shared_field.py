@@ -4,7 +4,8 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.core.errors import InputError
 from linumpy.geometry import shared_field
-from linumpy.geometry.shared_field import TileMap, basis, bin_map, fit_shared_field, term_degrees
+from linumpy.geometry.field_basis import basis, term_degrees
+from linumpy.geometry.shared_field import TileMap, bin_map, fit_shared_field
 
 TILE = (60, 72)
 CELL = 2
