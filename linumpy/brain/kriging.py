@@ -1,17 +1,14 @@
 """Split a displacement measured at points into a rigid part and a smooth residual (kriging).
 
 The displacement is a shift, a rotation and a random field of zero mean; its covariance is estimated
-from the measurements (universal kriging: Matheron, Adv. Appl. Probab. 5, 439, 1973). Places near
-each other then count less than lone ones; what was not seen is interpolated from its neighbours.
-
-How smooth the field is decides how far it goes on where nothing was measured, and is not known: the
-covariance is Matérn's of smoothness 3/2 or 5/2, whichever is likelier.
+from the measurements (universal kriging: Matheron, Adv. Appl. Probab. 5, 439, 1973; the covariance
+is Matérn's of smoothness 3/2). Places near each other then count less than lone ones, and what
+was not seen is interpolated from its neighbours.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
@@ -22,9 +19,6 @@ from linumpy.geometry.least_squares import (
     linear_combination,
     solve_positive,
 )
-
-SMOOTHNESSES = (1.5, 2.5)
-"""Of Matérn's covariance: fields with one derivative, and with two."""
 
 _OUTLIER_SIGMA = 3.0
 _SHARE_AT_ONCE = 20
@@ -49,20 +43,16 @@ class Covariance:
         Variance of a single measurement, px².
     window_px
         Side of the windows that were measured: those that share pixels share their noise.
-    smoothness
-        Of Matérn's covariance, of `SMOOTHNESSES`.
     """
 
     variance: float
     length_px: float
     noise: float
     window_px: float
-    smoothness: float = 1.5
 
     def between(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the covariance of the field at points (n, 2) and (m, 2), shape (n, m)."""
-        away = _distance(one, other)
-        return self.variance * _matern(away, self.length_px, self.smoothness)
+        return self.variance * _matern(_distance(one, other), self.length_px)
 
     def of_measurements(self, places: np.ndarray) -> np.ndarray:
         """Return the covariance of what is measured at places (n, 2), shape (n, n)."""
@@ -172,11 +162,10 @@ def _distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.sqrt(square, out=square)
 
 
-def _matern(distance: np.ndarray, length: float, smoothness: float) -> np.ndarray:
-    """Return Matérn's correlation (Rasmussen and Williams, Gaussian Processes, 2006, eq. 4.17)."""
-    x = distance * (np.sqrt(2 * smoothness) / length)
+def _matern(distance: np.ndarray, length: float) -> np.ndarray:
+    x = distance * (np.sqrt(3) / length)
     out = np.exp(-x)
-    out *= 1 + x if smoothness == 1.5 else 1 + x + x * x / 3
+    out *= 1 + x
     return out
 
 
@@ -197,7 +186,7 @@ def _covariance(
     """Return the covariance under which the measurements are likeliest, whatever the rigid part.
 
     Restricted maximum likelihood (Patterson and Thompson, Biometrika 58, 545, 1971) on a grid of
-    smoothnesses, lengths and ratios of noise to signal; the variance follows from them.
+    lengths and ratios of noise to signal; the variance follows from both.
     """
     from scipy.linalg import solve_triangular
 
@@ -212,10 +201,9 @@ def _covariance(
     free = len(rows) - (rows.shape[1] - 1)
     noises = np.multiply.outer(_NOISE_RATIOS, overlap)
     best, found = -np.inf, Covariance(0.0, window_px, least_noise, window_px)
-    lengths = np.geomspace(window_px / 2, extent, _LENGTHS).tolist()
-    for smoothness, length in product(SMOOTHNESSES, lengths):
+    for length in np.geomspace(window_px / 2, extent, _LENGTHS).tolist():
         # All ratios in one call, in which other threads go on.
-        tables = _matern(away, length, smoothness) + noises
+        tables = _matern(away, length) + noises
         for ratio, factor in zip(_NOISE_RATIOS, np.linalg.cholesky(tables), strict=True):
             # Both axes have one covariance: side by side they are solved at once.
             white = solve_triangular(factor, both, lower=True, check_finite=False)
@@ -232,8 +220,7 @@ def _covariance(
             )
             if likelihood > best:
                 best = float(likelihood)
-                noise = max(ratio * variance, least_noise)
-                found = Covariance(variance, length, noise, window_px, smoothness)
+                found = Covariance(variance, length, max(ratio * variance, least_noise), window_px)
     return found
 
 

@@ -55,6 +55,9 @@ class AxialResponse:
         Voxel size of the tiles it was learned on.
     noise_amplitude
         Mean amplitude of the noise floor; 0 when no water was seen above the tissue.
+    noise_excess
+        Mean amplitude of the water over that: above 1 where deep planes are darker than water, so
+        that noise falls with depth. Nearer to the surface there is more noise than is subtracted.
     focus_um, rayleigh_um
         zf below the top of the first voxel, and zR; None without a model.
     medium
@@ -94,6 +97,7 @@ class AxialResponse:
     rolloff_6db_um: float | None = None
     error_percent: float | None = None
     log_errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    noise_excess: float = 1.0
 
     @property
     def agarose_mu_per_mm(self) -> float:
@@ -295,4 +299,5 @@ def _finish(
         n_tiles=found.n_tiles,
         residual_percent=float(100 * np.sqrt(np.mean(residual**2))),
         planes_left_out=tuple(int(z) for z in found.start + np.flatnonzero(~counts)),
+        noise_excess=found.noise_excess,
     )

@@ -35,6 +35,9 @@ _OUTLIER = 4.0
 _MOST_OUTLIERS = 0.25
 """Share of the planes; where more stand out, the model is wrong rather than they."""
 
+_MISFIT_SIGMA = 3.0
+"""Planes that the misfit is averaged over, less than what bends within a Rayleigh length."""
+
 _N_STARTS = 5
 _N_ERRORS = 2
 _LN_2 = float(np.log(2))
@@ -82,6 +85,7 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
     depth
         Of all planes of a tile.
     """
+    from scipy.ndimage import gaussian_filter1d
     from scipy.optimize import least_squares
 
     mu_known = _KNOWN_MU[found.medium]
@@ -136,6 +140,10 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
     covariance = solve_positive(column_products(falling.jac, falling.jac), np.eye(5))
     # What roll-off may do that is not taken for seen is an error, too.
     other = (_log_response(chosen, depth) - _log_response(falling.x, depth))[:, None]
+    # So is what the profile shows and no such response describes.
+    fitted = chosen[3] + _log_response(chosen, inside) - 2e-3 * chosen[2] * inside
+    smooth = gaussian_filter1d(found.log_power - fitted, _MISFIT_SIGMA, mode="nearest")
+    lack = np.interp(depth, inside, smooth)[:, None]
     focus, log_rayleigh, mu, level, rolloff = (float(value) for value in chosen)
     return Confocal(
         focus,
@@ -143,7 +151,7 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
         mu,
         level,
         rolloff,
-        _principal(errors @ covariance @ errors.T + other @ other.T, seen),
+        _principal(errors @ covariance @ errors.T + other @ other.T + lack @ lack.T, seen),
         counts,
     )
 

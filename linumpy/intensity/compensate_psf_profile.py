@@ -49,6 +49,13 @@ _MAX_ERROR = 1 / 3
 _MIN_SEEN = 0.2
 """Share of the A-lines that must show a plane, of how many show the plane that most do."""
 
+_EVEN_NOISE = 0.8
+"""What is darker than this share of the water says that noise is less there: cells of a hundred
+A-lines scatter by a twentieth."""
+
+_DARKEST = 0.1
+"""Share of a tile's cells in a plane, and of its planes, that may be darker than noise."""
+
 _NOTHING = 1e-12
 """Of the largest power: what A-lines without a signal get where no noise was seen."""
 
@@ -71,7 +78,9 @@ class AxialProfile:
     error
         Standard error of each, from the scatter between tiles.
     noise_power
-        Squared mean amplitude of water; 0 when none was seen.
+        Squared mean amplitude of the noise; 0 when no water was seen.
+    noise_excess
+        Mean amplitude of the water over that of the noise: above 1 where noise falls with depth.
     mu_per_mm, mu_error
         Attenuation of agarose estimated from differences between its faces, 1/mm, and the standard
         error; infinity where they carry no information.
@@ -84,6 +93,7 @@ class AxialProfile:
     log_power: np.ndarray
     error: np.ndarray
     noise_power: float
+    noise_excess: float
     n_cells: int
     n_tiles: int
     mu_per_mm: float
@@ -112,7 +122,7 @@ def measure_profile(
     """
     values, tile = _a_lines(cells)
     face, own_face = (np.concatenate([_faces(c, n) for c in cells]) for n in (_FACE_CELLS, 1))
-    noise = _noise_power(values, face, tile)
+    noise = _noise(values, face, tile)
     # What lies below each A-line's own face; where cuts are tilted they begin at different planes.
     below = np.arange(values.shape[1]) >= (face + _FACE_MARGIN_PX)[:, None]
     values = np.where(below, values, np.nan).astype(float)
@@ -125,18 +135,27 @@ def measure_profile(
     n_upper = max(_MIN_PLANES, round(_UPPER_UM / axial_um))
     upper = np.cumsum(np.isfinite(lines.values), axis=1) <= n_upper
     shown = np.where(upper, lines.values, np.nan)
-    level = np.sqrt(np.maximum(np.nanmean(np.square(shown), axis=1) - noise[0], 0))
-    chosen = _agarose(level, noise[0], lines.tile)
+    level = np.sqrt(np.maximum(np.nanmean(np.square(shown), axis=1) - noise.power, 0))
+    chosen = _agarose(level, noise.power, lines.tile)
     if chosen is not None:
-        chosen = _alike(lines.values, chosen, noise[0])
+        chosen = _alike(lines.values, chosen, noise.power)
     if chosen is not None and chosen.sum() >= _MIN_CELLS:
         # Of agarose that never rises above noise, nothing is learned.
         with suppress(NoProfileError):
             return _agarose_profile(lines.take(chosen), level[chosen], noise, slices)
-    chosen = level**2 > 4 * noise[0]
+    chosen = level**2 > 4 * noise.power
     if chosen.sum() < _MIN_CELLS:
         raise _nothing_found(f"{chosen.sum()} A-line cells are brighter than noise")
     return _profile("tissue", lines.take(chosen), noise)
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """Squared mean amplitude of the noise, its standard error, and `AxialProfile.noise_excess`."""
+
+    power: float
+    error: float
+    excess: float
 
 
 @dataclass(frozen=True)
@@ -157,24 +176,24 @@ class _Lines:
 
 
 def _agarose_profile(
-    lines: _Lines, level: np.ndarray, noise: tuple[float, float], slices: Sequence[int] | None
+    lines: _Lines, level: np.ndarray, noise: _Noise, slices: Sequence[int] | None
 ) -> AxialProfile:
     """Return the profile of A-lines of agarose, and its attenuation; `level` is their amplitude."""
     found = _profile("agarose", lines, noise)
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_level = np.log(_level_and_slope(lines.values, noise[0])[0])
+        log_level = np.log(_level_and_slope(lines.values, noise.power)[0])
     ids = np.zeros(lines.tile.max() + 1, int) if slices is None else np.asarray(slices)
     number = np.unique(ids, return_inverse=True)[1][lines.tile]
     # Neighbours share errors of a face, which single A-lines do not.
-    alone = float(np.median(level**2)) > _MIN_SIGNAL * noise[0]
+    alone = float(np.median(level**2)) > _MIN_SIGNAL * noise.power
     face_um = lines.own_face_um if alone else lines.face_um
     mu, error = attenuation_from_faces(log_level, face_um, lines.place, number, lines.tile)
     return replace(found, mu_per_mm=mu, mu_error=error)
 
 
-def _profile(medium: str, lines: _Lines, noise: tuple[float, float]) -> AxialProfile:
+def _profile(medium: str, lines: _Lines, noise: _Noise) -> AxialProfile:
     """Return the profile of A-lines of one medium; an error if few planes are above noise."""
-    noise_power, noise_error = noise
+    noise_power = noise.power
     agarose, values = medium == "agarose", lines.values
     if not agarose:
         # Logarithms, so that bright tissue does not decide alone.
@@ -184,7 +203,7 @@ def _profile(medium: str, lines: _Lines, noise: tuple[float, float]) -> AxialPro
     if not len(log_power):
         raise _nothing_found("its profile is above noise nowhere")
     error = _errors(values, lines.tile, start, log_power, noise_power, not agarose)
-    error = np.hypot(error, noise_error / np.exp(log_power))
+    error = np.hypot(error, noise.error / np.exp(log_power))
     # The tissue of tiles differs, whatever the noise.
     shown = error < _MAX_ERROR if agarose else np.exp(log_power) > _MIN_SIGNAL * noise_power
     if (told := _leading(shown)) < _MIN_PLANES:
@@ -198,6 +217,7 @@ def _profile(medium: str, lines: _Lines, noise: tuple[float, float]) -> AxialPro
         log_power=log_power,
         error=error,
         noise_power=noise_power,
+        noise_excess=noise.excess,
         n_cells=len(values),
         n_tiles=len(np.unique(lines.tile)),
         mu_per_mm=0.0,
@@ -238,24 +258,32 @@ def _faces(cells: np.ndarray, around: int) -> np.ndarray:
     return np.asarray(found).ravel()
 
 
-def _noise_power(lines: np.ndarray, face: np.ndarray, tile: np.ndarray) -> tuple[float, float]:
-    """Return the squared mean amplitude of the water above the faces, and its standard error.
+def _noise(lines: np.ndarray, face: np.ndarray, tile: np.ndarray) -> _Noise:
+    """Return the noise that the water above the faces shows, or deep planes where they are darker.
 
-    A bubble or a face that was found too deep is bright, so the middle of the cells counts. Both
-    are 0 where there is no water.
+    A bubble or a face that was found too deep is bright, so the middle of the cells counts. Light
+    only adds to noise: where deep planes are darker than water, noise falls with depth, and that of
+    deep planes, where it matters most, counts for all. It is 0 where there is no water.
     """
     planes = np.arange(lines.shape[1])
     water = np.isfinite(lines) & (planes < (face - _WATER_MARGIN_PX)[:, None])
     if water.sum() < _MIN_CELLS:
-        return 0.0, 0.0
-    medians = [
-        float(np.median(lines[own][water[own]]))
-        for n in np.unique(tile)
-        if (water[own := tile == n]).sum() >= _MIN_CELLS
-    ]
+        return _Noise(0.0, 0.0, 1.0)
     noise = float(np.median(lines[water]))
+    medians, darkest = [], []
+    for own in (tile == n for n in np.unique(tile)):
+        if water[own].sum() >= _MIN_CELLS:
+            medians.append(float(np.median(lines[own][water[own]])))
+            # Zeros are no noise: nothing was recorded there.
+            lit = np.where(lines[own] > 0, lines[own], np.nan)
+            lit = lit[:, np.isfinite(lit).any(axis=0)]
+            darkest.append(np.quantile(np.nanquantile(lit, _DARKEST, axis=0), _DARKEST))
     spread = robust_spread(np.array(medians) - noise) if len(medians) > 1 else 0.0
-    return noise**2, 2 * noise * spread / float(np.sqrt(max(len(medians), 1)))
+    least = float(np.median(darkest)) if darkest else noise
+    excess = noise / least if least < _EVEN_NOISE * noise else 1.0
+    noise /= excess
+    error = 2 * noise * spread / float(np.sqrt(max(len(medians), 1)))
+    return _Noise(noise**2, error, excess)
 
 
 def _agarose(level: np.ndarray, noise_power: float, tile: np.ndarray) -> np.ndarray | None:

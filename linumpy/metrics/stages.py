@@ -93,7 +93,20 @@ def compensate_psf(model: Any, found: StageMetrics) -> None:
     found.add(
         "planes_left_out", len(model.planes_left_out), "", "bright planes of agarose left out"
     )
-    found.add("response_error", model.error_percent, "%", "standard error of the response")
+    found.add(
+        "response_error",
+        model.error_percent,
+        "%",
+        "standard error of the power response",
+        "response_error",
+    )
+    found.add(
+        "noise_excess",
+        model.noise_excess,
+        "",
+        "amplitude of the water over that of the darkest deep planes",
+        "noise_excess",
+    )
     if model.method == "none":
         found.warnings.append(
             "no axial profile of agarose or tissue was found: brightness is not corrected along "

@@ -42,6 +42,18 @@ METRICS = {
         "The axial response does not describe the depth profile.",
         "Look at the axial response; another compensate_psf_method may fit.",
     ),
+    "response_error": (
+        "Axial response uncertain",
+        "Brightness along depth and attenuation may be off: the profile is short or noisy, or no "
+        "confocal response describes it.",
+        "Compare the slopes of single A-lines; more agarose around the tissue tells more.",
+    ),
+    "noise_excess": (
+        "Noise falls with depth",
+        "Water is brighter than deep tissue: the noise of the deep planes is subtracted, and near "
+        "the surface too little.",
+        "Subtract the mean spectrum before the transform, or record a tile of water.",
+    ),
     "response_max": (
         "Axial response too small",
         "The response is nowhere near its largest value.",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.brain import local_fit, pair_match
-from linumpy.brain.kriging import Covariance, fit_displacement
+from linumpy.brain.kriging import fit_displacement
 from linumpy.brain.local_fit import fit_locally, has_room
 from linumpy.brain.local_shifts import measure_local_shifts
 from linumpy.brain.register_pairwise import register_pair
@@ -153,32 +153,6 @@ def test_rigid_part_is_separated_from_a_field_within_its_error(rng, cover):
             np.testing.assert_allclose(found.shift_px, (2.0, -1.0), atol=0.4)
             assert np.sqrt(np.mean((found.field_px - truth) ** 2)) < 0.7
     assert 0.2 < np.sqrt(np.mean(np.square(scores))) < 2.5
-
-
-@pytest.mark.parametrize("smoothness", [1.5, 2.5])
-def test_correlation_is_materns(smoothness):
-    """By its definition, with SciPy's Bessel functions."""
-    from scipy.special import gamma, kv
-
-    away, length = np.linspace(0.5, 60, 40), 17.0
-    x = np.sqrt(2 * smoothness) * away / length
-    expected = 2 ** (1 - smoothness) / gamma(smoothness) * x**smoothness * kv(smoothness, x)
-    places = np.stack([away, np.zeros(40)], axis=1)
-    found = Covariance(3.0, length, 0.1, 32.0, smoothness).between(np.zeros((1, 2)), places)
-    np.testing.assert_allclose(found[0], 3 * expected, rtol=1e-12)
-
-
-def test_a_field_smoother_than_usual_is_known_better():
-    """Its smoothness is found. Seen to fail (0.41 px) where it is that of a rough one."""
-    errors = []
-    for seed in range(6):
-        places, values, area, truth = field_measured(
-            np.random.default_rng(seed), 0.05, (2.0, -1.0), 0.006
-        )
-        found = fit_displacement(places, values, area, window_px=32, least_noise_px=0.05)
-        errors.append(np.sqrt(np.mean((found.field_px - truth) ** 2)))
-        assert found.covariance.smoothness == 2.5
-    assert np.mean(errors) < 0.37
 
 
 def test_wrong_measurements_are_left_out(rng):
