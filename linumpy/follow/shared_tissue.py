@@ -110,7 +110,7 @@ def shared_log_ratio(
     shift_um
         What this slice's stage positions are off against the one before.
     noise_power
-        Squared mean amplitude of water.
+        Squared mean amplitude of noise.
     """
     deeper = shared_depth_um(before, now, distance_um) / now.axial_um
     n_planes = len(next(iter(now.cells.values())))

@@ -13,9 +13,9 @@ Two sources determine ``f``:
 * **tiles**: each tile fitted alone answers ``f`` plus its own tissue; over many tiles the robust
   mean of the answers tends to ``f`` (`linumpy.geometry.tile_fits`).
 
-Both are weighed by how well they are seen to agree among themselves, and tiles by how well they
-agree with overlaps: what tissue has in common in all of them, as where a brain lies in the middle
-of four tiles, is not seen in their scatter. The field is a polynomial,
+Both are weighed by how well they are seen to agree among themselves. Tiles are also weighed by how
+well they agree with overlaps: their scatter does not show what tissue has in common in all of them,
+as where a brain lies in the middle of four tiles. The field is a polynomial,
 as optical aberrations and vignetting are, with a prior that its high degrees are small. How well
 ``g`` cancels depends on knowing where tiles lie: positions should be registered ones.
 """
@@ -45,8 +45,9 @@ _ITERATIONS = 12
 _SMALL_STEP = 1e-2
 """Of a standard error; steps become smaller by a factor of four to seven each time."""
 _EXCESS = np.geomspace(1, 1e4, 41)
-"""Factors of the tiles' variance that are compared."""
+"""Factors of the tiles' variance that are compared; with the last they count for nothing."""
 _EXCESS_ROUNDS = 4
+"""Robust weights change with the factor, which seldom settles later."""
 
 
 @dataclass(frozen=True)
@@ -270,9 +271,9 @@ class _Overlaps:
     ) -> tuple[np.ndarray, float, np.ndarray]:
         """Solve for the field from overlaps and tiles together.
 
-        The covariance of the tiles' polynomial is enlarged by the factor under which their mean and
-        the overlaps are likeliest (variance components: Patterson and Thompson, Biometrika 58, 545,
-        1971); it is 1 where they do not contradict each other.
+        The covariance of the tiles' polynomial is enlarged by the factor, at least 1, under which
+        their mean and the overlaps are likeliest (variance components: Patterson and Thompson,
+        Biometrika 58, 545, 1971). Where it does not settle, the largest found counts.
 
         Returns
         -------
@@ -291,10 +292,10 @@ class _Overlaps:
             )
             alone = invert_positive(share * overlaps + self.prior)
             part = slice(0, n_polynomial)
-            before = excess
-            excess = _likeliest_excess(left[part], tiles.covariance[part, part], alone[part, part])
-            if excess == before:
+            found = _likeliest_excess(left[part], tiles.covariance[part, part], alone[part, part])
+            if found <= excess:
                 break
+            excess = found
         return theta, sigma, share * overlaps + information + self.prior
 
     def _solve(

@@ -1,4 +1,4 @@
-"""Fit the field of tiles to each alone, and tell what all of them say of it, and how surely.
+"""Fit each tile alone, and take the robust mean of the fits and its covariance.
 
 Each tile answers the shared field plus its own tissue (see `linumpy.geometry.shared_field`).
 """

@@ -74,8 +74,8 @@ class AxialResponse:
         Depth below the top of the volume where roll-off alone is 6 dB; None where none is seen.
     error_percent
         Standard error of the power response over the planes of the profile, RMS, without its
-        level; None without a model. An exponential that the profile cannot separate from the
-        attenuation of agarose is the most of it.
+        level; None without a model. Most of it is an exponential that the profile cannot separate
+        from the attenuation of agarose, or what no such response describes.
     log_errors
         float32 (errors, planes): independent standard errors of ln response, without its level, all
         over the depth of a tile. The last is what the bound of the response leaves uncorrected.

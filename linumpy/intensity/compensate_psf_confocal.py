@@ -36,7 +36,7 @@ _MOST_OUTLIERS = 0.25
 """Share of the planes; where more stand out, the model is wrong rather than they."""
 
 _MISFIT_SIGMA = 3.0
-"""Planes that the misfit is averaged over, less than what bends within a Rayleigh length."""
+"""Planes that the misfit is averaged over, against the noise of single ones."""
 
 _N_STARTS = 5
 _N_ERRORS = 2
@@ -54,7 +54,8 @@ class Confocal:
     rolloff
         In units of that whose 6 dB lie at `ROLLOFF_UM`; 0 where it is not clearly seen.
     log_errors
-        (errors, planes): the largest independent standard errors of ln response without its level.
+        (errors, planes): the largest independent standard errors of ln response without its level,
+        what the fit leaves of the profile among them.
     counts
         Whether each plane of the profile counted.
     """
@@ -140,10 +141,11 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
     covariance = solve_positive(column_products(falling.jac, falling.jac), np.eye(5))
     # What roll-off may do that is not taken for seen is an error, too.
     other = (_log_response(chosen, depth) - _log_response(falling.x, depth))[:, None]
-    # So is what the profile shows and no such response describes.
+    # So is what the profile shows and no such response describes, whatever the fit's own errors.
     fitted = chosen[3] + _log_response(chosen, inside) - 2e-3 * chosen[2] * inside
-    smooth = gaussian_filter1d(found.log_power - fitted, _MISFIT_SIGMA, mode="nearest")
-    lack = np.interp(depth, inside, smooth)[:, None]
+    residual = np.interp(inside, inside[counts], (found.log_power - fitted)[counts])
+    smooth = gaussian_filter1d(residual, _MISFIT_SIGMA, mode="nearest")
+    shape = np.interp(depth, inside, smooth)[:, None]
     focus, log_rayleigh, mu, level, rolloff = (float(value) for value in chosen)
     return Confocal(
         focus,
@@ -151,7 +153,7 @@ def fit_confocal(depth: np.ndarray, found: AxialProfile, zr_initial_um: float) -
         mu,
         level,
         rolloff,
-        _principal(errors @ covariance @ errors.T + other @ other.T + lack @ lack.T, seen),
+        _principal(errors @ covariance @ errors.T + other @ other.T + shape @ shape.T, seen),
         counts,
     )
 

@@ -5,7 +5,7 @@ below. A-lines of agarose all show the same, so that their mean is a profile wit
 Where there is too little of it, the logarithms of tissue are averaged instead: its texture then
 cancels as far as anatomy allows.
 
-Amplitudes are averaged first, then squared, and the squared mean amplitude of water is subtracted.
+Amplitudes are averaged first, then squared, and the squared mean amplitude of noise is subtracted.
 As signal and noise are both circular Gaussian, mean amplitudes add up in squares exactly as powers
 do, however much the voxels were averaged before; means of squares do not.
 """
@@ -49,12 +49,12 @@ _MAX_ERROR = 1 / 3
 _MIN_SEEN = 0.2
 """Share of the A-lines that must show a plane, of how many show the plane that most do."""
 
-_EVEN_NOISE = 0.8
-"""What is darker than this share of the water says that noise is less there: cells of a hundred
-A-lines scatter by a twentieth."""
+_EVEN_NOISE = 0.9
+"""Noise of deep planes below this share of the water's falls with depth. What is chosen as darkest
+is by chance up to some percent too dark."""
 
 _DARKEST = 0.1
-"""Share of a tile's cells in a plane, and of its planes, that may be darker than noise."""
+"""Share of a tile's cells in a plane, and of its planes, that are darker than the darkest level."""
 
 _NOTHING = 1e-12
 """Of the largest power: what A-lines without a signal get where no noise was seen."""
@@ -259,7 +259,7 @@ def _faces(cells: np.ndarray, around: int) -> np.ndarray:
 
 
 def _noise(lines: np.ndarray, face: np.ndarray, tile: np.ndarray) -> _Noise:
-    """Return the noise that the water above the faces shows, or deep planes where they are darker.
+    """Return the noise that the water above the faces shows, or deep planes where these are darker.
 
     A bubble or a face that was found too deep is bright, so the middle of the cells counts. Light
     only adds to noise: where deep planes are darker than water, noise falls with depth, and that of
@@ -270,20 +270,33 @@ def _noise(lines: np.ndarray, face: np.ndarray, tile: np.ndarray) -> _Noise:
     if water.sum() < _MIN_CELLS:
         return _Noise(0.0, 0.0, 1.0)
     noise = float(np.median(lines[water]))
-    medians, darkest = [], []
+    # Zeros are no noise: nothing was recorded there.
+    below = (lines > 0) & (planes >= (face + _FACE_MARGIN_PX)[:, None])
+    medians, deep = [], []
     for own in (tile == n for n in np.unique(tile)):
-        if water[own].sum() >= _MIN_CELLS:
-            medians.append(float(np.median(lines[own][water[own]])))
-            # Zeros are no noise: nothing was recorded there.
-            lit = np.where(lines[own] > 0, lines[own], np.nan)
-            lit = lit[:, np.isfinite(lit).any(axis=0)]
-            darkest.append(np.quantile(np.nanquantile(lit, _DARKEST, axis=0), _DARKEST))
+        if water[own].sum() < _MIN_CELLS:
+            continue
+        medians.append(float(np.median(lines[own][water[own]])))
+        dark, middle = _quantiles(lines[own], water[own], (_DARKEST, 0.5))
+        found = _quantiles(lines[own], below[own], (_DARKEST,))[0]
+        if len(dark) and len(found):
+            # What the cells of water scatter by, those of deep planes do.
+            share = float(np.median(dark / np.maximum(middle, 1e-12)))
+            deep.append(float(np.quantile(found, _DARKEST)) / max(share, 1e-12))
+    n_tiles = max(len(medians), 1)
     spread = robust_spread(np.array(medians) - noise) if len(medians) > 1 else 0.0
-    least = float(np.median(darkest)) if darkest else noise
-    excess = noise / least if least < _EVEN_NOISE * noise else 1.0
-    noise /= excess
-    error = 2 * noise * spread / float(np.sqrt(max(len(medians), 1)))
-    return _Noise(noise**2, error, excess)
+    least = float(np.median(deep)) if deep else noise
+    if least >= _EVEN_NOISE * noise:
+        return _Noise(noise**2, 2 * noise * spread / float(np.sqrt(n_tiles)), 1.0)
+    spread = robust_spread(np.array(deep) - least)
+    return _Noise(least**2, 2 * least * spread / float(np.sqrt(len(deep))), noise / least)
+
+
+def _quantiles(lines: np.ndarray, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
+    """Return quantiles over the A-lines that count, for each plane in which enough of them do."""
+    planes = counts.sum(axis=0) >= _MIN_CELLS
+    values = np.where(counts, lines, np.nan)[:, planes]
+    return np.nanquantile(values, shares, axis=0) if planes.any() else np.zeros((len(shares), 0))
 
 
 def _agarose(level: np.ndarray, noise_power: float, tile: np.ndarray) -> np.ndarray | None:

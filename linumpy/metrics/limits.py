@@ -87,10 +87,11 @@ LIMITS = {
     "empty_fraction": Limits(0.5, 0.8),
     "seam": Limits(0.12, 0.25),
     "profile_quality": Limits(0.5, 0.3, higher_is_better=True),
-    # In percent of power: twice what brightness is to be flat to along depth, and three times that.
+    # In percent of power: amplitudes along depth are to be right to half of it (docs/accuracy.md),
+    # as for depth_remainder.
     "response_error": Limits(10.0, 30.0),
-    # It is 1, or beyond 1.25 where noise was seen to fall with depth.
-    "noise_excess": Limits(1.2, 3.0),
+    # It is 1 where noise is even. At 3, nine tenths of the water's power are not subtracted below.
+    "noise_excess": Limits(1.1, 3.0),
     "psf_max": Limits(0.1, 0.05, higher_is_better=True),
     "atlas_overlap": Limits(0.8, 0.5, higher_is_better=True),
     "orientation_margin": Limits(0.02, 0.0, higher_is_better=True),

@@ -104,7 +104,7 @@ def compensate_psf(model: Any, found: StageMetrics) -> None:
         "noise_excess",
         model.noise_excess,
         "",
-        "amplitude of the water over that of the darkest deep planes",
+        "amplitude of the water over that of the noise; 1 where noise is even",
         "noise_excess",
     )
     if model.method == "none":

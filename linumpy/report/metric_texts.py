@@ -46,13 +46,13 @@ METRICS = {
         "Axial response uncertain",
         "Brightness along depth and attenuation may be off: the profile is short or noisy, or no "
         "confocal response describes it.",
-        "Compare the slopes of single A-lines; more agarose around the tissue tells more.",
+        "Look at the axial response in the section Microscope; more agarose tells more.",
     ),
     "noise_excess": (
         "Noise falls with depth",
-        "Water is brighter than deep tissue: the noise of the deep planes is subtracted, and near "
-        "the surface too little.",
-        "Subtract the mean spectrum before the transform, or record a tile of water.",
+        "Water is brighter than the darkest deep planes. Their noise is subtracted, which is too "
+        "little near the surface.",
+        "Subtract the mean spectrum before the Fourier transform; doubt attenuation near the face.",
     ),
     "response_max": (
         "Axial response too small",
@@ -66,8 +66,8 @@ METRICS = {
     ),
     "stage_linear": (
         "Stage scaled, rotated or sheared against the pixels",
-        "Tiles are placed by their pixels. If not the stage errs, but the resolution in the "
-        "headers or a bent scan, all distances and angles of the brain are off by as much.",
+        "Tiles are placed by their pixels. If the resolution in the headers is wrong or the scan "
+        "is bent, all distances and angles of the brain are off by as much; if the stage is, none.",
         "Image a ruled target: compare it with the resolution and with the stage.",
     ),
     "register_tiles.confidence": (

@@ -72,10 +72,15 @@ def test_noise_that_falls_with_depth_is_not_taken_from_deep_light(rng):
     """As near the reference arm's zero. Seen to fail (61 % off, 8 % stated) with that of water."""
     excess = 1 + 4 * np.exp(-np.arange(N_PLANES) / 16)
     model = compensate_psf_from_model(cells_of(simulated(rng, noise=NOISE * excess)), VOXEL_UM)
-    assert model.noise_excess > 1.25
+    assert model.noise_excess > 1.1
     error = np.log(model.response / true_response(260.0, 400.0))[16:48].std()
     assert error < 0.2 and error < 2 * model.error_percent / 100
-    assert compensate_psf_from_model(cells_of(simulated(rng)), VOXEL_UM).noise_excess == 1
+    # Even noise, noise that grows, and first planes without any.
+    dark_start = np.where(np.arange(N_PLANES) < 6, 0.3, 1.0)
+    for even in (1.0, 1 + np.arange(N_PLANES) / N_PLANES, dark_start):
+        noise = NOISE * even * np.ones(N_PLANES)
+        model = compensate_psf_from_model(cells_of(simulated(rng, noise=noise)), VOXEL_UM)
+        assert model.noise_excess == 1
 
 
 def test_what_no_confocal_response_describes_is_an_error(rng, monkeypatch):
@@ -179,6 +184,7 @@ def test_a_reflection_at_a_fixed_depth_does_not_count(rng, tilt_px, within_perce
     np.testing.assert_allclose(model.response, clean.response, rtol=0.03)
     assert error_percent(model, true_response(260.0, 400.0, 800)) < within_percent
     assert model.residual_percent < 1.5
+    assert model.error_percent < 1.3 * clean.error_percent
 
 
 def test_a_bright_layer_of_tissue_is_anatomy(rng):

@@ -43,7 +43,7 @@ EACH_SIDE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("fix_illumination_3d", "field_bound"): ({"error_percent": 0.9}, {"error_percent": 1.1}),
     ("compensate_psf", "profile_quality"): ({"residual_percent": 4.0}, {"residual_percent": 60.0}),
     ("compensate_psf", "response_error"): ({"error_percent": 9.0}, {"error_percent": 11.0}),
-    ("compensate_psf", "noise_excess"): ({"noise_excess": 1.0}, {"noise_excess": 1.3}),
+    ("compensate_psf", "noise_excess"): ({"noise_excess": 1.0}, {"noise_excess": 1.2}),
     ("compensate_psf", "response_max"): (
         {"response": np.array([0.5, 1.0])}, {"response": np.array([0.01, 0.07])},
     ),
