@@ -46,8 +46,6 @@ _SMALL_STEP = 1e-2
 """Of a standard error; steps become smaller by a factor of four to seven each time."""
 _EXCESS = np.geomspace(1, 1e4, 41)
 """Factors of the tiles' variance that are compared; with the last they count for nothing."""
-_EXCESS_ROUNDS = 4
-"""Robust weights change with the factor, which seldom settles later."""
 
 
 @dataclass(frozen=True)
@@ -273,14 +271,14 @@ class _Overlaps:
 
         The covariance of the tiles' polynomial is enlarged by the factor, at least 1, under which
         their mean and the overlaps are likeliest (variance components: Patterson and Thompson,
-        Biometrika 58, 545, 1971). Where it does not settle, the largest found counts.
+        Biometrika 58, 545, 1971). Robust weights change with it, and it only grows.
 
         Returns
         -------
         The coefficients, the spread of the differences, and the coefficients' information matrix.
         """
         excess = 1.0
-        for _ in range(_EXCESS_ROUNDS):
+        while True:
             larger = np.ones(len(tiles.mean))
             larger[:n_polynomial] = math.sqrt(excess)
             information = invert_positive(tiles.covariance * larger[:, None] * larger)
@@ -294,9 +292,8 @@ class _Overlaps:
             part = slice(0, n_polynomial)
             found = _likeliest_excess(left[part], tiles.covariance[part, part], alone[part, part])
             if found <= excess:
-                break
+                return theta, sigma, share * overlaps + information + self.prior
             excess = found
-        return theta, sigma, share * overlaps + information + self.prior
 
     def _solve(
         self, tile_mean: np.ndarray, tile_information: np.ndarray

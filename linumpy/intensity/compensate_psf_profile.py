@@ -294,9 +294,12 @@ def _noise(lines: np.ndarray, face: np.ndarray, tile: np.ndarray) -> _Noise:
 
 def _quantiles(lines: np.ndarray, counts: np.ndarray, shares: Sequence[float]) -> np.ndarray:
     """Return quantiles over the A-lines that count, for each plane in which enough of them do."""
-    planes = counts.sum(axis=0) >= _MIN_CELLS
-    values = np.where(counts, lines, np.nan)[:, planes]
-    return np.nanquantile(values, shares, axis=0) if planes.any() else np.zeros((len(shares), 0))
+    count = counts.sum(axis=0)
+    planes = np.flatnonzero(count >= _MIN_CELLS)
+    # What does not count comes last; NumPy's quantiles of NaN take ten times as long.
+    ordered = np.sort(np.where(counts, lines, np.inf)[:, planes].T, axis=1)
+    ranks = np.multiply.outer(shares, count[planes] - 1).astype(int)
+    return ordered[np.arange(len(planes)), ranks]
 
 
 def _agarose(level: np.ndarray, noise_power: float, tile: np.ndarray) -> np.ndarray | None:
