@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linumpy.core.device import Array, namespace
-from linumpy.core.robust import robust_spread
+from linumpy.core.robust import TUKEY, robust_spread, tukey
 from linumpy.geometry.interface import difference_weights, extend_downwards
 from linumpy.geometry.least_squares import least_squares, linear_combination
 from linumpy.geometry.smoothing import gaussian_matrix
@@ -33,7 +33,6 @@ _REACH = 2
 _MIN_KNOWN_SHARE = 0.125
 _MIN_FACE_SHARE = 0.1
 _MIN_CELLS_CURVED = 30
-_TUKEY = 4.685
 _MIN_SPREAD_PX = 0.3
 _FAR_UM = 80.0
 _LONE_PX = 1.5
@@ -155,13 +154,13 @@ def fit_face(
     sigma = _SMOOTH_UM / (cell_px * float(np.mean(voxel_um[1:])))
     trend, spread = _robust_trend(depth)
     residual = np.nan_to_num(depth - trend)
-    used = found & (np.abs(residual) <= max(_TUKEY * spread, _FAR_UM / voxel_um[0]))
+    used = found & (np.abs(residual) <= max(TUKEY * spread, _FAR_UM / voxel_um[0]))
     # What disagrees with the smooth surface of its neighbours goes, the worst first.
     for _ in range(_ROUNDS):
         smooth = smooth_filled(residual, used, sigma)
         away = np.abs(residual - smooth)
         spread = robust_spread(away[used])
-        used &= away <= max(_TUKEY * spread, _LONE_PX)
+        used &= away <= max(TUKEY * spread, _LONE_PX)
     smooth = smooth_filled(residual, used, sigma)
     surface = np.clip(trend + smooth, 0, len(sums))
     return FaceSurface(surface, has_data, used)
@@ -264,7 +263,7 @@ def _robust_trend(depth: np.ndarray) -> tuple[np.ndarray, float]:
             weight = 1 / np.maximum(np.abs(residual), 0.05)
         else:
             spread = max(robust_spread(residual), _MIN_SPREAD_PX)
-            weight = np.clip(1 - (residual / (_TUKEY * spread)) ** 2, 0, 1) ** 2
+            weight = tukey(residual, spread)
     return linear_combination(design, solution), spread
 
 

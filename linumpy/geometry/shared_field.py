@@ -30,6 +30,7 @@ import numpy as np
 
 from linumpy.core.device import Array, to_host
 from linumpy.core.errors import InputError
+from linumpy.core.robust import tukey
 from linumpy.geometry.field_basis import FieldBasis, LineTerms, term_degrees
 from linumpy.geometry.least_squares import (
     column_products,
@@ -39,7 +40,7 @@ from linumpy.geometry.least_squares import (
     solve_positive,
 )
 from linumpy.geometry.neighbours import close_pairs
-from linumpy.geometry.tile_fits import TileEvidence, fit_tiles, robust_sigma, tukey
+from linumpy.geometry.tile_fits import TileEvidence, fit_tiles, robust_sigma
 
 _ITERATIONS = 12
 _SMALL_STEP = 1e-2
@@ -165,13 +166,14 @@ def fit_shared_field(
     terms = model.evaluate(u1, u2)
     tiles = fit_tiles([m.values for m in kept], terms, n_groups=len({m.group for m in kept}))
     rows, differences, pair_of_row = _overlap_equations(kept, terms, model, cell)
-    theta, information = tiles.mean, invert_positive(tiles.covariance)
-    overlap_sigma, n_pairs = 0.0, 0
     if len(differences):
         n_pairs = int(pair_of_row[-1]) + 1
-        size = max(float(linear_combination(terms, theta).std()), robust_sigma(differences))
+        size = max(float(linear_combination(terms, tiles.mean).std()), robust_sigma(differences))
         overlaps = _Overlaps(rows, differences, pair_of_row, model.prior(size))
         theta, overlap_sigma, information = overlaps.with_tiles(tiles, len(term_degrees(degree)))
+    else:
+        theta, information = tiles.mean, invert_positive(tiles.covariance)
+        overlap_sigma, n_pairs = 0.0, 0
     centred = (terms - terms.mean(axis=(0, 1))).reshape(-1, len(theta))
     spread = column_products(centred, centred) / len(centred)
     variance = float((solve_positive(information, np.eye(len(theta))) * spread).sum())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.core.robust import robust_spread
+from linumpy.core.robust import robust_spread, tukey
 from linumpy.geometry.least_squares import (
     column_products,
     linear_combination,
@@ -18,7 +18,6 @@ from linumpy.geometry.least_squares import (
     solve_each,
 )
 
-_TUKEY = 4.685
 _ITERATIONS, _TILE_ITERATIONS = 12, 5
 _TILES_AT_ONCE = 16
 """That are solved together; their designs are held, 2 MB each."""
@@ -48,11 +47,6 @@ def robust_sigma(values: np.ndarray) -> float:
     if values.size == 0:
         return _MIN_SIGMA
     return max(robust_spread(values - np.median(values)), _MIN_SIGMA)
-
-
-def tukey(residual: np.ndarray, sigma: float) -> np.ndarray:
-    """Return Tukey's biweights of residuals: 1 at 0, 0 beyond 4.685 times their spread."""
-    return np.clip(1 - (residual / (_TUKEY * sigma)) ** 2, 0, 1) ** 2
 
 
 def fit_tiles(maps: Sequence[np.ndarray], terms: np.ndarray, *, n_groups: int) -> TileEvidence:

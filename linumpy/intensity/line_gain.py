@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linumpy.core.robust import tukey
 from linumpy.geometry.least_squares import linear_combination
 from linumpy.geometry.smoothing import gaussian_taps
 
@@ -41,7 +42,6 @@ _POOL = 4
 
 _MIN_LINES = 16
 _SIGNIFICANT = 3.0
-_TUKEY = 4.685
 _ROUNDS = 5
 
 
@@ -194,7 +194,7 @@ def _mean_and_error(coefficients: np.ndarray, places: np.ndarray) -> tuple[np.nd
     for _ in range(_ROUNDS):
         length = np.sqrt(np.square(coefficients - mean).mean(axis=1))
         usual = max(float(np.median(length)), 1e-12)
-        weight = np.clip(1 - (length / (_TUKEY * usual)) ** 2, 0, 1) ** 2
+        weight = tukey(length, usual)
         mean = (weight[:, None] * coefficients).sum(axis=0) / weight.sum()
     _, member = np.unique(places, return_inverse=True)
     sums = np.zeros((member.max() + 1, coefficients.shape[1]))
