@@ -43,7 +43,7 @@ def plan(folder: Path, gpus: int) -> dict[str, Any]:
         "--json",
         path,
     ]
-    command += ["--keep_mosaic_grids", "false", *flags]
+    command += ["--keep_mosaic_grids", "false", "--overwrite", *flags]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     return dict(json.loads(path.read_text(encoding="utf-8")))
 

@@ -183,6 +183,7 @@ def solve_registration(
     depths = _solve_depths(slices, interval_um, links, good, lateral.weight)
     nominal_um = interval_um * np.array([v.slice_id - slices[0].slice_id for v in slices])
     offsets[:, 0] = depths.depth_um - nominal_um
+    stated_um = depths.expected_um - depths.expected_um[0] - nominal_um
     counts = np.bincount(np.array(links, int).ravel(), minlength=len(slices))
     _warn(slices, counts, lateral)
     return SliceRegistration(
@@ -197,6 +198,7 @@ def solve_registration(
                 "n_pairs": int(counts[n]),
                 "moved_um": list(volume.moved_um),
                 "depth_sigma_um": _finite(depths.sigma[n]),
+                "stated_z_um": float(stated_um[n]),
             }
             for n, volume in enumerate(slices)
         ],

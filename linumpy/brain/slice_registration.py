@@ -31,7 +31,8 @@ class SliceRegistration:
     slices
         ``slice_id, offset_um (z, axis 1, axis 2), rotation_deg, n_pairs``; ``moved_um``, what
         was added to the position in the slice's own metadata before all this; ``depth_sigma_um``,
-        the standard error of its depth below the first slice, None where no pair measured any.
+        the standard error of its depth below the first slice, None where no pair measured any;
+        ``stated_z_um``, what stage or slice thickness say of offset z.
     pairs
         ``fixed_id, moving_id``; ``shift_um, rotation_deg``: where the moving slice's point
         ``centre_um`` lies in the fixed slice's frame, minus that point, and how far the moving

@@ -66,20 +66,19 @@ class DepthSolution:
         not tell.
     jumps
         Slices, by number, before which a cut is off by more than that.
-    step_um, span_um
-        Median of the expected steps, and their sum.
+    expected_um
+        Shape (n_slices,): the account that was taken, of those of `expected_depths`.
     """
 
     depth_um: np.ndarray
     sigma: np.ndarray
+    expected_um: np.ndarray
     scale: float = 0.0
     scale_sigma: float = float("inf")
     pair_sigma: float = 0.0
     face_sigma: float = 0.0
     cut_sigma: float = 0.0
     jumps: tuple[int, ...] = ()
-    step_um: float = 0.0
-    span_um: float = 0.0
 
     @property
     def scale_is_significant(self) -> bool:
@@ -97,7 +96,8 @@ class DepthSolution:
         # Of the slices' depths, two are taken up by place and scale themselves.
         free = max(1, len(self.depth_um) - 2)
         certain = abs(self.scale) > stdtrit(free, 1 - _CHANCE / 2) * self.scale_sigma
-        step, total = np.abs(self.scale) * np.array([self.step_um, self.span_um])
+        lengths_um = np.median(np.diff(self.expected_um)), np.ptp(self.expected_um)
+        step, total = np.abs(self.scale) * np.array(lengths_um)
         alike = self.cut_sigma <= step and _TOLD_APART * self.face_sigma <= total
         return bool(certain and alike and abs(self.scale) <= SCALE_LIMIT)
 
@@ -133,7 +133,7 @@ def solve_depths(
     if not len(pairs):
         nothing = np.full(n_slices, np.inf)
         nothing[:1] = 0
-        return DepthSolution(accounts[0] - accounts[0][0], nothing)
+        return DepthSolution(accounts[0] - accounts[0][0], nothing, accounts[0])
     first, second = np.array(pairs).T
     nominal = accounts[-1]
     errors = np.asarray(distances_um, float) - (nominal[second] - nominal[first])
@@ -381,14 +381,13 @@ class _Model:
         return DepthSolution(
             deviation - deviation[0],
             np.sqrt(np.maximum(spread, 0)),
+            self.expected,
             scale=scale,
             scale_sigma=scale_sigma,
             pair_sigma=spreads.pair,
             face_sigma=spreads.face,
             cut_sigma=spreads.cut,
             jumps=spreads.jumps,
-            step_um=float(np.median(np.diff(self.expected))),
-            span_um=float(np.ptp(self.expected)),
         )
 
 

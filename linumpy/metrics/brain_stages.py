@@ -238,16 +238,21 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         "rotation",
     )
     if len(offsets):
-        depth = offsets[:, 0]
+        stated = np.array([s.get("stated_z_um", 0.0) for s in model.slices]) / voxel[0]
+        depth = offsets[:, 0] - stated
         found.add(
-            "z_offset_std", float(depth.std()), "voxel", "spread of depth offsets", "z_offset_std"
+            "z_offset_std",
+            float(depth.std()),
+            "voxel",
+            "spread of depths about where stage, thickness or interval put them",
+            "z_offset_std",
         )
         steps = np.diff(depth)
         found.add(
             "z_step_range",
             float(np.ptp(steps)) if len(steps) else None,
             "voxel",
-            "range of depth steps between slices, from the interval",
+            "range of depth steps between slices, from what these say",
             "z_offset_range",
         )
     depth_metrics(model, found)

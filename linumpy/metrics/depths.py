@@ -51,10 +51,13 @@ def depth_metrics(model: Any, found: StageMetrics) -> None:
                 f"{'thicker' if scale > 0 else 'thinner'} than stage and interval say: axial "
                 f"resolution or slicing interval is wrong; slices lie {kept}"
             )
-    depth = [(s["slice_id"], float(s["offset_um"][0])) for s in model.slices]
+    # A cut that the stage announced, and made, is none that went wrong.
+    depth = [
+        (s["slice_id"], s.get("stated_z_um", 0.0), float(s["offset_um"][0])) for s in model.slices
+    ]
     steps = [
-        (below, (below - above) * interval_um, z1 - z0)
-        for (above, z0), (below, z1) in zip(depth, depth[1:], strict=False)
+        (below, (below - above) * interval_um + s1 - s0, (z1 - z0) - (s1 - s0))
+        for (above, s0, z0), (below, s1, z1) in zip(depth, depth[1:], strict=False)
     ]
     if not steps or interval_um <= 0:
         return
@@ -69,7 +72,7 @@ def depth_metrics(model: Any, found: StageMetrics) -> None:
         "uneven_cut",
     )
     uneven = [
-        f"z{slice_id:02d} ({expected + error:.0f} um, expected {expected:g})"
+        f"z{slice_id:02d} ({expected + error:.0f} um, expected {expected:.0f})"
         for (slice_id, expected, error), share in zip(steps, off, strict=True)
         if limit.status(share) != OK
     ]

@@ -171,8 +171,8 @@ METRICS = {
         "Look at the slice beside its neighbours.",
     ),
     "z_offset_std": (
-        "Depths spread about the slicing interval",
-        "Slices lie elsewhere than the interval says.",
+        "Depths spread about the stated ones",
+        "Slices lie elsewhere than stage and interval say.",
         "Check slicing_interval_mm; look at the depths in the section Alignment.",
     ),
     "z_step_range": (
@@ -211,7 +211,7 @@ METRICS = {
     ),
     "uneven_cut": (
         "A cut was uneven",
-        "It was thicker or thinner than the interval.",
+        "It was thicker or thinner than stage, slice thickness or interval say.",
         "Look at the depths in the section Alignment; check the blade.",
     ),
     "empty_fraction": (

@@ -24,6 +24,7 @@ from linumpy.brain.slice_registration import LEAST_SIGMA_DEG, SliceRegistration
 from linumpy.core import log
 from linumpy.core.device import to_host
 from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
+from linumpy.metrics.stages import measure
 from linumpy.stage_params.brain import RegisterParams
 
 from ..geometry.speckle import FINE, fixed_field, image
@@ -162,6 +163,11 @@ def test_uneven_cuts_are_solved_and_reported(xp, rng, tissue, stage):
     sigma = [s["depth_sigma_um"] for s in model.slices]
     assert sigma[0] == 0 and 0.2 < max(sigma) < 8
     assert model.depth_scale is not None and not model.depth_scale_kept
+    stated = [s["stated_z_um"] for s in model.slices]
+    assert stated == pytest.approx([0, 0, 50, 50] if stage else [0, 0, 0, 0])
+    found = measure("register_slices", model)
+    assert found is not None
+    assert found.metrics["uneven_cut"].status == ("ok" if stage else "warning")
 
 
 def test_the_expected_depth_is_kept_where_it_is_trusted(xp, rng, tissue):

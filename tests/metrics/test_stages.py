@@ -243,6 +243,8 @@ def _registered(depths: list[float], **changes: Any) -> StageMetrics:
         {"slice_id": k, "offset_um": (z, 0.0, 0.0), "n_pairs": 1, "depth_sigma_um": 1.5 * k}
         for k, z in enumerate(depths)
     ]
+    for own, z in zip(slices, changes.pop("stated", ()), strict=False):
+        own["stated_z_um"] = z
     pair = slice_pair(True, (0.0, 0.0, 0.0)) | {"moving_id": len(depths) - 1}
     pairs = [pair | {"z_measured": changes.pop("z_measured", True)}]
     found = StageMetrics("register_slices")
@@ -296,6 +298,16 @@ def test_uneven_cuts_are_named() -> None:
     assert uneven.warnings == [
         "cuts are uneven before slices z02 (150 um, expected 100), z04 (200 um, expected 100)"
     ]
+
+
+def test_cuts_that_the_stage_announced_are_no_error() -> None:
+    """A cut of 200 um that it announced is made; one of 150 um is not: the blade cut 95 um."""
+    found = _registered([0, 0, 100, 95, 95], stated=[0, 0, 100, 150, 150])
+    assert found.metrics["uneven_cut"].value == pytest.approx(0.45)
+    assert found.warnings == ["cuts are uneven before slices z03 (95 um, expected 150)"]
+    made = _registered([0, 0, 100, 150, 150], stated=[0, 0, 100, 150, 150]).metrics
+    assert made["uneven_cut"].value == made["z_offset_std"].value == 0
+    assert made["z_step_range"].value == 0
 
 
 @pytest.mark.parametrize(
