@@ -59,7 +59,7 @@ class StageMetrics:
         value
             None, NaN and infinities count as not measured, and are judged to be nothing wrong.
         limits
-            Name in `thresholds.LIMITS`; a metric without any is for information.
+            Name in `linumpy.metrics.limits.LIMITS`; a metric without any is for information.
         """
         if value is not None:
             value = value if isinstance(value, int) else float(value)

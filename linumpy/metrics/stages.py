@@ -137,6 +137,17 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
         "pairs that match clearly and were accepted",
         "clear_pairs_share",
     )
+    apart = _torn_pairs(model)
+    found.add(
+        "torn_pairs",
+        len(apart),
+        "",
+        "pairs that match beyond doubt, yet pixels from where all others put their tiles",
+        "torn_pairs",
+    )
+    if apart:
+        told = ", ".join(f"{tuple(p.a)} and {tuple(p.b)} ({um:.0f} um)" for p, um in apart)
+        found.warnings.append(f"tiles match beside where all others put them: {told}")
     found.add(
         "stage_linear",
         _linear_error(model),
@@ -204,6 +215,32 @@ _CLEAR = 0.5
 
 _FEW = 4
 """Fewest pairs of which a share is reported."""
+
+_BEYOND_DOUBT = 2 / 3
+"""Confidence of a peak seven standard deviations of the noise high."""
+
+_TORN_PX = 3.0
+"""Farther off than a bent scan or a drift within a tile makes a pair."""
+
+
+def _torn_pairs(model: Any) -> list[tuple[Any, float]]:
+    """Return the pairs that a tile with lost or repeated B-scans has, and how far they are off, um.
+
+    Its parts lie apart, so that pairs of one part contradict those of the other, and each is clear.
+    """
+    pixel = np.asarray(model.voxel_um[1:])
+    corner = {t.index: np.asarray(t.corner_um) for t in model.tiles if t.component >= 0}
+    accepted = [p.confidence for p in model.pairs if p.accepted]
+    # What is no less clear than others that are right.
+    sure = max(_BEYOND_DOUBT, float(np.quantile(accepted, 0.25)) if accepted else 1.0)
+    apart = []
+    for pair in model.pairs:
+        known = not pair.accepted and pair.a in corner and pair.b in corner
+        if known and pair.confidence >= sure and pair.displacement_um is not None:
+            off_um = np.subtract(pair.displacement_um, corner[pair.b] - corner[pair.a])
+            if np.hypot(*(off_um / pixel)) > _TORN_PX:
+                apart.append((pair, float(np.hypot(*off_um))))
+    return apart
 
 
 def _linear_error(model: Any) -> float | None:

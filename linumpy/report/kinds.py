@@ -251,6 +251,7 @@ REMARK_OF_METRIC = {
     "no pair tells how far apart": "unmeasured_steps",
     "are deformed against": "deformation_seen",
     "lies aside of the one above": "lean",
+    "tiles match beside where": "torn_pairs",
 }
 """Remarks that say more of a metric, by words of them."""
 

@@ -64,6 +64,13 @@ METRICS = {
         "A tile may be misnamed, or have moved.",
         "Look at the slice in the section Tiles.",
     ),
+    "torn_pairs": (
+        "A tile does not fit together",
+        "Its neighbours match it clearly, but in places that contradict each other: B-scans were lost "
+        "or recorded twice, or the stage moved while it was scanned. Its tissue is torn or doubled "
+        "by the distance in brackets.",
+        "Look at the AIPs of the tiles named; scan them again, or leave the one that is torn out.",
+    ),
     "stage_linear": (
         "Stage scaled, rotated or sheared against the pixels",
         "Tiles are placed by their pixels. If the resolution in the headers is wrong or the scan "

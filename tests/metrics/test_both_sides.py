@@ -31,6 +31,15 @@ def _known(sigma_um: float) -> list[dict[str, Any]]:
 _SQUARE = [tile((500.0 * i, 500.0 * j), (500.0 * i, 500.0 * j), 0) for i in (0, 1) for j in (0, 1)]
 _ALONE = [tile((0, 0), (0, 0), -1)] * 5
 _CLEAR = [tile_pair(0, 1, (0.0, 0.0))] * 3
+_ROW = [tile((0.0, 250.0 * j), (0.0, 250.0 * j), 0) | {"iy": j} for j in (0, 1)]
+
+
+def _torn(off_px: float, confidence: float = 0.9) -> dict[str, Any]:
+    """Return two tiles, and a pair of them that was rejected."""
+    pair = tile_pair(0, 1, None) | {"displacement_um": (0.0, 250 - 5 * off_px)}
+    return {"tiles": _ROW, "pairs": [*_CLEAR, pair | {"confidence": confidence}]}
+
+
 EACH_SIDE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ("detect_focal_curvature", "n_tiles"): ({"n_tiles": 60}, {"n_tiles": 20}),
     ("detect_focal_curvature", "residual_rms"): (
@@ -51,6 +60,8 @@ EACH_SIDE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
         {"pairs": [*_CLEAR, tile_pair(1, 2, (0.0, 0.0))]},
         {"pairs": [*_CLEAR, tile_pair(1, 2, None)]},
     ),
+    # What a bent scan makes, and B-scans that were lost.
+    ("register_tiles", "torn_pairs"): (_torn(2.0), _torn(12.0)),
     ("register_tiles", "stage_linear"): (
         {"tiles": _SQUARE},
         {

@@ -407,6 +407,19 @@ def test_the_axial_response_is_learned_from_few_tiles_without_alarm() -> None:
     assert "no axial profile" in none.warnings[0]
 
 
+@pytest.mark.parametrize("confidence", [0.6, 0.9])
+def test_tiles_that_lost_b_scans_are_named(confidence: float) -> None:
+    """A pair that is not beyond doubt may match elsewhere by chance."""
+    row = [tile((0, 250 * j), (0, 250 * j), 0) | {"iy": j} for j in range(3)]
+    torn = tile_pair(1, 2, None) | {"displacement_um": (0, 190), "confidence": confidence}
+    model = replace(MODELS["register_tiles"], tiles=row, pairs=[tile_pair(0, 1, (0, 0)), torn])
+    found = measure("register_tiles", model)
+    assert found is not None and found.metrics["torn_pairs"].value == (confidence > 0.8)
+    assert found.warnings == [
+        "tiles match beside where all others put them: (0, 1) and (0, 2) (60 um)"
+    ] * (confidence > 0.8)
+
+
 def grid_of_tiles(affine: Any, jitter_um: float, seed: int, side: int = 5) -> TileRegistration:
     """Return tiles whose stage has a linear error and an error of each tile, all matched."""
     rng = np.random.default_rng(seed)

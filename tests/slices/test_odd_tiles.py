@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linumpy.io.models import load_model
 from linumpy.io.omezarr import open_image
+from linumpy.metrics.stages import measure
 from linumpy.slices.learn_models import AcquisitionModels
 from linumpy.slices.odd_tiles import contradicting_tiles
 from linumpy.slices.reconstruct_slice import reconstruct_slice
@@ -121,3 +123,27 @@ def test_a_transposed_tile_is_left_out_and_no_other(tiny, tmp_path):
     # Its middle is shown by nobody.
     middle = valid[:, valid.shape[1] // 2, valid.shape[2] // 2]
     assert not middle.any()
+
+
+@pytest.mark.slow
+def test_a_tile_that_lost_b_scans_is_named(tiny, tmp_path):
+    """What followed came early, and the last ones twice. Seen to fail without `torn_pairs`."""
+
+    def lose(frames):
+        frames[40:-12] = frames[52:].copy()
+
+    def said():
+        models = tmp_path / "models"
+        out, params = tmp_path / "slice.ome.zarr", SliceParams.from_values({})
+        reconstruct_slice(
+            one.open(), out, AcquisitionModels(), params, overwrite=True, output_models=models
+        )
+        found = measure("register_tiles", load_model(models, "register_tiles", TileRegistration))
+        assert found is not None
+        return found.metrics["torn_pairs"].value, "".join(found.warnings)
+
+    one = Slice(tiny / "raw", tmp_path / "raw")
+    assert said() == (0, "")
+    one.change(1, 1, lose)
+    count, text = said()
+    assert count > 0 and "(1, 1)" in text
