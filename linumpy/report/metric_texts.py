@@ -66,10 +66,10 @@ METRICS = {
     ),
     "torn_pairs": (
         "A tile does not fit together",
-        "Its neighbours match it clearly, but in places that contradict each other: B-scans were lost "
-        "or recorded twice, or the stage moved while it was scanned. Its tissue is torn or doubled "
-        "by the distance in brackets.",
-        "Look at the AIPs of the tiles named; scan them again, or leave the one that is torn out.",
+        "Neighbours match it clearly, but in places that contradict each other: B-scans were lost "
+        "or recorded twice, or the stage moved during the scan. Its tissue is torn or doubled by "
+        "as much as the brackets say.",
+        "Look at the AIPs of the tiles named; leave out the one that is torn, or scan it again.",
     ),
     "stage_linear": (
         "Stage scaled, rotated or sheared against the pixels",
