@@ -12,10 +12,7 @@ import numpy as np
 
 from linumpy.core.device import Array, namespace, to_host
 from linumpy.geometry.correlated_windows import Windows, correlate_windows
-from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, find_peaks
-
-NOISE_RADIUS_PX = 24
-"""Nearer, what peaks are compared with is the flank of the peak itself."""
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, NOISE_RADIUS_PX, find_peaks
 
 _MIN_KNOWN_SHARE = 0.3
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linumpy.brain.local_fit import LocalFit, fit_locally, has_room
-from linumpy.brain.local_shifts import NOISE_RADIUS_PX
 from linumpy.brain.pair_depths import (
     MIN_PLANES,
     clear_maximum,
@@ -27,7 +26,12 @@ from linumpy.brain.slice_planes import (
     flatten_tissue,
 )
 from linumpy.core.device import Array
-from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak, correlation_peak
+from linumpy.geometry.correlation_peaks import (
+    ACCEPT_Z_SCORE,
+    NOISE_RADIUS_PX,
+    Peak,
+    correlation_peak,
+)
 from linumpy.geometry.turned import rotation_matrix, turn_planes
 from linumpy.stage_params.brain import EULER, RegisterParams
 

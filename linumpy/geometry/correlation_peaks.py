@@ -18,6 +18,9 @@ from linumpy.geometry.least_squares import solve_each
 ACCEPT_Z_SCORE = 5.0
 """Peaks this far above the rest of their surface are accepted."""
 
+NOISE_RADIUS_PX = 24
+"""Of a surface that shows enough noise: nearer, what a peak is compared with is its own flank."""
+
 _NOISE_Z_SCORE = 3.0
 _SURROUNDINGS_PX = 7
 _PEAK_REACH_PX = 4

@@ -14,7 +14,12 @@ from linumpy.geometry.correlation import (
     fetch_surfaces,
     start_correlation,
 )
-from linumpy.geometry.correlation_peaks import Peak, find_peak, pending_peaks
+from linumpy.geometry.correlation_peaks import (
+    NOISE_RADIUS_PX,
+    Peak,
+    find_peak,
+    pending_peaks,
+)
 from linumpy.geometry.flatten import flatten
 from linumpy.geometry.neighbours import close_pairs
 from linumpy.tiles.scan_distortion import FAST_AXIS, StepMismatch
@@ -23,6 +28,8 @@ MAX_SLABS = 24
 MIN_SIDE_SHARE = 0.5
 MIN_OVERLAP_SHARE = 0.03
 
+_ALONG_SHARE = 0.25
+"""Of the border that tiles share, by which they may be shifted along it."""
 _SIGNAL_OVER_NOISE = 1.3
 _MIN_SLABS = 4
 
@@ -180,7 +187,8 @@ def correlate_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) ->
     """Correlate two tiles where the stage says that they overlap, with room for its error.
 
     The window searched reaches three quarters of the nominal overlap to either side: an error of
-    the stage larger than that leaves too little in common to be recognised.
+    the stage larger than that leaves too little in common to be recognised. Along the border, where
+    tiles share more, it reaches so far that peaks can be told from noise.
     """
     return finish_pairs([start_pair(first, second, pair)])[0]
 
@@ -204,9 +212,11 @@ def start_pair(
     shape = first.slabs.shape[1:]
     expected = np.asarray(pair.expected_px)
     overlap = np.asarray(shape) - np.abs(expected)
-    reach = int(np.clip(0.75 * overlap.min(), 4, 64))
+    across = int(np.clip(0.75 * overlap.min(), 4, 64))
+    along = max(across, int(min(NOISE_RADIUS_PX, _ALONG_SHARE * overlap.max())))
+    reaches = (across, along) if overlap[0] < overlap[1] else (along, across)
     windows, starts = [], []
-    for axis in (0, 1):
+    for axis, reach in enumerate(reaches):
         d, n = expected[axis], shape[axis]
         start_a = int(np.clip(np.floor(d) - reach, 0, n))
         stop_a = int(np.clip(np.ceil(d) + n + reach, 0, n))
@@ -233,7 +243,7 @@ def start_pair(
         part_a,
         part_b,
         centre,  # type: ignore[arg-type]
-        (reach, reach),
+        reaches,
         chosen=chosen,
     )
     return PendingPair(pair, surface, (starts[0], starts[1]))

@@ -43,6 +43,29 @@ def test_tiles_within_a_quarter_of_a_pixel_and_dark_ones_where_the_stage_put_the
     assert sum(r.accepted for r in results) >= 9
 
 
+@pytest.mark.parametrize("overlap", [9, 14])
+def test_narrow_overlaps_are_enough_where_tissue_ends_in_them(xp, rng, overlap):
+    """A tenth of a tile of 90 pixels. Seen to fail where as little is searched along the border."""
+    side, n = 90, 3
+    nominal = np.array([(12 + i * (side - overlap), 12) for i in range(n)], float)
+    true = nominal + np.rint(np.clip(rng.normal(0, 0.7, (n, 2)), -1.5, 1.5) * FINE) / FINE
+    field = fixed_field(rng, 16, (24 + n * side, side + 30))
+    centre, radius = np.array([150.0, 20.0]), 75.0
+    tiles = []
+    for corner in true:
+        away = np.hypot(*(np.indices((side, side)).reshape(2, -1).T + corner - centre).T)
+        bright = 0.05 + 1 / (1 + np.exp((away.reshape(side, side) - radius) / 3))
+        tiles.append(image(rng, field, corner, (side, side), 0.5) * bright)
+    evidence = [tile_evidence(xp.asarray(tile)) for tile in tiles]
+    results = [
+        correlate_pair(evidence[p.a], evidence[p.b], p) for p in find_pairs(nominal, (90, 90))
+    ]
+    solve_positions(nominal, results)
+    assert [r.accepted for r in results] == [True] * 2
+    for r in results:
+        assert np.abs(r.displacement_px - (true[r.pair.b] - true[r.pair.a])).max() < 0.4
+
+
 def test_an_outlier_pair_is_rejected(xp, acquisition):
     nominal, true, tiles = acquisition
     evidence = [tile_evidence(xp.asarray(tile)) for tile in tiles]
