@@ -52,6 +52,11 @@ def fix_illumination_3d(model: Any, found: StageMetrics) -> None:
     found.add(
         "line_gain", max(model.line_gain_percent), "%", "RMS gain of single lines, of either axis"
     )
+    if not model.n_pairs:
+        rest = "it is taken to be even" if np.ptp(model.flat_field) == 0 else "it may hold both"
+        found.warnings.append(
+            f"no tiles overlap, and nothing else tells the flat field from tissue: {rest}"
+        )
 
 
 @metrics_of("scan_distortion")
@@ -318,9 +323,10 @@ def compensate_attenuation(model: Any, found: StageMetrics) -> None:
 @metrics_of("normalize_intensities_per_slice")
 def normalize_intensities_per_slice(model: Any, found: StageMetrics) -> None:
     """Say how much agarose the floor rests on, and how even it is along depth."""
+    # Without any there is a remark: no share of the slice is too little for it.
     found.add(
         "agarose_coverage",
-        model.agarose_fraction,
+        model.agarose_fraction or None,
         "",
         "columns with data that are agarose",
         "agarose_coverage",

@@ -217,12 +217,17 @@ def compare_pair(
 ) -> PairSimilarity:
     """Compare two slices, with their faces so far apart, unless that is known.
 
+    Slices of which one alone has its agarose at 0 differ, however good both are: they are not
+    compared.
+
     Parameters
     ----------
     known
         With the details of both.
     """
     ids = (pair[0].slice_id, pair[1].slice_id)
+    if _has_agarose(pair[0]) != _has_agarose(pair[1]):
+        return PairSimilarity(*ids, None, None, None)
     details = [known.details[slice_id] for slice_id in ids]
     none = PairSimilarity(*ids, None, None, _variance_ratio(*details))
     comparison = SliceComparison(*pair, voxel_um, params, _factor(voxel_um))
@@ -249,6 +254,11 @@ def _match(
         for body in found.foreign
     )
     return {"ssim": found.ssim, "edges": found.edges, "foreign": foreign}
+
+
+def _has_agarose(volume: SliceVolume) -> bool:
+    """Say whether normalisation told a slice's agarose from tissue, and subtracted it."""
+    return bool(volume.image and volume.image.attributes.get("agarose_share", 1.0) > 0)
 
 
 def _factor(voxel_um: tuple[float, float, float]) -> int:

@@ -224,8 +224,14 @@ REMARKS = {
     ),
     "no agarose was told": Kind(
         "No agarose in a slice",
-        "Nothing is subtracted: its values are not comparable with those of other slices.",
-        "Compare its brightness with that of its neighbours; image a rim of agarose.",
+        "There is none, or it is hardly darker than tissue. Nothing is subtracted: values are not "
+        "comparable with those of slices whose agarose is 0, and agarose counts as tissue.",
+        "Compare its brightness with that of its neighbours; image a rim of clear agarose.",
+    ),
+    "no tiles overlap": Kind(
+        "Light and tissue cannot be told apart",
+        "Where tiles overlap, uneven light shows as a difference. Here none do.",
+        "Let tiles overlap by a fifth, or take models of an acquisition with the same optics.",
     ),
     "a large step of the stage": Kind(
         "A large step of the stage lasts",

@@ -97,6 +97,12 @@ METRICS = {
         "Overlapping tiles differ in brightness, median |ln ratio|.",
         "Look at the slice, and at the plot of seams.",
     ),
+    "crop_3d_mosaic_below_interface.mask_coverage": (
+        "The cut face was hardly seen",
+        "It is where A-lines turn from dark to bright. Without water or air above the tissue there "
+        "is none in the image: the face is guessed, and what lies above it is cut off.",
+        "Record A-lines that begin above the tissue. If they do, look at the slice: is it focused?",
+    ),
     "mask_coverage": (
         "Little tissue to measure on",
         "The result rests on a small part of the image.",

@@ -338,10 +338,12 @@ class NormalizeIntensitiesPerSlice(Stage):
         )
 
     def layout(self, layout: SliceLayout) -> SliceLayout:
-        """Say in the slice's attributes what it was divided by."""
-        return replace(
-            layout, attributes={**layout.attributes, "amplitude_scale": float(self.model.scale)}
-        )
+        """Say in the slice's attributes what was subtracted, and what it was divided by."""
+        own = {
+            "agarose_share": self.model.agarose_fraction,
+            "amplitude_scale": float(self.model.scale),
+        }
+        return replace(layout, attributes={**layout.attributes, **own})
 
     def apply(self, tile: Tile) -> Tile:
         """Normalise a block."""

@@ -3,7 +3,12 @@ import pytest
 from scipy.ndimage import gaussian_filter1d
 
 from linumpy.core.device import to_host
-from linumpy.intensity.fix_illumination_3d import brightness_map, fix_illumination_3d
+from linumpy.geometry.shared_field import TileMap
+from linumpy.intensity.fix_illumination_3d import (
+    brightness_map,
+    fit_flat_field,
+    fix_illumination_3d,
+)
 
 
 def speckled(rng, amplitude):
@@ -86,3 +91,22 @@ def test_brightness_is_the_mean_power_less_that_of_the_water(xp, rng, masked):
     seen = to_host(brightness_map(xp.asarray(tile), mask))
     assert seen.dtype == np.float32
     np.testing.assert_allclose(seen, expected, rtol=1e-4)
+
+
+def test_tissue_in_one_place_is_no_flat_field(rng):
+    """One tile in each of five slices, a cord in its middle. Seen to fail: it was the cord.
+
+    Tiles of five places, which do not overlap either, are learned from.
+    """
+    rows, columns = np.indices((25, 25)) - 12
+    cord = 2.0 * (np.hypot(rows, columns) < 7)
+    for apart, learned in ((0.3, False), (3.0, True)):
+        corners = 100 * apart * rng.uniform(-0.5, 0.5, (5, 2))
+        maps = [
+            TileMap(cord + rng.normal(0, 0.05, cord.shape), n, tuple(corner))
+            for n, corner in enumerate(corners)
+        ]
+        found = fit_flat_field(maps, (100, 100), (10.0, 10.0, 10.0), cell=4)
+        assert found.n_tiles == 5 and found.n_pairs == 0
+        assert (np.ptp(found.flat_field) > 0) == learned
+        assert (found.error_percent is None) == (not learned)

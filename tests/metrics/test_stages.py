@@ -394,6 +394,23 @@ def test_learned_from_few_tiles_is_a_warning() -> None:
     assert focal.metrics["residual_rms"].status == "warning"
 
 
+def test_a_flat_field_that_no_overlap_tells_from_tissue_is_said() -> None:
+    model = MODELS["fix_illumination_3d"]
+    for flat, rest in ((model.flat_field, "may hold both"), (np.ones((4, 4)), "taken to be even")):
+        found = measure("fix_illumination_3d", replace(model, n_pairs=0, flat_field=flat))
+        assert found is not None and len(found.warnings) == 1
+        assert "no tiles overlap" in found.warnings[0] and rest in found.warnings[0]
+    found = measure("fix_illumination_3d", model)
+    assert found is not None and not found.warnings
+
+
+def test_a_slice_without_agarose_is_said_once() -> None:
+    model = MODELS["normalize_intensities_per_slice"]
+    found = measure("normalize_intensities_per_slice", replace(model, agarose_fraction=0.0))
+    assert found is not None and len(found.warnings) == 1
+    assert found.metrics["agarose_coverage"].status == "ok"
+
+
 def test_the_axial_response_is_learned_from_few_tiles_without_alarm() -> None:
     """Few tiles show agarose: what is learned of it is judged by the profile."""
     good = replace(MODELS["compensate_psf"], n_tiles=5, medium="agarose")

@@ -292,7 +292,24 @@ def test_decisions_made_before_stay():
     )
 
 
-def write_slices(folder, data, amplitudes=()):
+@pytest.mark.slow
+def test_a_slice_whose_agarose_alone_was_subtracted_is_not_bad(rng, tmp_path):
+    """Of the others it counts as tissue. Seen to fail where such slices are compared."""
+    tissue = block(10)
+    data = {k: cut(tissue, k, rng) for k in range(3)}
+    medium = 1.5 * np.abs(rng.normal(size=(3, *SHAPE)) + 1j * rng.normal(size=(3, *SHAPE)))
+    for k in (0, 2):
+        data[k] = np.hypot(data[k], medium[k]).astype(np.float32)
+    for told in (False, True):
+        folder = tmp_path / str(told)
+        write_slices(folder, data, agarose=(0.0, 0.6, 0.0) if told else ())
+        output, values = folder / "quality.json", {"first_plane": 2, "sample_depth": 3}
+        model = assess_folder(folder, output, values)
+        reasons = [s["exclude_reason"] for s in model.slices]
+        assert reasons == ["", "" if told else "low_quality", ""]
+
+
+def write_slices(folder, data, amplitudes=(), agarose=()):
     for k, values in data.items():
         attributes = {
             "kind": "slice",
@@ -302,6 +319,8 @@ def write_slices(folder, data, amplitudes=()):
         }
         if amplitudes:
             attributes["amplitude_scale"] = amplitudes[k]
+        if agarose:
+            attributes["agarose_share"] = agarose[k]
         spec = volume_spec(SHAPE, VOXEL_UM, (100.0, 0.0, 0.0), attributes)
         path = folder / f"slice_z{k:02d}.ome.zarr"
         with create_image(path, spec, overwrite=False, with_valid=True) as image:
