@@ -265,6 +265,7 @@ def motor_registration(
             strict=True,
         )
     )
+    stated_um = {k: depth - (k - measured[0].slice_id) * interval_um for k, depth in depths.items()}
     return SliceRegistration(
         reference_id=slices[len(slices) // 2].slice_id,
         voxel_um=voxel_um,
@@ -272,14 +273,11 @@ def motor_registration(
         slices=[
             {
                 "slice_id": s.slice_id,
-                "offset_um": [
-                    depths[s.slice_id] - (s.slice_id - measured[0].slice_id) * interval_um,
-                    0.0,
-                    0.0,
-                ],
+                "offset_um": [stated_um[s.slice_id], 0.0, 0.0],
                 "rotation_deg": 0.0,
                 "n_pairs": 0,
                 "moved_um": list(s.moved_um),
+                "stated_z_um": stated_um[s.slice_id],
             }
             for s in measured
         ],

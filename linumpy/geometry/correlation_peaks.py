@@ -19,7 +19,8 @@ ACCEPT_Z_SCORE = 5.0
 """Peaks this far above the rest of their surface are accepted."""
 
 NOISE_RADIUS_PX = 24
-"""Of a surface that shows enough noise: nearer, what a peak is compared with is its own flank."""
+"""Half width of a surface from which noise can be estimated: a smaller one holds little but the
+peak's own flanks."""
 
 _NOISE_Z_SCORE = 3.0
 _SURROUNDINGS_PX = 7
@@ -109,16 +110,25 @@ def find_peak(
     return _only_peak(surface.values, surface.weight, surface.centre_px, expected_px, within_px)
 
 
-def pending_peaks(pending: Sequence[PendingSurface]) -> list[Peak | None]:
-    """Find the best displacement of each of many surfaces, those of one size together."""
-    alike: dict[tuple[int, ...], list[int]] = {}
+def pending_peaks(
+    pending: Sequence[PendingSurface], within_px: Sequence[float] | None = None
+) -> list[Peak | None]:
+    """Find the best displacement of each of many surfaces, those of one size together.
+
+    Parameters
+    ----------
+    within_px
+        How far from the middle of each surface to look; by default everywhere.
+    """
+    alike: dict[tuple[tuple[int, ...], float | None], list[int]] = {}
     for number, each in enumerate(pending):
-        alike.setdefault(each.samples.shape, []).append(number)
+        within = None if within_px is None else within_px[number]
+        alike.setdefault((each.samples.shape, within), []).append(number)
     found: list[Peak | None] = [None] * len(pending)
-    for numbers in alike.values():
+    for (_, within), numbers in alike.items():
         samples = [pending[number].samples for number in numbers]
         values, weight = namespace(samples[0]).stack(samples, axis=1)
-        peaks = find_peaks(values, weight)
+        peaks = find_peaks(values, weight, within_px=within)
         for place, number in enumerate(numbers):
             found[number] = _peak_at(peaks, place, pending[number].centre_px)
     return found

@@ -67,6 +67,11 @@ class TileMap:
     group: int
     corner_px: tuple[float, float]
 
+    @property
+    def is_known(self) -> bool:
+        """Whether more than half of the tile says something."""
+        return bool(np.isfinite(self.values).mean() > 0.5)
+
 
 @dataclass(frozen=True)
 class SharedField:
@@ -154,7 +159,7 @@ def fit_shared_field(
     """
     if len(maps) == 1:
         return SharedField(np.zeros(tile_shape), 1, 0, 0.0, 0.0)
-    kept = [m for m in maps if np.isfinite(m.values).mean() > 0.5]
+    kept = [m for m in maps if m.is_known]
     if len(kept) < 2:
         raise InputError(
             f"{len(kept)} of {len(maps)} tiles show enough signal; "

@@ -175,14 +175,15 @@ def fit_flat_field(
     One tile, or one a slice in one place, shows the same tissue everywhere: nothing tells its
     brightness from the light, which is taken to be even then.
     """
-    corners = np.array([m.corner_px for m in log_brightness]).reshape(-1, 2)
-    if (np.ptp(corners, axis=0) < np.asarray(tile_shape) / 2).all():
-        ones = np.ones(tile_shape, np.float32)
-        return FlatField(ones, voxel_um, len(log_brightness), n_pairs=0, overlap_residual=0.0)
     field = fit_shared_field(log_brightness, tile_shape, cell=cell)
+    lit = np.array([m.corner_px for m in log_brightness if m.is_known]).reshape(-1, 2)
+    if not field.n_pairs and (np.ptp(lit, axis=0) < np.asarray(tile_shape) / 2).all():
+        ones = np.ones(tile_shape, np.float32)
+        return FlatField(ones, voxel_um, field.n_tiles, n_pairs=0, overlap_residual=0.0)
     values = field.values
     gains: list[LineGain] = []
     if lines:
+        corners = np.array([m.corner_px for m in log_brightness]).reshape(-1, 2)
         places = places_of(corners, tile_shape)
         gains = [
             fit_line_gain(_less_field([m.across[axis] for m in lines], field, axis, cell), places)

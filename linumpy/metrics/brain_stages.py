@@ -252,7 +252,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
             "z_step_range",
             float(np.ptp(steps)) if len(steps) else None,
             "voxel",
-            "range of depth steps between slices, from what these say",
+            "range of depth steps between slices, from what stage, thickness or interval say",
             "z_offset_range",
         )
     depth_metrics(model, found)

@@ -54,7 +54,7 @@ LIMITS = {
     "deformation_left": Limits(6, 10),
     "deformation": Limits(160, 320),
     "accepted_share": Limits(0.5, 0.25, higher_is_better=True),
-    # One or two are a tile in which B-scans are missing.
+    # A tile in which B-scans are missing has one or two; four are several tiles.
     "torn_pairs": Limits(1, 4),
     # Of tile pairs that match clearly; a minority of wrong ones is what robust solvers bear, half
     # is where they break down.

@@ -52,10 +52,10 @@ def fix_illumination_3d(model: Any, found: StageMetrics) -> None:
     found.add(
         "line_gain", max(model.line_gain_percent), "%", "RMS gain of single lines, of either axis"
     )
-    if not model.n_pairs:
-        rest = "it is taken to be even" if np.ptp(model.flat_field) == 0 else "it may hold both"
+    if not model.n_pairs and np.ptp(model.flat_field) == 0:
         found.warnings.append(
-            f"no tiles overlap, and nothing else tells the flat field from tissue: {rest}"
+            "light is taken to be even: without overlaps tiles of one place do not tell the flat "
+            "field from tissue"
         )
 
 
@@ -234,15 +234,18 @@ def _torn_pairs(model: Any) -> list[tuple[Any, float]]:
     Its parts lie apart, so that pairs of one part contradict those of the other, and each is clear.
     """
     pixel = np.asarray(model.voxel_um[1:])
-    corner = {t.index: np.asarray(t.corner_um) for t in model.tiles if t.component >= 0}
+    tiles = {tile.index: tile for tile in model.tiles if tile.component >= 0}
     accepted = [p.confidence for p in model.pairs if p.accepted]
     # What is no less clear than others that are right.
     sure = max(_BEYOND_DOUBT, float(np.quantile(accepted, 0.25)) if accepted else 1.0)
     apart = []
     for pair in model.pairs:
-        known = not pair.accepted and pair.a in corner and pair.b in corner
-        if known and pair.confidence >= sure and pair.displacement_um is not None:
-            off_um = np.subtract(pair.displacement_um, corner[pair.b] - corner[pair.a])
+        a, b = tiles.get(pair.a), tiles.get(pair.b)
+        # Other pairs, and not the stage alone, must say where the two lie.
+        if a is None or b is None or a.component != b.component or pair.accepted:
+            continue
+        if pair.displacement_um is not None and pair.confidence >= sure:
+            off_um = np.subtract(pair.displacement_um, np.subtract(b.corner_um, a.corner_um))
             if np.hypot(*(off_um / pixel)) > _TORN_PX:
                 apart.append((pair, float(np.hypot(*off_um))))
     return apart
@@ -323,7 +326,7 @@ def compensate_attenuation(model: Any, found: StageMetrics) -> None:
 @metrics_of("normalize_intensities_per_slice")
 def normalize_intensities_per_slice(model: Any, found: StageMetrics) -> None:
     """Say how much agarose the floor rests on, and how even it is along depth."""
-    # Without any there is a remark: no share of the slice is too little for it.
+    # None at all is a remark, below.
     found.add(
         "agarose_coverage",
         model.agarose_fraction or None,

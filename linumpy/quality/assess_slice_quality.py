@@ -217,8 +217,8 @@ def compare_pair(
 ) -> PairSimilarity:
     """Compare two slices, with their faces so far apart, unless that is known.
 
-    Slices of which one alone has its agarose at 0 differ, however good both are: they are not
-    compared.
+    Slices of which one alone has its agarose at 0 differ, however good both are, but for the
+    strength of their edges: these alone are compared.
 
     Parameters
     ----------
@@ -226,10 +226,9 @@ def compare_pair(
         With the details of both.
     """
     ids = (pair[0].slice_id, pair[1].slice_id)
-    if _has_agarose(pair[0]) != _has_agarose(pair[1]):
-        return PairSimilarity(*ids, None, None, None)
     details = [known.details[slice_id] for slice_id in ids]
-    none = PairSimilarity(*ids, None, None, _variance_ratio(*details))
+    unlike = _has_agarose(pair[0]) != _has_agarose(pair[1])
+    none = PairSimilarity(*ids, None, None, None if unlike else _variance_ratio(*details))
     comparison = SliceComparison(*pair, voxel_um, params, _factor(voxel_um))
     start = comparison.start_at(distance_um)
     if start is None or any(each is None for each in details):
@@ -239,7 +238,9 @@ def compare_pair(
         found = comparison.compare_from(start)
         matches[start] = None if found is None else _match(*pair, found, comparison)
     match = matches[start]
-    return none if match is None else replace(none, **match)
+    if match is None:
+        return none
+    return replace(none, **{**match, "ssim": None} if unlike else match)
 
 
 def _match(
@@ -258,7 +259,7 @@ def _match(
 
 def _has_agarose(volume: SliceVolume) -> bool:
     """Say whether normalisation told a slice's agarose from tissue, and subtracted it."""
-    return bool(volume.image and volume.image.attributes.get("agarose_share", 1.0) > 0)
+    return volume.image is None or volume.image.attributes.get("agarose_share") != 0
 
 
 def _factor(voxel_um: tuple[float, float, float]) -> int:
@@ -334,8 +335,11 @@ def rate(
             for part, sides in best[slice_id].items()
         }
         score = None
-        if all(value is not None for value in parts.values()):
-            score = math.prod((parts[part] or 0.0) ** weight for part, weight in WEIGHTS.items())
+        if parts["edges"] is not None:
+            # Slices normalised in another way share no more than that with their neighbours.
+            there = {part: value for part, value in parts.items() if value is not None}
+            total = sum(WEIGHTS[part] for part in there)
+            score = math.prod(value ** (WEIGHTS[part] / total) for part, value in there.items())
         records.append({"slice_id": slice_id, "score": score, **parts, "n_pairs": counts[slice_id]})
     return records
 

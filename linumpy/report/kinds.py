@@ -228,9 +228,10 @@ REMARKS = {
         "comparable with those of slices whose agarose is 0, and agarose counts as tissue.",
         "Compare its brightness with that of its neighbours; image a rim of clear agarose.",
     ),
-    "no tiles overlap": Kind(
+    "light is taken to be even": Kind(
         "Light and tissue cannot be told apart",
-        "Where tiles overlap, uneven light shows as a difference. Here none do.",
+        "Where tiles overlap, uneven light shows as a difference. Here none do, and all tiles lie "
+        "in one place.",
         "Let tiles overlap by a fifth, or take models of an acquisition with the same optics.",
     ),
     "a large step of the stage": Kind(

@@ -224,8 +224,8 @@ METRICS = {
     ),
     "uneven_cut": (
         "A cut was uneven",
-        "It was thicker or thinner than stage, slice thickness or interval say.",
-        "Look at the depths in the section Alignment; check the blade.",
+        "It was thicker or thinner than stage, slice thickness or interval say, or these err.",
+        "Look at the depths in the section Alignment; check blade and stage.",
     ),
     "empty_fraction": (
         "Planes without data",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ MIN_SIDE_SHARE = 0.5
 MIN_OVERLAP_SHARE = 0.03
 
 _ALONG_SHARE = 0.25
-"""Of the border that tiles share, by which they may be shifted along it."""
+"""Largest shift along the border that tiles share, as a share of its length."""
 _SIGNAL_OVER_NOISE = 1.3
 _MIN_SLABS = 4
 
@@ -181,6 +182,7 @@ class PendingPair:
     pair: TilePair
     surface: PendingSurface
     origin_px: tuple[int, int]
+    within_px: float
 
 
 def correlate_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) -> PairResult:
@@ -188,7 +190,8 @@ def correlate_pair(first: TileEvidence, second: TileEvidence, pair: TilePair) ->
 
     The window searched reaches three quarters of the nominal overlap to either side: an error of
     the stage larger than that leaves too little in common to be recognised. Along the border, where
-    tiles share more, it reaches so far that peaks can be told from noise.
+    tiles share more, correlations are known farther, up to a quarter of it: noise is estimated from
+    them, no match is looked for there.
     """
     return finish_pairs([start_pair(first, second, pair)])[0]
 
@@ -214,7 +217,8 @@ def start_pair(
     overlap = np.asarray(shape) - np.abs(expected)
     across = int(np.clip(0.75 * overlap.min(), 4, 64))
     along = max(across, int(min(NOISE_RADIUS_PX, _ALONG_SHARE * overlap.max())))
-    reaches = (across, along) if overlap[0] < overlap[1] else (along, across)
+    shares = overlap / shape
+    reaches = (across, along) if shares[0] < shares[1] else (along, across)
     windows, starts = [], []
     for axis, reach in enumerate(reaches):
         d, n = expected[axis], shape[axis]
@@ -246,13 +250,14 @@ def start_pair(
         reaches,
         chosen=chosen,
     )
-    return PendingPair(pair, surface, (starts[0], starts[1]))
+    return PendingPair(pair, surface, (starts[0], starts[1]), math.hypot(across, across))
 
 
 def finish_pairs(pending: Sequence[PendingPair]) -> list[PairResult]:
     """Return the results of pairs that were started; a device is waited for."""
     started = [p.surface for p in pending]
-    found = zip(pending, fetch_surfaces(started), pending_peaks(started), strict=True)
+    peaks = pending_peaks(started, [p.within_px for p in pending])
+    found = zip(pending, fetch_surfaces(started), peaks, strict=True)
     return [PairResult(p.pair, surface, p.origin_px, peak) for p, surface, peak in found]
 
 

@@ -3,6 +3,7 @@ import pytest
 from scipy.ndimage import gaussian_filter1d
 
 from linumpy.core.device import to_host
+from linumpy.core.errors import InputError
 from linumpy.geometry.shared_field import TileMap
 from linumpy.intensity.fix_illumination_3d import (
     brightness_map,
@@ -110,3 +111,23 @@ def test_tissue_in_one_place_is_no_flat_field(rng):
         assert found.n_tiles == 5 and found.n_pairs == 0
         assert (np.ptp(found.flat_field) > 0) == learned
         assert (found.error_percent is None) == (not learned)
+
+
+def test_dark_tiles_beside_it_and_overlaps_make_no_difference(rng):
+    """Seen to fail where dark tiles count as places, and where overlaps of one place do not."""
+    rows, columns = np.indices((25, 25)) - 12
+    light = -0.3 * (rows**2 + columns**2) / 150
+    dark = np.full(light.shape, np.nan)
+    cord = 2.0 * (np.hypot(rows, columns) < 7)
+    maps = [TileMap(cord + light, n, (0.0, 0.0)) for n in range(5)]
+    maps += [TileMap(dark, n, (80.0, 0.0)) for n in range(5)]
+    assert np.ptp(fit_flat_field(maps, (100, 100), (10.0,) * 3, cell=4).flat_field) == 0
+    with pytest.raises(InputError, match="0 of 5 tiles"):
+        fit_flat_field(maps[5:], (100, 100), (10.0,) * 3, cell=4)
+    even = rng.normal(0, 0.01, (6, *light.shape)) + light
+    places = [(0.0, 0.0), (40.0, 0.0), (0.0, 40.0)] * 2
+    maps = [
+        TileMap(each, n // 3, at) for n, (each, at) in enumerate(zip(even, places, strict=True))
+    ]
+    found = fit_flat_field(maps, (100, 100), (10.0,) * 3, cell=4)
+    assert found.n_pairs and np.ptp(found.flat_field) > 0.3

@@ -394,14 +394,14 @@ def test_learned_from_few_tiles_is_a_warning() -> None:
     assert focal.metrics["residual_rms"].status == "warning"
 
 
-def test_a_flat_field_that_no_overlap_tells_from_tissue_is_said() -> None:
+def test_light_that_is_taken_to_be_even_is_said() -> None:
+    """Not where many tiles side by side tell the flat field."""
     model = MODELS["fix_illumination_3d"]
-    for flat, rest in ((model.flat_field, "may hold both"), (np.ones((4, 4)), "taken to be even")):
-        found = measure("fix_illumination_3d", replace(model, n_pairs=0, flat_field=flat))
-        assert found is not None and len(found.warnings) == 1
-        assert "no tiles overlap" in found.warnings[0] and rest in found.warnings[0]
-    found = measure("fix_illumination_3d", model)
-    assert found is not None and not found.warnings
+    for n_pairs, flat, count in ((0, np.ones((4, 4)), 1), (0, model.flat_field, 0), (90, None, 0)):
+        flat = model.flat_field if flat is None else flat
+        found = measure("fix_illumination_3d", replace(model, n_pairs=n_pairs, flat_field=flat))
+        assert found is not None and len(found.warnings) == count
+        assert not count or "light is taken to be even" in found.warnings[0]
 
 
 def test_a_slice_without_agarose_is_said_once() -> None:
@@ -435,6 +435,10 @@ def test_tiles_that_lost_b_scans_are_named(confidence: float) -> None:
     assert found.warnings == [
         "tiles match beside where all others put them: (0, 1) and (0, 2) (60 um)"
     ] * (confidence > 0.8)
+    # Where only the stage says how two parts of the mosaic lie, it may be the one that is off.
+    apart = [*row[:2], row[2] | {"component": 1}]
+    found = measure("register_tiles", replace(model, tiles=apart))
+    assert found is not None and found.metrics["torn_pairs"].value == 0
 
 
 def grid_of_tiles(affine: Any, jitter_um: float, seed: int, side: int = 5) -> TileRegistration:

@@ -293,20 +293,36 @@ def test_decisions_made_before_stay():
 
 
 @pytest.mark.slow
-def test_a_slice_whose_agarose_alone_was_subtracted_is_not_bad(rng, tmp_path):
-    """Of the others it counts as tissue. Seen to fail where such slices are compared."""
+def test_a_slice_whose_agarose_alone_was_subtracted_counts_by_its_edges(tmp_path):
+    """Of the others agarose counts as tissue: structure and detail differ."""
+    rng = np.random.default_rng(0)
     tissue = block(10)
-    data = {k: cut(tissue, k, rng) for k in range(3)}
-    medium = 1.5 * np.abs(rng.normal(size=(3, *SHAPE)) + 1j * rng.normal(size=(3, *SHAPE)))
-    for k in (0, 2):
-        data[k] = np.hypot(data[k], medium[k]).astype(np.float32)
+    medium = 0.5 * np.abs(rng.normal(size=(3, *SHAPE)) + 1j * rng.normal(size=(3, *SHAPE)))
+    data = {k: np.hypot(cut(tissue, k, rng), medium[k]) for k in range(3)}
+    data[1] = np.maximum(data[1] - 1.5 * np.median(medium), 0)
+    found = {}
     for told in (False, True):
         folder = tmp_path / str(told)
         write_slices(folder, data, agarose=(0.0, 0.6, 0.0) if told else ())
-        output, values = folder / "quality.json", {"first_plane": 2, "sample_depth": 3}
-        model = assess_folder(folder, output, values)
-        reasons = [s["exclude_reason"] for s in model.slices]
-        assert reasons == ["", "" if told else "low_quality", ""]
+        values = {"first_plane": 2, "sample_depth": 3}
+        found[told] = assess_folder(folder, folder / "quality.json", values).slices[1]
+    assert found[True]["score"] == pytest.approx(found[True]["edges"])
+    assert found[True]["ssim"] is None and found[True]["variance"] is None
+    assert found[False]["score"] < 0.4 < 0.45 < found[True]["score"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["blurred", "empty"])
+def test_a_bad_slice_in_which_no_agarose_is_told_is_bad(rng, tmp_path, kind):
+    """As often where it is bad. Seen to fail where such slices are not compared at all."""
+    tissue = block(10)
+    data = {k: cut(tissue, k, rng) for k in range(5)}
+    data[2] = SPOIL[kind](rng, data[2])
+    write_slices(tmp_path, data, agarose=(0.6, 0.6, 0.0, 0.6, 0.6))
+    values = {"first_plane": 2, "sample_depth": 3}
+    model = assess_folder(tmp_path, tmp_path / "quality.json", values)
+    assert [s["exclude_reason"] for s in model.slices] == ["", "", "low_quality", "", ""]
+    assert model.slices[2]["ssim"] is None and model.slices[2]["score"] < 0.3
 
 
 def write_slices(folder, data, amplitudes=(), agarose=()):

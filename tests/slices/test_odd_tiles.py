@@ -127,7 +127,7 @@ def test_a_transposed_tile_is_left_out_and_no_other(tiny, tmp_path):
 
 @pytest.mark.slow
 def test_a_tile_that_lost_b_scans_is_named(tiny, tmp_path):
-    """What followed came early, and the last ones twice. Seen to fail without `torn_pairs`."""
+    """What followed came early, and the last ones twice."""
 
     def lose(frames):
         frames[40:-12] = frames[52:].copy()
