@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nf_core.pipelines.schema as nf_core_schema
@@ -13,19 +13,18 @@ import pytest
 from .conftest import REPOSITORY, Launcher
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def config(
-    make_launcher: Callable[[str, Path], Launcher],
-    fake_scripts: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> dict[str, str | None]:
+    make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path
+) -> Iterator[dict[str, str | None]]:
     """Give nf-core the pipeline's params: its own call wants a newer Nextflow than we ask for."""
     launch = make_launcher("schema_lint", fake_scripts)("config", "-flat", REPOSITORY)
     assert launch.status == 0, launch.text
     found = re.findall(r"^params\.(\S+) = (.*)$", launch.text, flags=re.MULTILINE)
     params = {name: None if value == "null" else value.strip("'") for name, value in found}
-    monkeypatch.setattr(nf_core_utils, "fetch_wf_config", lambda *_, **__: {"params": params})
-    return params
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nf_core_utils, "fetch_wf_config", lambda *_, **__: {"params": params})
+        yield params
 
 
 def linted(path: Path) -> dict[str, str]:
