@@ -107,8 +107,10 @@ def test_a_full_disk_is_read_last(launcher: Launcher, tmp_path: Path) -> None:
             os.truncate(path, nbytes)
     except OSError:
         pytest.skip("no sparse files of 86 GB here")
-    lines = refused(launcher.run("--input", raw, "--output", tmp_path / "out"))
-    assert any(re.search(r"\d TB will be written, .* are free", line) for line in lines), lines
+    launch = launcher.run("--input", raw, "--output", tmp_path / "out")
+    disk = r"\S+out and \S+work: [\d.]+ TB will be written, [\d.]+ [GTM]B are free"
+    assert any(re.fullmatch(disk, line) for line in refused(launch)), launch.text
+    assert not (tmp_path / "out" / "mosaic_grids").exists()
 
 
 def test_forgotten_dashes_are_read_last(launcher: Launcher, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -295,24 +294,3 @@ def test_raw_tiles_reach_the_scripts_that_read_them(
         )
     (rated,) = notes["evaluate"]
     assert "--grids" not in rated["arguments"]
-
-
-def test_a_run_that_the_disk_cannot_hold_is_refused_before_it_starts(
-    make_launcher: Callable[[str, Path], Launcher], fake_scripts: Path
-) -> None:
-    launcher = make_launcher("space", fake_scripts)
-    raw = make_raw(launcher.folder / "raw", [0])
-    # Samples of four bytes: 1024 x 16384 x 65536 are 4 TiB a tile, of which the disk holds none.
-    for header in raw.rglob("info.txt"):
-        text = header.read_text(encoding="utf-8").replace("nx: 2", "nx: 16384")
-        text = text.replace("ny: 1", "ny: 65536").replace("bottom_z: 0", "bottom_z: 1023")
-        text = text.replace("width: 200", "width: 32768").replace("height: 100", "height: 131072")
-        header.write_text(text, encoding="utf-8")
-    for huge in raw.rglob("image_*.bin"):
-        with huge.open("r+b") as file:
-            file.truncate(4 << 40)
-    launch = launcher.run("--input", raw, "--output", launcher.folder / "out")
-    assert launch.status == 1
-    disk = r"\n  \S+out and \S+work: [\d.]+ TB will be written, [\d.]+ [GTM]B are free\n"
-    assert re.search(disk, launch.text), launch.text
-    assert not (launcher.folder / "out" / "mosaic_grids").exists()
