@@ -189,19 +189,6 @@ def test_singularity_is_set_up_like_apptainer(
     assert any(re.fullmatch("process.container = '/.*/linumpy_cuda.sif'", line) for line in lines)
 
 
-def test_what_is_no_image_is_refused(
-    make_launcher: Callable[[str, Path], Launcher], tmp_path: Path
-) -> None:
-    (tmp_path / "tile_x00_y00_z00").mkdir()
-    done = make_launcher("refused", tmp_path).run(
-        *("--input", tmp_path, "--output", tmp_path / "out"),
-        *("--container_image", "a b;c", "--container_mounts", "data,/x"),
-    )
-    assert done.status == 1
-    assert "--container_image a b;c: expected" in done.text
-    assert "--container_mounts data,/x: expected" in done.text
-
-
 def test_all_engines_pass_the_same_variables_on() -> None:
     lists = [
         line

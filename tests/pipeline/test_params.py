@@ -177,6 +177,7 @@ def test_bad_parameters_are_all_named_at_once(launcher: Launcher, tmp_path: Path
         *("--stitch_blending_method", "diffusion", "--slices", "7; rm -r x"),
         *("--pyramid_resolutions", "10,0", "--output", tmp_path / "output"),
         *("--gpu_memory", "8GB; rm -r x", "--whatever", "1"),
+        *("--container_image", "a b;c", "--container_mounts", "data,/x"),
         *("--debug_slices", "25,27-29", "--fix_illum_per_z_fit", "true"),
     )
     assert launch.status == 1
@@ -195,6 +196,8 @@ def test_bad_parameters_are_all_named_at_once(launcher: Launcher, tmp_path: Path
         "--stitch_blending_method diffusion: expected one of linear, average, none",
         "--slices 7; rm -r x: expected slice ids such as 7,9-12",
         "--gpu_memory 8GB; rm -r x: expected a size such as 8GB or 512MiB",
+        "--container_image a b;c: expected",
+        "--container_mounts data,/x: expected",
         "--pyramid_resolutions 10,0: expected sizes in µm above 0 such as 10,25,50",
     ):
         assert line in launch.text, line
