@@ -122,6 +122,7 @@ def test_dark_tiles_beside_it_and_overlaps_make_no_difference(rng):
     maps = [TileMap(cord + light, n, (0.0, 0.0)) for n in range(5)]
     maps += [TileMap(dark, n, (80.0, 0.0)) for n in range(5)]
     assert np.ptp(fit_flat_field(maps, (100, 100), (10.0,) * 3, cell=4).flat_field) == 0
+    assert np.ptp(fit_flat_field(maps[5:6], (100, 100), (10.0,) * 3, cell=4).flat_field) == 0
     with pytest.raises(InputError, match="0 of 5 tiles"):
         fit_flat_field(maps[5:], (100, 100), (10.0,) * 3, cell=4)
     even = rng.normal(0, 0.01, (6, *light.shape)) + light
