@@ -236,8 +236,8 @@ def _torn_pairs(model: Any) -> list[tuple[Any, float]]:
     pixel = np.asarray(model.voxel_um[1:])
     tiles = {tile.index: tile for tile in model.tiles if tile.component >= 0}
     accepted = [p.confidence for p in model.pairs if p.accepted]
-    # What is no less clear than others that are right.
-    sure = max(_BEYOND_DOUBT, float(np.quantile(accepted, 0.25)) if accepted else 1.0)
+    # What is clearer than one in ten of those that are right.
+    sure = max(_BEYOND_DOUBT, float(np.quantile(accepted, 0.1)) if accepted else 1.0)
     apart = []
     for pair in model.pairs:
         a, b = tiles.get(pair.a), tiles.get(pair.b)
