@@ -122,7 +122,8 @@ def _solve_all(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
         # Tiles held by other pairs are known better than from the stage.
         reach = 1.5 if joined[0] == joined[1] >= 0 else 3 * solution.stage_sigma_px
         peak = result.find_peak_near(expected, reach)
-        if peak is not None and peak.z_score >= SECOND_LOOK_Z_SCORE:
+        # On a ridge there is always something near enough.
+        if peak is not None and peak.z_score >= SECOND_LOOK_Z_SCORE and peak.has_top:
             result.peak, result.accepted = peak, True
     for _ in range(len(results)):
         accepted = [r for r in results if r.accepted]
