@@ -176,8 +176,8 @@ def fit_flat_field(
     brightness from the light, which is taken to be even then.
     """
     field = fit_shared_field(log_brightness, tile_shape, cell=cell)
-    lit = [m.corner_px for m in log_brightness if m.is_known] or [(0.0, 0.0)]
-    if not field.n_pairs and (np.ptp(lit, axis=0) < np.asarray(tile_shape) / 2).all():
+    lit = np.array([m.corner_px for m in log_brightness if m.is_known]).reshape(-1, 2)
+    if not field.n_pairs and not places_of(lit, tile_shape).any():
         ones = np.ones(tile_shape, np.float32)
         return FlatField(ones, voxel_um, field.n_tiles, n_pairs=0, overlap_residual=0.0)
     values = field.values
