@@ -1,7 +1,7 @@
 """Measure the displacement of each part of a plane by correlation of small windows.
 
 Windows overlap by half (one quarter of a window is the farthest that is searched: Keane and
-Adrian, Appl. Sci. Res. 49, 191, 1992). Every window counts alike, whatever its contrast.
+Adrian, Appl. Sci. Res. 49, 191, 1992).
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ class LocalShifts:
         counted at their centres: at the border of tissue a window measures the shift of its inside.
     shift_px
         How far from there the moving plane shows the same, float64 (n, 2).
+    sigma_px
+        How uncertain that is along either axis, up to a common factor, float64 (n, 2): a peak that
+        is low, or wide along one axis, tells less.
     compared
         How many windows hold something to compare, matching or not.
     """
 
     place_px: np.ndarray
     shift_px: np.ndarray
+    sigma_px: np.ndarray
     compared: int
 
 
@@ -67,7 +71,12 @@ def measure_local_shifts(
     peaks = find_peaks(*surfaces, within_px=float(reach_px))
     good = peaks.found & (peaks.z_score >= ACCEPT_Z_SCORE)
     texture = _cut((fixed * fixed).sum(axis=0), blocks[good], window_px)
-    return LocalShifts(blocks[good] + _middles(texture), peaks.displacement_px[good], len(blocks))
+    return LocalShifts(
+        blocks[good] + _middles(texture),
+        peaks.displacement_px[good],
+        peaks.sigma_px[good],
+        len(blocks),
+    )
 
 
 def _cut(plane: Array, blocks: np.ndarray, window_px: int) -> Array:

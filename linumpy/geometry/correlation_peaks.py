@@ -71,6 +71,9 @@ class Peaks:
         float64 (n,).
     has_top
         bool (n,).
+    sigma_px
+        How uncertain the displacements are along axis 1 and axis 2, up to a common factor: width of
+        the Gaussian through the peak, over its z-score, float64 (n, 2).
     """
 
     found: np.ndarray
@@ -78,6 +81,7 @@ class Peaks:
     correlation: np.ndarray
     z_score: np.ndarray
     has_top: np.ndarray
+    sigma_px: np.ndarray
 
 
 def confidence(z_score: float) -> float:
@@ -206,7 +210,7 @@ def find_peaks(
     n, *sides = values.shape
     if not n or min(sides) < 3:
         none = np.zeros(n, bool)
-        return Peaks(none, np.zeros((n, 2)), np.zeros(n), np.zeros(n), none)
+        return Peaks(none, np.zeros((n, 2)), np.zeros(n), np.zeros(n), none, np.ones((n, 2)))
     values = values.astype(xp.float64)
     heights = values * weight
     searched = xp.where(xp.isfinite(heights), heights, -xp.inf)
@@ -222,7 +226,7 @@ def find_peaks(
     around = _around(searched, *inner)
     found = (inner[0] == i) & (inner[1] == j) & xp.isfinite(around).all(axis=1)
     z_score, floor = _significance(heights, i, j)
-    *offset, has_top = _subpixel(_around(values, *inner), floor)
+    offset, width, has_top = _subpixel(_around(values, *inner), floor)
     middle = [(m - 1) // 2 for m in sides]
     answer = xp.stack(
         [
@@ -232,11 +236,14 @@ def find_peaks(
             values[xp.arange(n), i, j],
             z_score,
             has_top,
+            *width,
         ]
     )
-    found, row, column, correlation, z_score, has_top = to_host(answer)
+    found, row, column, correlation, z_score, has_top, *wide = to_host(answer)
     where = np.stack([row, column], axis=1)
-    return Peaks(found > 0, where, correlation, z_score, has_top > 0)
+    # Half of the least height that is accepted: what is lower is no match at all.
+    sigma = np.stack(wide, axis=1) / np.maximum(z_score, 0.5 * ACCEPT_Z_SCORE)[:, None]
+    return Peaks(found > 0, where, correlation, z_score, has_top > 0, sigma)
 
 
 def _around(values: Array, i: Array, j: Array) -> Array:
@@ -304,7 +311,9 @@ def _window_sum(values: Array, size: int) -> Array:
     return values
 
 
-def _subpixel(around: Array, floor: Array) -> tuple[Array, Array, Array]:
+def _subpixel(
+    around: Array, floor: Array
+) -> tuple[tuple[Array, Array], tuple[Array, Array], Array]:
     """Refine peaks by a Gaussian through 3×3 samples, whose logarithm is a quadratic form.
 
     A correlation peak is close to a Gaussian: its logarithm is fitted without the bias towards
@@ -320,7 +329,8 @@ def _subpixel(around: Array, floor: Array) -> tuple[Array, Array, Array]:
     Returns
     -------
     How far the Gaussian's maximum lies from the middle along both axes, 0 where there is none
-    within a pixel, and whether there is one, (n,) each.
+    within a pixel; its standard deviation along both, at most the reach of a peak, and that where
+    there is no maximum; and whether there is one, (n,) each.
     """
     xp = namespace(around)
     known = xp.isfinite(around).all(axis=1)
@@ -342,5 +352,11 @@ def _subpixel(around: Array, floor: Array) -> tuple[Array, Array, Array]:
     good &= (a < 0) & (b < 0) & (determinant > 0)
     determinant = xp.where(good, determinant, 1.0)
     offset = ((c * e - 2 * b * d) / determinant, (c * d - 2 * a * e) / determinant)
+    # The Gaussian's covariance is the inverse of the negative second derivatives.
     good &= xp.maximum(abs(offset[0]), abs(offset[1])) <= 1
-    return xp.where(good, offset[0], 0.0), xp.where(good, offset[1], 0.0), good
+    width = [xp.sqrt(xp.where(good, -2 * each / determinant, xp.inf)) for each in (b, a)]
+    return (
+        (xp.where(good, offset[0], 0.0), xp.where(good, offset[1], 0.0)),
+        (xp.minimum(width[0], _PEAK_REACH_PX), xp.minimum(width[1], _PEAK_REACH_PX)),
+        good,
+    )
