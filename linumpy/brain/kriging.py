@@ -2,16 +2,19 @@
 
 The displacement is a shift, a rotation and a random field of zero mean; its covariance is estimated
 from the measurements (universal kriging: Matheron, Adv. Appl. Probab. 5, 439, 1973; the covariance
-is Matérn's of smoothness 3/2). Places near each other then count less than lone ones, and what
-was not seen is interpolated from its neighbours.
+is Matérn's, its smoothness among what is estimated). Places near each other then count less than
+lone ones, uncertain ones less than clear ones, and what was not seen is interpolated from its
+neighbours.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from linumpy.brain.covariance import Covariance, likeliest_covariance
 from linumpy.geometry.least_squares import (
     column_products,
     invert_positive,
@@ -23,44 +26,9 @@ from linumpy.geometry.least_squares import (
 _OUTLIER_SIGMA = 3.0
 _SHARE_AT_ONCE = 20
 _MIN_PLACES = 4
-_LENGTHS = 6
-_NOISE_RATIOS = (1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 10.0)
+_EVEN_SHARES = (0.0, 0.5, 1.0)
 _MEAN_POINTS = 400
 _MAX_EXACT = 256
-
-
-@dataclass(frozen=True)
-class Covariance:
-    """How a displacement varies over the plane.
-
-    Attributes
-    ----------
-    variance
-        Of the smooth field, along one axis, px².
-    length_px
-        Scale of Matérn's covariance.
-    noise
-        Variance of a single measurement, px².
-    window_px
-        Side of the windows that were measured: those that share pixels share their noise.
-    """
-
-    variance: float
-    length_px: float
-    noise: float
-    window_px: float
-
-    def between(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Return the covariance of the field at points (n, 2) and (m, 2), shape (n, m)."""
-        return self.variance * _matern(_distance(one, other), self.length_px)
-
-    def of_measurements(self, places: np.ndarray) -> np.ndarray:
-        """Return the covariance of what is measured at places (n, 2), shape (n, n)."""
-        return self.between(places, places) + self.noise * _overlap(places, self.window_px)
-
-    def independent_noise(self, places: np.ndarray) -> float:
-        """Return the variance of measurements that, independent, are as informative in the mean."""
-        return self.noise * float(_overlap(places, self.window_px).sum(axis=1).mean())
 
 
 @dataclass(frozen=True)
@@ -99,6 +67,8 @@ def fit_displacement(
     *,
     window_px: float,
     least_noise_px: float,
+    sigma_px: np.ndarray | None = None,
+    smoothness: Sequence[float] = (1.5,),
     turn: bool = True,
 ) -> SmoothDisplacement:
     """Separate the rigid part of a displacement over an area from a smooth rest.
@@ -112,31 +82,32 @@ def fit_displacement(
     window_px
         Measurements so far apart share no pixels.
     least_noise_px
-        Lower bound of the measurements' error.
+        Lower bound of the measurements' error, root mean square along one axis.
+    sigma_px
+        Standard errors of the measurements, (n,), up to a common factor. The factor is estimated,
+        and how much of the error is the same for all; by default all of it is.
+    smoothness
+        Of the rest, as many as are tried, of `SMOOTHNESS`.
     turn
         Whether there may be a rotation.
     """
     centre = area.mean(axis=0)
     used = np.ones(len(places), bool)
-    model, fresh = None, False
+    stated = np.ones(len(places)) if sigma_px is None else sigma_px**2 / np.mean(sigma_px**2)
+    even_shares = (1.0,) if sigma_px is None else _EVEN_SHARES
     while True:
-        if model is None:
-            model, fresh = (
-                _covariance(places[used], shifts[used], centre, window_px, least_noise_px**2, turn),
-                True,
-            )
-        kriging = _Kriging(places[used], shifts[used], centre, model, turn)
-        sigmas = kriging.left_out_sigmas()
-        # The worst first: those beside it look wrong for its sake.
-        worst = np.argsort(sigmas)[-max(1, len(sigmas) // _SHARE_AT_ONCE) :]
-        worst = worst[sigmas[worst] > _OUTLIER_SIGMA]
-        wrong = len(worst) > 0 and len(sigmas) - len(worst) >= _MIN_PLACES
-        if wrong:
+        seen = places[used], shifts[used], stated[used]
+        design = _design(seen[0], centre, turn)
+        model = likeliest_covariance(*seen, design, window_px, smoothness, even_shares)
+        model = replace(model, noise=max(model.noise, least_noise_px**2))
+        inverse = _inverse(model.of_measurements(seen[0], seen[2]))
+        kriging = _Kriging(seen[0], seen[1], inverse, centre, model, turn)
+        while len(worst := kriging.worst()):
             used[np.flatnonzero(used)[worst]] = False
-        elif fresh:
-            break
+            kriging = kriging.without(worst)
         # Without the wrong ones the likeliest covariance is another, by which others are wrong.
-        model, fresh = (model, False) if wrong else (None, False)
+        if used.sum() == len(seen[0]):
+            break
     total = kriging.at(area)
     rigid = least_squares(_design(area, centre, turn), _stacked(total))
     field = total - _unstacked(linear_combination(_design(area, centre, turn), rigid))
@@ -154,76 +125,6 @@ def fit_displacement(
     )
 
 
-def _distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return distances of points (n, 2) from points (m, 2), shape (n, m)."""
-    # An axis at a time: as vectors of two they take twice as long.
-    square = np.subtract.outer(one[:, 0], other[:, 0]) ** 2
-    square += np.subtract.outer(one[:, 1], other[:, 1]) ** 2
-    return np.sqrt(square, out=square)
-
-
-def _matern(distance: np.ndarray, length: float) -> np.ndarray:
-    x = distance * (np.sqrt(3) / length)
-    out = np.exp(-x)
-    out *= 1 + x
-    return out
-
-
-def _overlap(places: np.ndarray, window_px: float) -> np.ndarray:
-    """Return the share of pixels that windows have in common, shape (n, n)."""
-    rows, columns = (np.maximum(0, 1 - abs(np.subtract.outer(p, p)) / window_px) for p in places.T)
-    return np.asarray(rows * columns)
-
-
-def _covariance(
-    places: np.ndarray,
-    shifts: np.ndarray,
-    centre: np.ndarray,
-    window_px: float,
-    least_noise: float,
-    turn: bool,
-) -> Covariance:
-    """Return the covariance under which the measurements are likeliest, whatever the rigid part.
-
-    Restricted maximum likelihood (Patterson and Thompson, Biometrika 58, 545, 1971) on a grid of
-    lengths and ratios of noise to signal; the variance follows from both.
-    """
-    from scipy.linalg import solve_triangular
-
-    # A subset estimates it as well as all, in a fraction of the time.
-    some = slice(None, None, -(-len(places) // _MAX_EXACT))
-    places, shifts = places[some], shifts[some]
-    rows = np.column_stack([_design(places, centre, turn), _stacked(shifts)])
-    both = np.concatenate(np.split(rows, 2), axis=1)
-    away = _distance(places, places)
-    overlap = _overlap(places, window_px)
-    extent = max(float(np.ptp(places, axis=0).max()), window_px)
-    free = len(rows) - (rows.shape[1] - 1)
-    noises = np.multiply.outer(_NOISE_RATIOS, overlap)
-    best, found = -np.inf, Covariance(0.0, window_px, least_noise, window_px)
-    for length in np.geomspace(window_px / 2, extent, _LENGTHS).tolist():
-        # All ratios in one call, in which other threads go on.
-        tables = _matern(away, length) + noises
-        for ratio, factor in zip(_NOISE_RATIOS, np.linalg.cholesky(tables), strict=True):
-            # Both axes have one covariance: side by side they are solved at once.
-            white = solve_triangular(factor, both, lower=True, check_finite=False)
-            white = np.concatenate(np.split(white, 2, axis=1))
-            white_design, white_values = white[:, :-1], white[:, -1]
-            normal = white_design.T @ white_design
-            known = np.linalg.solve(normal, white_design.T @ white_values)
-            left = white_values - white_design @ known
-            variance = float((left**2).sum()) / free
-            likelihood = -0.5 * (
-                4 * np.log(factor.diagonal()).sum()
-                + np.linalg.slogdet(normal)[1]
-                + free * np.log(max(variance, 1e-12))
-            )
-            if likelihood > best:
-                best = float(likelihood)
-                found = Covariance(variance, length, max(ratio * variance, least_noise), window_px)
-    return found
-
-
 class _Kriging:
     """Generalised least squares of measurements with the covariance of a field."""
 
@@ -231,12 +132,13 @@ class _Kriging:
         self,
         places: np.ndarray,
         shifts: np.ndarray,
+        inverse: np.ndarray,
         centre: np.ndarray,
         model: Covariance,
         turn: bool,
     ) -> None:
-        self._places, self._centre, self._model, self._turn = places, centre, model, turn
-        self._inverse = _inverse(model.of_measurements(places))
+        self._places, self._shifts, self._inverse = places, shifts, inverse
+        self._centre, self._model, self._turn = centre, model, turn
         design = _design(places, centre, turn)
         self._weighted = np.concatenate([self._apply(part) for part in np.split(design, 2)])
         self._normal = column_products(design, self._weighted)
@@ -249,10 +151,32 @@ class _Kriging:
     def _apply(self, values: np.ndarray) -> np.ndarray:
         return column_products(self._inverse, values)
 
-    def left_out_sigmas(self) -> np.ndarray:
-        """Return how far each measurement is from what all others predict, in its own sigmas."""
-        spread = self._inverse.diagonal()
-        return np.asarray(np.abs(self._weights / np.sqrt(spread)[:, None]).max(axis=1))
+    def worst(self) -> np.ndarray:
+        """Return which measurements all others contradict most, if any do, as numbers."""
+        off = np.abs(self._weights / np.sqrt(self._inverse.diagonal())[:, None]).max(axis=1)
+        # The worst first: those beside it look wrong for its sake.
+        some = np.argsort(off)[-max(1, len(off) // _SHARE_AT_ONCE) :]
+        some = some[off[some] > _OUTLIER_SIGMA]
+        return some if len(off) - len(some) >= _MIN_PLACES else some[:0]
+
+    def without(self, wrong: np.ndarray) -> _Kriging:
+        """Leave measurements out; the inverse of a part of the covariance follows from that of all.
+
+        It is a Schur complement.
+        """
+        keep = np.delete(np.arange(len(self._places)), wrong)
+        both = self._inverse[np.ix_(wrong, keep)]
+        known = solve_positive(self._inverse[np.ix_(wrong, wrong)], both)
+        exact = len(self._places) <= _MAX_EXACT
+        share = column_products(both, known) if exact else both.T @ known
+        return _Kriging(
+            self._places[keep],
+            self._shifts[keep],
+            self._inverse[np.ix_(keep, keep)] - share,
+            self._centre,
+            self._model,
+            self._turn,
+        )
 
     def at(self, points: np.ndarray) -> np.ndarray:
         """Return the displacement at points (m, 2)."""

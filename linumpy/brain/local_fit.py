@@ -4,17 +4,20 @@ Slices are deformed smoothly: one correlation of the whole plane follows the par
 contrast, and the rest of the plane then matches nothing. Windows measured by themselves see the
 deformation. The moving planes are sampled where the windows put them, and measured again, until
 the windows are no longer distorted (image deformation: Scarano, Meas. Sci. Technol. 13, R1, 2002).
+Till then all windows count alike: a distorted one has a low peak, and must be followed, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from linumpy.brain.covariance import SMOOTHNESS
 from linumpy.brain.kriging import SmoothDisplacement, fit_displacement
-from linumpy.brain.local_shifts import LocalShifts, measure_local_shifts
+from linumpy.brain.local_shifts import measure_local_shifts
 from linumpy.core.device import Array
 from linumpy.geometry.shift_field import ShiftField
 from linumpy.geometry.turned import (
@@ -136,7 +139,6 @@ def fit_locally(
         return None
     rigid = _Rigid(rotation_deg, np.asarray(displacement_px, float), _middle(moving))
     field: ShiftField | None = None
-    found: tuple[SmoothDisplacement, LocalShifts, np.ndarray] | None = None
     shape = (fixed.shape[1], fixed.shape[2])
     side = float(np.sqrt(np.prod(shape)))
     step = max(WINDOW_PX / 2, side / _WINDOWS_A_SIDE)
@@ -155,20 +157,8 @@ def fit_locally(
         if len(shifts.place_px) < max(_MIN_WINDOWS, _MIN_SHARE * shifts.compared):
             return None
         source = _bent(rigid.sampling, field, shifts.place_px + shifts.shift_px)
-        rows, columns = _shared_nodes(fixed, moving, rigid)
-        area = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
-        smooth = fit_displacement(
-            shifts.place_px,
-            rigid.to_fixed(source) - shifts.place_px,
-            area,
-            window_px=window,
-            least_noise_px=LEAST_NOISE_PX,
-            turn=turn,
-        )
-        rigid = rigid.corrected(smooth, area.mean(axis=0))
-        values = smooth.field_px.T.reshape(2, len(rows), len(columns))
-        field = ShiftField((rows[0], columns[0]), (_NODE_PX, _NODE_PX), values)
-        found = smooth, shifts, source
+        seen = shifts.place_px, source
+        rigid, field, smooth = _improved(rigid, fixed, moving, *seen, turn, window)
         if smooth.used.sum() < _MIN_WINDOWS:
             return None
         if n > 1 and (smooth.used.sum() < _GROWTH * before or n == _MAX_PASSES - 2):
@@ -177,8 +167,10 @@ def fit_locally(
                 break
             step = finest
         before = int(smooth.used.sum())
-    assert found is not None
-    smooth, shifts, source = found
+    clear = {"sigma_px": shifts.sigma_px, "smoothness": SMOOTHNESS}
+    rigid, field, smooth = _improved(rigid, fixed, moving, *seen, turn, window, **clear)
+    if smooth.used.sum() < _MIN_WINDOWS:
+        return None
     return LocalFit(
         rigid.rotation_deg,
         rigid.displacement_px,
@@ -189,6 +181,33 @@ def fit_locally(
         smooth,
         step,
     )
+
+
+def _improved(
+    rigid: _Rigid,
+    fixed: Array,
+    moving: Array,
+    places: np.ndarray,
+    source: np.ndarray,
+    turn: bool,
+    window_px: int,
+    **how: Any,
+) -> tuple[_Rigid, ShiftField, SmoothDisplacement]:
+    """Fit rigid part and field to windows at `places` that show what lies at `source`, (n, 2)."""
+    rows, columns = _shared_nodes(fixed, moving, rigid)
+    area = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
+    smooth = fit_displacement(
+        places,
+        rigid.to_fixed(source) - places,
+        area,
+        window_px=window_px,
+        least_noise_px=LEAST_NOISE_PX,
+        turn=turn,
+        **how,
+    )
+    values = smooth.field_px.T.reshape(2, len(rows), len(columns))
+    field = ShiftField((rows[0], columns[0]), (_NODE_PX, _NODE_PX), values)
+    return rigid.corrected(smooth, area.mean(axis=0)), field, smooth
 
 
 def has_room(shape: Sequence[int]) -> bool:

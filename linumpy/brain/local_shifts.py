@@ -29,8 +29,7 @@ class LocalShifts:
     shift_px
         How far from there the moving plane shows the same, float64 (n, 2).
     sigma_px
-        How uncertain that is along either axis, up to a common factor, float64 (n, 2): a peak that
-        is low, or wide along one axis, tells less.
+        How uncertain that is, up to a common factor, float64 (n,): a low or wide peak tells less.
     compared
         How many windows hold something to compare, matching or not.
     """

@@ -72,8 +72,8 @@ class Peaks:
     has_top
         bool (n,).
     sigma_px
-        How uncertain the displacements are along axis 1 and axis 2, up to a common factor: width of
-        the Gaussian through the peak, over its z-score, float64 (n, 2).
+        How uncertain the displacements are, up to a common factor: width of the Gaussian through
+        the peak, the geometric mean of both axes, over its z-score, float64 (n,).
     """
 
     found: np.ndarray
@@ -210,7 +210,7 @@ def find_peaks(
     n, *sides = values.shape
     if not n or min(sides) < 3:
         none = np.zeros(n, bool)
-        return Peaks(none, np.zeros((n, 2)), np.zeros(n), np.zeros(n), none, np.ones((n, 2)))
+        return Peaks(none, np.zeros((n, 2)), np.zeros(n), np.zeros(n), none, np.ones(n))
     values = values.astype(xp.float64)
     heights = values * weight
     searched = xp.where(xp.isfinite(heights), heights, -xp.inf)
@@ -226,7 +226,7 @@ def find_peaks(
     around = _around(searched, *inner)
     found = (inner[0] == i) & (inner[1] == j) & xp.isfinite(around).all(axis=1)
     z_score, floor = _significance(heights, i, j)
-    offset, width, has_top = _subpixel(_around(values, *inner), floor)
+    *offset, width, has_top = _subpixel(_around(values, *inner), floor)
     middle = [(m - 1) // 2 for m in sides]
     answer = xp.stack(
         [
@@ -236,13 +236,12 @@ def find_peaks(
             values[xp.arange(n), i, j],
             z_score,
             has_top,
-            *width,
+            width,
         ]
     )
-    found, row, column, correlation, z_score, has_top, *wide = to_host(answer)
+    found, row, column, correlation, z_score, has_top, width = to_host(answer)
     where = np.stack([row, column], axis=1)
-    # Half of the least height that is accepted: what is lower is no match at all.
-    sigma = np.stack(wide, axis=1) / np.maximum(z_score, 0.5 * ACCEPT_Z_SCORE)[:, None]
+    sigma = width / np.maximum(z_score, _NOISE_Z_SCORE)
     return Peaks(found > 0, where, correlation, z_score, has_top > 0, sigma)
 
 
@@ -311,9 +310,7 @@ def _window_sum(values: Array, size: int) -> Array:
     return values
 
 
-def _subpixel(
-    around: Array, floor: Array
-) -> tuple[tuple[Array, Array], tuple[Array, Array], Array]:
+def _subpixel(around: Array, floor: Array) -> tuple[Array, Array, Array, Array]:
     """Refine peaks by a Gaussian through 3×3 samples, whose logarithm is a quadratic form.
 
     A correlation peak is close to a Gaussian: its logarithm is fitted without the bias towards
@@ -329,8 +326,8 @@ def _subpixel(
     Returns
     -------
     How far the Gaussian's maximum lies from the middle along both axes, 0 where there is none
-    within a pixel; its standard deviation along both, at most the reach of a peak, and that where
-    there is no maximum; and whether there is one, (n,) each.
+    within a pixel; its standard deviation, the geometric mean of both axes, which is the reach of a
+    peak at most and where there is no maximum; and whether there is one, (n,) each.
     """
     xp = namespace(around)
     known = xp.isfinite(around).all(axis=1)
@@ -352,11 +349,8 @@ def _subpixel(
     good &= (a < 0) & (b < 0) & (determinant > 0)
     determinant = xp.where(good, determinant, 1.0)
     offset = ((c * e - 2 * b * d) / determinant, (c * d - 2 * a * e) / determinant)
-    # The Gaussian's covariance is the inverse of the negative second derivatives.
     good &= xp.maximum(abs(offset[0]), abs(offset[1])) <= 1
-    width = [xp.sqrt(xp.where(good, -2 * each / determinant, xp.inf)) for each in (b, a)]
-    return (
-        (xp.where(good, offset[0], 0.0), xp.where(good, offset[1], 0.0)),
-        (xp.minimum(width[0], _PEAK_REACH_PX), xp.minimum(width[1], _PEAK_REACH_PX)),
-        good,
-    )
+    # The determinant is that of the Gaussian's inverse covariance, whose axes may lie obliquely.
+    width = xp.minimum(1 / xp.sqrt(xp.sqrt(determinant)), _PEAK_REACH_PX)
+    width = xp.where(good, width, _PEAK_REACH_PX)
+    return xp.where(good, offset[0], 0.0), xp.where(good, offset[1], 0.0), width, good

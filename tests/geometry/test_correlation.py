@@ -272,6 +272,28 @@ def test_peaks_are_where_a_gaussian_has_its_top_and_as_high_above_noise(xp, rng)
         assert peaks.correlation[n] == pytest.approx(surface[i, j], rel=1e-12)
 
 
+@pytest.mark.parametrize("height", [0.6, 0.3])
+@pytest.mark.parametrize("width_px", [(1.2, 1.2), (2.0, 2.0), (1.2, 2.4)])
+def test_peaks_are_off_by_what_they_state(xp, rng, height, width_px):
+    """In noise as fine as a peak; its factor is common to low and high, sharp and wide ones.
+
+    Seen to fail without the width, and without the height.
+    """
+    tops = rng.uniform(-6, 6, (150, 2))
+    axes = np.mgrid[-24:25, -24:25]
+    away = [
+        ((axis - top[:, None, None]) / width) ** 2
+        for axis, top, width in zip(axes, tops.T, width_px, strict=True)
+    ]
+    noise = gaussian_filter(rng.normal(size=away[0].shape), (0, 1, 1)) / 0.282
+    values = height * np.exp(-(away[0] + away[1]) / 2) + 0.03 * noise
+    peaks = find_peaks(xp.asarray(values), xp.ones(values.shape))
+    clear = peaks.found & (peaks.z_score > ACCEPT_Z_SCORE)
+    assert clear.mean() > 0.9
+    off, stated = (peaks.displacement_px - tops)[clear], peaks.sigma_px[clear]
+    assert 0.85 < np.sqrt(np.mean(off**2) / np.mean(stated**2)) < 2
+
+
 def test_a_slope_that_ends_with_the_overlap_has_no_top(xp):
     """It goes on rising where less of it is seen."""
     d1, d2 = np.mgrid[-15:16, -12:13]
