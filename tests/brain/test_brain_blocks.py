@@ -249,9 +249,9 @@ def test_a_chunk_is_decoded_once_a_block_that_it_reaches(three, tmp_path):
 def test_memory_does_not_grow_with_the_slices(three, tmp_path, monkeypatch):
     """More than one slab, and many more slices.
 
-    On two threads: each more has planes of its own in hand, more of them the busier the machine.
+    On one thread: each more has planes of its own in hand, more of them the busier the machine.
     """
-    monkeypatch.setattr(brain_blocks, "default_workers", lambda device: 2)
+    monkeypatch.setattr(brain_blocks, "default_workers", lambda device: 1)
 
     def peak_nbytes(n):
         slices, model = many(three, n)
