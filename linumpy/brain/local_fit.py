@@ -167,7 +167,7 @@ def fit_locally(
                 break
             step = finest
         before = int(smooth.used.sum())
-    clear = {"sigma_px": shifts.sigma_px, "smoothness": SMOOTHNESS}
+    clear: dict[str, Any] = {"sigma_px": shifts.sigma_px, "smoothness": SMOOTHNESS}
     rigid, field, smooth = _improved(rigid, fixed, moving, *seen, turn, window, **clear)
     if smooth.used.sum() < _MIN_WINDOWS:
         return None

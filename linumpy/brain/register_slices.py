@@ -171,6 +171,7 @@ def solve_registration(
             trust,
             min_pair_sigma=_MIN_PAIR_SIGMA_UM,
             min_prior_sigma=_MIN_MOTOR_SIGMA_UM,
+            clear=_clear(good),
         )
         wrong = _implausible(lateral, links, good)
         if not wrong:
@@ -204,7 +205,7 @@ def solve_registration(
         ],
         pairs=[_pair_record(s, number, offsets, turns, pivot, lateral) for s in shifts],
         pivot_um=(float(pivot[0]), float(pivot[1])),
-        jumps=tuple(slices[n].slice_id for n in lateral.jumps),
+        jumps=tuple(slices[n].slice_id for n in lateral.lost_zero),
         depth_scale=depths.scale if np.isfinite(depths.scale_sigma) else None,
         depth_scale_sigma=_finite(depths.scale_sigma),
         depth_scale_kept=depths.scale_is_significant and not depths.axial_scale_is_off,
@@ -224,6 +225,10 @@ def _trust(shifts: Sequence[PairShift], sigmas: Sequence[float], least: float) -
     variance = least**2 + sigma**2
     peak = np.array([shift.confidence * shift.agreement for shift in shifts])
     return np.asarray(peak * variance.min(initial=np.inf) / variance)
+
+
+def _clear(shifts: Sequence[PairShift]) -> np.ndarray:
+    return np.array([shift.confidence >= _LONE_CONFIDENCE for shift in shifts], bool)
 
 
 def _finite(value: float) -> float | None:
@@ -302,6 +307,7 @@ def _solve_turns(
         _trust(shifts, [s.sigma_deg for s in shifts], LEAST_SIGMA_DEG),
         min_pair_sigma=LEAST_SIGMA_DEG,
         min_prior_sigma=_MIN_TURN_SIGMA_DEG,
+        clear=_clear(shifts),
         find_jumps=False,
     )
     turns = solved.deviation[:, 0] - solved.deviation[middle, 0]
@@ -372,7 +378,7 @@ def _warn(slices: Sequence[SliceVolume], counts: np.ndarray, solution: SliceSolu
         logger.warning(
             "slices %s match no other slice and stay where the motors put them", ", ".join(alone)
         )
-    for n in solution.jumps:
+    for n in solution.lost_zero:
         logger.warning(
             "from slice z%02d on all positions are shifted: the stage lost its zero there",
             slices[n].slice_id,

@@ -11,7 +11,7 @@ squares from which outliers of both are weighed out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import column_products, solve_positive
 from linumpy.geometry.network import (
     Network,
+    bridges,
     cauchy_weights,
     connected_components,
     least_deviations,
@@ -26,10 +27,11 @@ from linumpy.geometry.network import (
 
 _FINAL_ROUNDS = 12
 _WINDOW = 5
-_JUMP_SCORE = 4.0
+_JUMP_SIGMA = 4.0
 _FREE_ZERO = 1e-12
 _WEAK_PRIOR = 30.0
 _UNLIKELY = 5.0
+_AGREE = 5.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class SliceSolution:
         Shape (n_pairs,): 1 for a pair that agrees with the others, towards 0 for one that does
         not.
     jumps
-        Slices, by number, before which the motors' zero changed.
+        Slices, by number, before which the level of the deviations changed: the motors are believed
+        about differences within a stretch, not from one to the next.
+    lost_zero
+        Those of them that neither roughness nor a drift of the stage explains.
     """
 
     deviation: np.ndarray
@@ -56,6 +61,7 @@ class SliceSolution:
     pair_sigma: float
     weight: np.ndarray
     jumps: tuple[int, ...]
+    lost_zero: tuple[int, ...] = ()
 
 
 def solve_slices(
@@ -66,6 +72,7 @@ def solve_slices(
     *,
     min_pair_sigma: float,
     min_prior_sigma: float,
+    clear: np.ndarray | None = None,
     find_jumps: bool = True,
 ) -> SliceSolution:
     """Solve for the deviations of slices.
@@ -82,6 +89,8 @@ def solve_slices(
         Shape (n_pairs,): relative weight of each measurement.
     min_pair_sigma, min_prior_sigma
         Lower bound of the errors of pairs and of motors.
+    clear
+        Shape (n_pairs,): which pairs are right where no loop of others can say so; by default none.
     find_jumps
         Whether the motors' zero may change from some slice on.
     """
@@ -91,49 +100,103 @@ def solve_slices(
         return SliceSolution(zeros, np.zeros((0, k)), min_pair_sigma, np.zeros(0), ())
     network = Network(n_slices, pairs)
     spread = max(robust_spread(errors), min_prior_sigma)
-    # Of pairs that contradict each other, those are right that need less of the motors.
+    # Of pairs that contradict each other, those are right that need less of the motors; what
+    # several say alike, or a clear one that none can contradict, is right whatever it needs.
     likely = cauchy_weights(errors, _UNLIKELY / 3 * spread)
-    weak = np.full(n_slices, 1 / (_WEAK_PRIOR * spread) ** 2)
-    alone = least_deviations(network, errors, weak, min_pair_sigma, trust * likely)
+    free = np.full(n_slices, _FREE_ZERO / spread**2)
+    left = errors - network.differences(
+        least_deviations(network, errors, free, min_pair_sigma, trust * likely)
+    )
+    sure = _confirmed(n_slices, pairs, left, min_pair_sigma)
+    if clear is not None:
+        sure |= clear & bridges(n_slices, pairs)
+    largest = float(np.linalg.norm(errors[sure], axis=1).max(initial=spread))
+    weak = np.full(n_slices, 1 / (_WEAK_PRIOR * largest) ** 2)
+    trusted = trust * np.where(sure, 1.0, likely)
+    alone = least_deviations(network, errors, weak, min_pair_sigma, trusted)
     group = connected_components(n_slices, pairs)
     held = group >= 0
     members = [np.flatnonzero(group == n) for n in range(int(group.max()) + 1)]
     # Steps from slice to slice measure how rough the motors are, whatever drifts slowly.
     steps = np.concatenate([np.diff(alone[m], axis=0) for m in members])
     motor_sigma = max(robust_spread(steps) / np.sqrt(2), min_prior_sigma)
-    jumps: tuple[int, ...] = ()
-    if find_jumps:
-        found = (int(m[at]) for m in members for at in _jumps(alone[m], motor_sigma))
-        jumps = tuple(sorted(found))
-    return _with_motors(network, errors, trust, alone, held, jumps, min_pair_sigma, motor_sigma)
+    found = [(m, _Levels(alone[m], motor_sigma)) for m in members] if find_jumps else []
+    jumps = tuple(sorted(int(m[at]) for m, levels in found for at in levels.jumps()))
+    lost_zero = tuple(sorted(int(m[at]) for m, levels in found for at in levels.lost_zero()))
+    solved = _with_motors(network, errors, trust, alone, held, jumps, min_pair_sigma, motor_sigma)
+    return replace(solved, lost_zero=lost_zero)
 
 
-def _jumps(values: np.ndarray, sigma: float) -> list[int]:
-    """Find lasting changes of the level of deviations of slices joined by pairs.
+def _confirmed(
+    n_slices: int, pairs: Sequence[tuple[int, int]], residual: np.ndarray, sigma: float
+) -> np.ndarray:
+    """Return which pairs others bear out: those that close a loop to within their errors."""
+    lengths = np.linalg.norm(residual, axis=1)
+    agree = np.flatnonzero(lengths <= _AGREE * max(robust_spread(residual), sigma))
+    sure = np.zeros(len(pairs), bool)
+    sure[agree] = ~bridges(n_slices, [pairs[n] for n in agree])
+    return sure
+
+
+class _Levels:
+    """Lasting changes of the level of deviations of slices joined by pairs.
 
     Compared are medians over some slices before and after: one slice that is off is no jump.
     Between slices that no pair joins nothing is known but that the motors held.
+
+    Parameters
+    ----------
+    values
+        Shape (n, k).
+    sigma
+        Roughness of the motors, by the steps between values.
     """
-    steps = np.linalg.norm(np.diff(values, axis=0), axis=1)
-    scores = np.zeros(len(values))
-    for at in range(1, len(values)):
-        before, after = values[max(0, at - _WINDOW) : at], values[at : at + _WINDOW]
-        if min(len(before), len(after)) == 1 and len(values) > 3:
-            # A slice at the end that is off is as likely to be off alone.
-            continue
-        change = np.linalg.norm(np.median(after, axis=0) - np.median(before, axis=0))
-        scores[at] = change / (sigma * np.sqrt(1 / len(before) + 1 / len(after)))
-    jumps: list[int] = []
-    while scores.max() >= _JUMP_SCORE:
-        at = int(scores.argmax())
-        # The medians change about the jump as well: it is where the step is.
-        near = np.arange(max(1, at - 2), min(len(values), at + 3))
-        at = int(near[steps[near - 1].argmax()])
-        if at in jumps:
-            break
-        jumps.append(at)
-        scores[max(0, at - _WINDOW) : at + _WINDOW + 1] = 0
-    return jumps
+
+    def __init__(self, values: np.ndarray, sigma: float) -> None:
+        self._sigma, self._n, steps = sigma, len(values), np.diff(values, axis=0)
+        self._steps, self._n_known = np.linalg.norm(steps, axis=1), max(1, steps.size)
+        self._changes = np.zeros(values.shape)
+        for at in range(1, self._n):
+            before, after = values[max(0, at - _WINDOW) : at], values[at : at + _WINDOW]
+            if min(len(before), len(after)) == 1 and self._n > 3:
+                # A slice at the end that is off is as likely to be off alone.
+                continue
+            change = np.median(after, axis=0) - np.median(before, axis=0)
+            self._changes[at] = change / (sigma * np.sqrt(1 / len(before) + 1 / len(after)))
+
+    def jumps(self) -> list[int]:
+        """Return the slices before which the level changes; a drift is cut into stretches."""
+        scores = np.linalg.norm(self._changes, axis=1)
+        jumps: list[int] = []
+        while scores.max() >= _JUMP_SIGMA:
+            at = int(scores.argmax())
+            # The medians change about the jump as well: it is where the step is.
+            near = np.arange(max(1, at - 2), min(self._n, at + 3))
+            at = int(near[self._steps[near - 1].argmax()])
+            if at in jumps:
+                break
+            jumps.append(at)
+            scores[max(0, at - _WINDOW) : at + _WINDOW + 1] = 0
+        return jumps
+
+    def lost_zero(self) -> list[int]:
+        """Return those jumps that stand out from the changes elsewhere, or from the other steps.
+
+        Few steps hardly tell how rough the motors are (Student's distribution).
+        """
+        from scipy.special import ndtr, stdtrit
+
+        limit = float(stdtrit(self._n_known, ndtr(_JUMP_SIGMA)))
+        inner = np.arange(2, self._n - 1)
+
+        def stands_out(at: int) -> bool:
+            elsewhere = self._changes[inner[abs(inner - at) > _WINDOW]]
+            change = np.linalg.norm(self._changes[max(1, at - 2) : at + 3], axis=1).max()
+            if len(elsewhere) > _WINDOW:
+                return bool(change >= limit * max(1.0, robust_spread(elsewhere)))
+            return bool(change >= limit and self._steps[at - 1] >= limit * np.sqrt(2) * self._sigma)
+
+        return [at for at in self.jumps() if stands_out(at)]
 
 
 def _with_motors(

@@ -71,7 +71,7 @@ def test_sixty_slices_drift_by_less_than_two_pixels(seed, trouble):
     assert drift_px(solved.deviation, true) < 1.9
     if "jump" in trouble:
         slices = [i for i in range(60) if i not in trouble.get("missing", ())]
-        assert trouble["jump"][0] in [slices[n] for n in solved.jumps]
+        assert trouble["jump"][0] in [slices[n] for n in solved.lost_zero]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -91,6 +91,66 @@ def test_a_lost_zero_is_not_smoothed_away(seed):
     solved = solve(pairs, errors, trust, len(true))
     step = solved.deviation[31] - solved.deviation[30]
     np.testing.assert_allclose(step, true[31] - true[30], atol=4)
+
+
+def drifting(rng, kind, n):
+    """Stages that wander, that swing slowly, and one that is rough."""
+    along = np.arange(n)[:, None]
+    return {
+        "wanders": np.cumsum(rng.normal(0, 4, (n, 2)), axis=0),
+        "swings": 40 * np.sin(along / [6, 9]) + rng.normal(0, 3, (n, 2)),
+        "rough": rng.normal(0, 12, (n, 2)),
+    }[kind]
+
+
+@pytest.mark.parametrize("n", [3, 6, 12, 60])
+@pytest.mark.parametrize("kind", ["wanders", "swings", "rough"])
+def test_a_drift_is_no_lost_zero(kind, n):
+    """Of 20 stages at most a quarter is said to have lost its zero, and 19 if they did.
+
+    Seen to fail (20 of 20) with every change of level taken for one. The slices are as near to
+    their true places as with all changes, for the solution has those.
+    """
+    named, off = {False: 0, True: 0}, []
+    for seed in range(20):
+        for lost in named:
+            rng = np.random.default_rng(seed)
+            true = drifting(rng, kind, n)
+            true[n // 2 :] += (300.0 if n > 6 else 2000.0) * lost
+            pairs = [(i, i + s) for s in (1, 2) for i in range(n - s)]
+            errors = np.array([true[b] - true[a] for a, b in pairs])
+            errors += rng.normal(0, 1.5, errors.shape)
+            solved = solve(pairs, errors, np.ones(len(pairs)), n)
+            named[lost] += solved.lost_zero == (n // 2,) if lost else len(solved.lost_zero) > 0
+            off.append(drift_px(solved.deviation, true))
+            assert set(solved.lost_zero) <= set(solved.jumps)
+    assert named[False] <= 5 and (named[True] >= 19 or n == 3)
+    assert np.median(off) < 1
+
+
+@pytest.mark.parametrize("n", [4, 12, 60])
+@pytest.mark.parametrize("lost_um", [150, 1000])
+@pytest.mark.parametrize("chain", [False, True])
+def test_a_precise_stage_may_lose_its_zero(n, lost_um, chain):
+    """Pairs that bear each other out, or a clear one alone, are right however good the stage was.
+
+    Seen to fail (15 and 50 px off, from 150 and 1000 um) where what is far beyond the usual counts
+    less, whoever confirms it.
+    """
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        true = np.cumsum(rng.normal(0, 1.5, (n, 2)), axis=0)
+        true[n // 2 :] += lost_um
+        pairs = [(i, i + s) for s in ((1,) if chain else (1, 2)) for i in range(n - s)]
+        errors = np.array([true[b] - true[a] for a, b in pairs])
+        errors += rng.normal(0, 1.0, errors.shape)
+        clear = np.full(len(pairs), chain)
+        solved = solve(pairs, errors, np.ones(len(pairs)), n, clear=clear)
+        assert drift_px(solved.deviation, true) < 1 and solved.weight.min() > 0.1
+        if chain:
+            # One that is not clear is as likely to be wrong.
+            unsure = solve(pairs, errors, np.ones(len(pairs)), n, clear=~clear)
+            assert n != 12 or unsure.weight.min() < 0.1
 
 
 def test_a_slice_that_is_off_alone_is_no_jump():
