@@ -157,13 +157,13 @@ def solve_registration(
     pivot = np.asarray(slices[middle].corner_um) + lateral_um * slices[middle].shape[1:] / 2
     shifts = list(shifts)
     used = [n for n, shift in enumerate(shifts) if not shift.reason]
-    turns = np.zeros(len(slices))
+    turns, turned = np.zeros(len(slices)), ()
     while True:
         good = [shifts[n] for n in used]
         links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
         trust = _trust(good, [s.sigma_um for s in good], _MIN_PAIR_SIGMA_UM)
         if params.transform == EULER:
-            turns = _solve_turns(slices, links, good, middle)
+            turns, turned = _solve_turns(slices, links, good, middle)
         lateral = solve_slices(
             len(slices),
             links,
@@ -186,7 +186,8 @@ def solve_registration(
     offsets[:, 0] = depths.depth_um - nominal_um
     stated_um = depths.expected_um - depths.expected_um[0] - nominal_um
     counts = np.bincount(np.array(links, int).ravel(), minlength=len(slices))
-    _warn(slices, counts, lateral)
+    lost_zero = tuple(slices[n].slice_id for n in lateral.lost_zero)
+    _warn(slices, counts, lost_zero, turned)
     return SliceRegistration(
         reference_id=slices[middle].slice_id,
         voxel_um=voxel_um,
@@ -205,7 +206,8 @@ def solve_registration(
         ],
         pairs=[_pair_record(s, number, offsets, turns, pivot, lateral) for s in shifts],
         pivot_um=(float(pivot[0]), float(pivot[1])),
-        jumps=tuple(slices[n].slice_id for n in lateral.lost_zero),
+        jumps=lost_zero,
+        turned=turned,
         depth_scale=depths.scale if np.isfinite(depths.scale_sigma) else None,
         depth_scale_sigma=_finite(depths.scale_sigma),
         depth_scale_kept=depths.scale_is_significant and not depths.axial_scale_is_off,
@@ -295,10 +297,11 @@ def _solve_turns(
     links: Sequence[tuple[int, int]],
     shifts: Sequence[PairShift],
     middle: int,
-) -> np.ndarray:
-    """Return the rotation of each slice against the middle one, degrees.
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return the rotation of each slice against the middle one, degrees, and where it lasts.
 
-    A rotation that moves no corner by a tenth of a pixel is none: to interpolate would cost more.
+    The latter are ids of slices from which on all are rotated. A rotation that moves no corner by
+    a tenth of a pixel is none: to interpolate would cost more.
     """
     solved = solve_slices(
         len(slices),
@@ -308,13 +311,13 @@ def _solve_turns(
         min_pair_sigma=LEAST_SIGMA_DEG,
         min_prior_sigma=_MIN_TURN_SIGMA_DEG,
         clear=_clear(shifts),
-        find_jumps=False,
+        drifts=False,
     )
     turns = solved.deviation[:, 0] - solved.deviation[middle, 0]
     for n, volume in enumerate(slices):
         if abs(np.deg2rad(turns[n])) * np.hypot(*volume.shape[1:]) / 2 < _NEGLIGIBLE_PX:
             turns[n] = 0.0
-    return turns
+    return turns, tuple(slices[n].slice_id for n in solved.lost_zero)
 
 
 def _common_errors(
@@ -372,17 +375,23 @@ def _solve_depths(
     )
 
 
-def _warn(slices: Sequence[SliceVolume], counts: np.ndarray, solution: SliceSolution) -> None:
+def _warn(
+    slices: Sequence[SliceVolume],
+    counts: np.ndarray,
+    lost_zero: Sequence[int],
+    turned: Sequence[int],
+) -> None:
     alone = [f"z{s.slice_id:02d}" for s, n in zip(slices, counts, strict=True) if n == 0]
     if alone and len(slices) > 1:
         logger.warning(
             "slices %s match no other slice and stay where the motors put them", ", ".join(alone)
         )
-    for n in solution.lost_zero:
+    for slice_id in lost_zero:
         logger.warning(
-            "from slice z%02d on all positions are shifted: the stage lost its zero there",
-            slices[n].slice_id,
+            "from slice z%02d on all positions are shifted: the stage lost its zero there", slice_id
         )
+    for slice_id in turned:
+        logger.warning("from slice z%02d on all slices are rotated: the block was moved", slice_id)
 
 
 def _pair_record(

@@ -45,8 +45,8 @@ class SliceRegistration:
         RMS, None likewise; ``residual_um, residual_deg``: measured minus solved, of accepted pairs.
     pivot_um
         The point that slices are rotated about: the middle of the reference slice.
-    jumps
-        Slices from which on the motors' zero is another.
+    jumps, turned
+        Slices from which on the motors' zero is another, and from which on all are rotated.
     depth_scale, depth_scale_sigma
         How much longer pairs measure all distances of faces than stage and interval state, as a
         share of the distance, and its standard error; None where pairs do not determine it.
@@ -67,6 +67,7 @@ class SliceRegistration:
     pairs: list[dict[str, Any]]
     pivot_um: tuple[float, float] = (0.0, 0.0)
     jumps: tuple[int, ...] = ()
+    turned: tuple[int, ...] = ()
     depth_scale: float | None = None
     depth_scale_sigma: float | None = None
     depth_scale_kept: bool = False

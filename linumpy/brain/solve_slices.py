@@ -1,11 +1,10 @@
 """Solve the positions of all slices from pairs and motor positions.
 
 Pairs are precise but some are wrong, and their small errors add up along a chain; motors are
-rough but do not drift, until the stage loses its zero: then all later slices are off by one more
-shift. So all are solved at once. First the pairs alone, by least absolute deviations, which a
-minority of wrong ones cannot bend. What the motors then seem to be off by is cut into stretches
-where their zero held; at last pairs and motors, each stretch with a zero of its own, by least
-squares from which outliers of both are weighed out.
+rough, and hold their zero for a while. So all are solved at once. First the pairs alone, by least
+absolute deviations, which a minority of wrong ones cannot bend. What the motors then seem to be off
+by is cut into stretches where their zero held; at last pairs and motors, each stretch with a zero
+of its own, by least squares from which outliers of both are weighed out.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import column_products, solve_positive
 from linumpy.geometry.network import (
     Network,
+    borne_out,
     bridges,
     cauchy_weights,
     connected_components,
@@ -31,7 +31,6 @@ _JUMP_SIGMA = 4.0
 _FREE_ZERO = 1e-12
 _WEAK_PRIOR = 30.0
 _UNLIKELY = 5.0
-_AGREE = 5.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def solve_slices(
     min_pair_sigma: float,
     min_prior_sigma: float,
     clear: np.ndarray | None = None,
-    find_jumps: bool = True,
+    drifts: bool = True,
 ) -> SliceSolution:
     """Solve for the deviations of slices.
 
@@ -91,8 +90,9 @@ def solve_slices(
         Lower bound of the errors of pairs and of motors.
     clear
         Shape (n_pairs,): which pairs are right where no loop of others can say so; by default none.
-    find_jumps
-        Whether the motors' zero may change from some slice on.
+    drifts
+        Whether what the motors are off by may drift: then every change of its level begins a
+        stretch, else those alone that are no drift.
     """
     k = errors.shape[1]
     if not len(pairs):
@@ -104,10 +104,7 @@ def solve_slices(
     # several say alike, or a clear one that none can contradict, is right whatever it needs.
     likely = cauchy_weights(errors, _UNLIKELY / 3 * spread)
     free = np.full(n_slices, _FREE_ZERO / spread**2)
-    left = errors - network.differences(
-        least_deviations(network, errors, free, min_pair_sigma, trust * likely)
-    )
-    sure = _confirmed(n_slices, pairs, left, min_pair_sigma)
+    sure = borne_out(network, pairs, errors, free, min_pair_sigma, trust * likely)
     if clear is not None:
         sure |= clear & bridges(n_slices, pairs)
     largest = float(np.linalg.norm(errors[sure], axis=1).max(initial=spread))
@@ -120,22 +117,13 @@ def solve_slices(
     # Steps from slice to slice measure how rough the motors are, whatever drifts slowly.
     steps = np.concatenate([np.diff(alone[m], axis=0) for m in members])
     motor_sigma = max(robust_spread(steps) / np.sqrt(2), min_prior_sigma)
-    found = [(m, _Levels(alone[m], motor_sigma)) for m in members] if find_jumps else []
-    jumps = tuple(sorted(int(m[at]) for m, levels in found for at in levels.jumps()))
+    found = [(m, _Levels(alone[m], motor_sigma)) for m in members]
     lost_zero = tuple(sorted(int(m[at]) for m, levels in found for at in levels.lost_zero()))
+    jumps = lost_zero
+    if drifts:
+        jumps = tuple(sorted(int(m[at]) for m, levels in found for at in levels.jumps()))
     solved = _with_motors(network, errors, trust, alone, held, jumps, min_pair_sigma, motor_sigma)
     return replace(solved, lost_zero=lost_zero)
-
-
-def _confirmed(
-    n_slices: int, pairs: Sequence[tuple[int, int]], residual: np.ndarray, sigma: float
-) -> np.ndarray:
-    """Return which pairs others bear out: those that close a loop to within their errors."""
-    lengths = np.linalg.norm(residual, axis=1)
-    agree = np.flatnonzero(lengths <= _AGREE * max(robust_spread(residual), sigma))
-    sure = np.zeros(len(pairs), bool)
-    sure[agree] = ~bridges(n_slices, [pairs[n] for n in agree])
-    return sure
 
 
 class _Levels:

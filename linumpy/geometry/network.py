@@ -28,6 +28,7 @@ _FREE = 1000.0
 _MAX_DENSE_ITEMS = 128
 _NOISE_ROUNDS = 30
 _CLIP = 3.0
+_AGREE_SIGMA = 5.0
 
 
 @dataclass(frozen=True)
@@ -339,6 +340,31 @@ def least_deviations(
         # The floor falls round by round: a wrong pair ends with no pull, not with a bounded one.
         floor = max(0.05 * sigma, 0.8 * floor)
     return unknown
+
+
+def borne_out(
+    network: Network,
+    pairs: Sequence[tuple[int, int]],
+    errors: np.ndarray,
+    prior: np.ndarray,
+    sigma: float,
+    trust: np.ndarray,
+) -> np.ndarray:
+    """Return which pairs close a loop with others to within their errors, shape (n_pairs,).
+
+    Parameters
+    ----------
+    network, pairs
+        The equations, and the items of each pair.
+    errors, prior, sigma, trust
+        As of `least_deviations`.
+    """
+    left = errors - network.differences(least_deviations(network, errors, prior, sigma, trust))
+    limit = _AGREE_SIGMA * max(robust_spread(left), sigma)
+    agree = np.flatnonzero(np.linalg.norm(left, axis=1) <= limit)
+    found = np.zeros(len(pairs), bool)
+    found[agree] = ~bridges(network.n_unknowns, [pairs[n] for n in agree.tolist()])
+    return found
 
 
 def cauchy_weights(vectors: np.ndarray, sigma: float) -> np.ndarray:

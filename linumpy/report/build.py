@@ -202,6 +202,8 @@ def _tags(record: SliceRecord) -> list[tuple[str, str]]:
         tags.append((kind, f"gap: {record.not_interpolated.replace('_', ' ')}"))
     if record.rehomed:
         tags.append(("warning", "stage glitch"))
+    if record.turned:
+        tags.append(("warning", "block rotated"))
     if record.missing_tiles:
         tags.append(("warning", f"{_count(len(record.missing_tiles), 'tile')} missing"))
     if record.prior_only:

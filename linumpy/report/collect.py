@@ -44,6 +44,8 @@ class SliceRecord:
         Score from 0 to 1 beside its neighbours.
     rehomed
         Whether the stage lost its zero before this slice.
+    turned
+        Whether all slices are rotated from this one on.
     interpolated, not_interpolated
         What became of the gap where a slice is missing: the method that filled it, or why none did.
     covered
@@ -68,6 +70,7 @@ class SliceRecord:
     rotation_deg: float | None = None
     quality: float | None = None
     rehomed: bool = False
+    turned: bool = False
     interpolated: str = ""
     not_interpolated: str = ""
     covered: bool = False
@@ -204,6 +207,7 @@ class _Known:
             if s.get("rotation_deg") is not None
         }
         self.jumps = {int(i) for i in registration.get("jumps", ())}
+        self.turned = {int(i) for i in registration.get("turned", ())}
         self.attenuation = run.slice_models("compensate_attenuation", arrays=False)
         self.compared = (run.model("assess_slice_quality") or {}).get("pairs", ())
 
@@ -233,6 +237,7 @@ def _slice_record(
         rotation_deg=known.rotation_deg.get(slice_id),
         quality=_score(config.get("quality_score")),
         rehomed=_is_true(config, "rehomed") or slice_id in known.jumps,
+        turned=slice_id in known.turned,
         interpolated=(config.get("interpolation_method_used") or "yes") if made else "",
         not_interpolated="" if made else why or ("?" if failed else ""),
         covered=bool(why) and not failed and not made,

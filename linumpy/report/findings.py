@@ -122,9 +122,10 @@ def _slices(slices: Sequence[SliceRecord]) -> list[Finding]:
         lambda s: s.interpolated and f"{_absent(s)}, {s.interpolated}",
     )
     found += _by_reason(ATTENTION, "covered", slices, lambda s: _absent(s) if s.covered else "")
-    moved = [s.slice_id for s in slices if s.rehomed]
-    if moved:
-        found.append(Finding(ATTENTION, KINDS["rehomed"], id_ranges(moved), len(moved)))
+    for kind in ("rehomed", "turned"):
+        moved = [s.slice_id for s in slices if getattr(s, kind)]
+        if moved:
+            found.append(Finding(ATTENTION, KINDS[kind], id_ranges(moved), len(moved)))
     return found
 
 

@@ -110,6 +110,11 @@ KINDS = {
         "Slices from here on are placed by registration alone.",
         "Compare the section Alignment; check the stage before the next acquisition.",
     ),
+    "turned": Kind(
+        "All slices are rotated from here on",
+        "The block, or what holds it, was rotated between two slices. They are rotated back.",
+        "Compare the section Alignment; check how the block is mounted.",
+    ),
     "stage_axes": Kind(
         "Hardly any tile pairs match",
         "Tiles are probably laid out along the wrong axes.",

@@ -83,6 +83,7 @@ def _write_run(folder: Path) -> None:
         for slice_id, record_of_slice in enumerate(record["slices"]):
             record_of_slice["rotation_deg"] = 0.25 * slice_id
         record["jumps"] = [2]
+        record["turned"] = [1]
 
     synthetic.edit_json(run / "models/register_slices.json", doubt)
     _write_intensity(run)

@@ -49,7 +49,7 @@ def test_findings_by_severity(full_run: Path) -> None:
     }
     expected = set(run.slice_registration.offset_um) - matched
     assert alone.where == ", ".join(f"z{i:02d}" for i in sorted(expected)) and expected
-    assert severities.count(ATTENTION) == 8
+    assert severities.count(ATTENTION) == 9
     assert severities.count(NOTE) == 2
 
 

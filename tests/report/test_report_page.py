@@ -90,6 +90,7 @@ def test_every_part_of_a_run_is_shown(source: str) -> None:
         "Where z05 Found Not there, low overlap ncc What to do",
         "shows their tissue, with less contrast. Where z06 Found Not there",
         "The stage lost its zero or told a wrong place",
+        "warning All slices are rotated from here on The block, or what holds it,",
         "focus 260 µm below the top of what is imaged, Rayleigh length 400 µm",
         "tissue attenuates 1.88 per mm",
         "bias field: two pass; the fields span 0.80 to 1.25",

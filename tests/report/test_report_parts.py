@@ -109,6 +109,7 @@ def test_records_join_tables_models_and_volumes(full_run: Path) -> None:
     assert [r.quality for r in records[:4]] == [0.93, None, None, 0.21]
     assert [r.rotation_deg for r in records[:4]] == [0.0, 0.25, 0.5, None]
     assert [r.rehomed for r in records[:4]] == [False, False, True, False]
+    assert [r.turned for r in records[:4]] == [False, True, False, False]
     assert records[0].mu_per_mm == 1.875
     last = records[2]
     assert (last.n_tiles, last.prior_only, last.pairs_accepted, last.pairs_total) == (9, 1, 11, 12)
