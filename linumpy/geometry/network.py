@@ -23,8 +23,9 @@ from linumpy.geometry.least_squares import (
 
 _ITERATIONS = 5
 _LEAST_DEVIATION_ROUNDS = 30
-_FREE = 1000.0
-"""How many spreads of the errors an item may be off while outliers are detected."""
+_FREE = 1e6
+"""How many spreads of the errors an item may be off while outliers are detected: of a precise stage
+that loses its zero all items may be, and together they outweigh the pairs that say so."""
 _MAX_DENSE_ITEMS = 128
 _NOISE_ROUNDS = 30
 _CLIP = 3.0
