@@ -157,7 +157,8 @@ def solve_registration(
     pivot = np.asarray(slices[middle].corner_um) + lateral_um * slices[middle].shape[1:] / 2
     shifts = list(shifts)
     used = [n for n, shift in enumerate(shifts) if not shift.reason]
-    turns, turned = np.zeros(len(slices)), ()
+    turns = np.zeros(len(slices))
+    turned: tuple[int, ...] = ()
     while True:
         good = [shifts[n] for n in used]
         links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
