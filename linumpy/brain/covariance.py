@@ -16,6 +16,9 @@ import numpy as np
 SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
 """Matérn's covariances that have a closed form; the last is a Gaussian."""
 
+_HALF = {0.5: 0.693, 1.5: 0.969, 2.5: 1.042, math.inf: 1.177}
+"""Distance, in lengths, at which a correlation of that smoothness is one half."""
+
 _LENGTHS = 3
 _NOISE_RATIOS = np.array([1e-3, 1e-2, 0.1, 1.0, 10.0])
 _FINER = np.array([0.3, 1.0, 3.0])
@@ -47,6 +50,11 @@ class Covariance:
     noise: float
     even_share: float
     window_px: float
+
+    @property
+    def usual_length_px(self) -> float:
+        """Length of a covariance of smoothness 3/2 that falls to one half as far away."""
+        return self.length_px * _HALF[self.smoothness] / _HALF[1.5]
 
     def between(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the covariance of the field at points (n, 2) and (m, 2), shape (n, m)."""

@@ -93,10 +93,10 @@ def fit_displacement(
     """
     centre = area.mean(axis=0)
     used = np.ones(len(places), bool)
-    stated = np.ones(len(places)) if sigma_px is None else sigma_px**2 / np.mean(sigma_px**2)
+    stated = np.ones(len(places)) if sigma_px is None else sigma_px**2
     even_shares = (1.0,) if sigma_px is None else _EVEN_SHARES
     while True:
-        seen = places[used], shifts[used], stated[used]
+        seen = places[used], shifts[used], stated[used] / stated[used].mean()
         design = _design(seen[0], centre, turn)
         model = likeliest_covariance(*seen, design, window_px, smoothness, even_shares)
         model = replace(model, noise=max(model.noise, least_noise_px**2))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -167,10 +166,10 @@ def fit_locally(
                 break
             step = finest
         before = int(smooth.used.sum())
-    clear: dict[str, Any] = {"sigma_px": shifts.sigma_px, "smoothness": SMOOTHNESS}
-    rigid, field, smooth = _improved(rigid, fixed, moving, *seen, turn, window, **clear)
-    if smooth.used.sum() < _MIN_WINDOWS:
-        return None
+    sigma_px = shifts.sigma_px
+    last = _improved(rigid, fixed, moving, *seen, turn, window, sigma_px, SMOOTHNESS)
+    if last[2].used.sum() >= _MIN_WINDOWS:
+        rigid, field, smooth = last
     return LocalFit(
         rigid.rotation_deg,
         rigid.displacement_px,
@@ -191,7 +190,8 @@ def _improved(
     source: np.ndarray,
     turn: bool,
     window_px: int,
-    **how: Any,
+    sigma_px: np.ndarray | None = None,
+    smoothness: Sequence[float] = (1.5,),
 ) -> tuple[_Rigid, ShiftField, SmoothDisplacement]:
     """Fit rigid part and field to windows at `places` that show what lies at `source`, (n, 2)."""
     rows, columns = _shared_nodes(fixed, moving, rigid)
@@ -202,8 +202,9 @@ def _improved(
         area,
         window_px=window_px,
         least_noise_px=LEAST_NOISE_PX,
+        sigma_px=sigma_px,
+        smoothness=smoothness,
         turn=turn,
-        **how,
     )
     values = smooth.field_px.T.reshape(2, len(rows), len(columns))
     field = ShiftField((rows[0], columns[0]), (_NODE_PX, _NODE_PX), values)

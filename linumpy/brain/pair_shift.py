@@ -21,7 +21,7 @@ class PairParts:
         Error of each, along one axis, as if places were independent.
     field_um, length_um
         Standard deviation of the deformation between both along one axis, and its length as of
-        Matérn's covariance.
+        Matérn's covariance of smoothness 3/2.
     step_um
         Distance of places.
     rest_um

@@ -160,7 +160,7 @@ def _with_parts(
             places[1],
             float(np.sqrt(smooth.covariance.independent_noise(local.fixed_px))) * pixel_um,
             float(np.sqrt(smooth.covariance.variance)) * pixel_um,
-            smooth.covariance.length_px * pixel_um,
+            smooth.covariance.usual_length_px * pixel_um,
             local.step_px * pixel_um,
             float(np.sqrt(np.mean(np.square(smooth.field_px)))) * pixel_um,
         ),

@@ -19,12 +19,14 @@ from linumpy.brain.deformation_model import deformation_record
 from linumpy.brain.expected_depths import expected_depths, expected_steps
 from linumpy.brain.measured_pairs import Depths
 from linumpy.brain.pair_shift import PairShift
+from linumpy.brain.pair_trust import LONE_CONFIDENCE, clear_alone, relative_trust
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
-from linumpy.brain.slice_registration import LEAST_SIGMA_DEG, SliceRegistration
+from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.solve_depths import DepthSolution, solve_depths
 from linumpy.brain.solve_slices import SliceSolution, solve_slices
+from linumpy.brain.solve_turns import solve_turns
 from linumpy.core.log import logger, progress
 from linumpy.geometry.turned import rotation_matrix
 from linumpy.stage_params.brain import EULER, RegisterParams
@@ -34,12 +36,9 @@ Pair = tuple[SliceVolume, SliceVolume]
 _MIN_PAIR_SIGMA_UM = 1.0
 _MIN_MOTOR_SIGMA_UM = 2.0
 _MIN_DEPTH_SIGMA_UM = 0.1
-_MIN_TURN_SIGMA_DEG = 0.02
-_NEGLIGIBLE_PX = 0.1
 _MAX_ID_STEP = 2
 _MIN_WEIGHT = 0.1
 _TRUSTED_SHARE = 0.8
-_LONE_CONFIDENCE = 0.6
 
 
 def register_slices(
@@ -157,14 +156,17 @@ def solve_registration(
     pivot = np.asarray(slices[middle].corner_um) + lateral_um * slices[middle].shape[1:] / 2
     shifts = list(shifts)
     used = [n for n, shift in enumerate(shifts) if not shift.reason]
+    clear = np.zeros(len(shifts), bool)
+    links = [(number[shifts[n].fixed_id], number[shifts[n].moving_id]) for n in used]
+    clear[used] = clear_alone(len(slices), links, [shifts[n] for n in used])
     turns = np.zeros(len(slices))
     turned: tuple[int, ...] = ()
     while True:
         good = [shifts[n] for n in used]
         links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
-        trust = _trust(good, [s.sigma_um for s in good], _MIN_PAIR_SIGMA_UM)
+        trust = relative_trust(good, [s.sigma_um for s in good], _MIN_PAIR_SIGMA_UM)
         if params.transform == EULER:
-            turns, turned = _solve_turns(slices, links, good, middle)
+            turns, turned = solve_turns(slices, links, good, middle, clear[used])
         lateral = solve_slices(
             len(slices),
             links,
@@ -172,7 +174,7 @@ def solve_registration(
             trust,
             min_pair_sigma=_MIN_PAIR_SIGMA_UM,
             min_prior_sigma=_MIN_MOTOR_SIGMA_UM,
-            clear=_clear(good),
+            clear=clear[used],
         )
         wrong = _implausible(lateral, links, good)
         if not wrong:
@@ -216,22 +218,6 @@ def solve_registration(
         if params.elastic
         else None,
     )
-
-
-def _trust(shifts: Sequence[PairShift], sigmas: Sequence[float], least: float) -> np.ndarray:
-    """Return the relative weight of pairs by their confidence and their standard errors.
-
-    A pair without a standard error counts as one as good as the others.
-    """
-    sigma = np.array(sigmas)
-    sigma[sigma == 0] = np.median(sigma[sigma > 0]) if sigma.any() else 0.0
-    variance = least**2 + sigma**2
-    peak = np.array([shift.confidence * shift.agreement for shift in shifts])
-    return np.asarray(peak * variance.min(initial=np.inf) / variance)
-
-
-def _clear(shifts: Sequence[PairShift]) -> np.ndarray:
-    return np.array([shift.confidence >= _LONE_CONFIDENCE for shift in shifts], bool)
 
 
 def _finite(value: float) -> float | None:
@@ -293,34 +279,6 @@ def motor_registration(
     )
 
 
-def _solve_turns(
-    slices: Sequence[SliceVolume],
-    links: Sequence[tuple[int, int]],
-    shifts: Sequence[PairShift],
-    middle: int,
-) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Return the rotation of each slice against the middle one, degrees, and where it lasts.
-
-    The latter are ids of slices from which on all are rotated. A rotation that moves no corner by
-    a tenth of a pixel is none: to interpolate would cost more.
-    """
-    solved = solve_slices(
-        len(slices),
-        links,
-        np.array([[s.rotation_deg] for s in shifts]).reshape(-1, 1),
-        _trust(shifts, [s.sigma_deg for s in shifts], LEAST_SIGMA_DEG),
-        min_pair_sigma=LEAST_SIGMA_DEG,
-        min_prior_sigma=_MIN_TURN_SIGMA_DEG,
-        clear=_clear(shifts),
-        drifts=False,
-    )
-    turns = solved.deviation[:, 0] - solved.deviation[middle, 0]
-    for n, volume in enumerate(slices):
-        if abs(np.deg2rad(turns[n])) * np.hypot(*volume.shape[1:]) / 2 < _NEGLIGIBLE_PX:
-            turns[n] = 0.0
-    return turns, tuple(slices[n].slice_id for n in solved.lost_zero)
-
-
 def _common_errors(
     shifts: Sequence[PairShift],
     links: Sequence[tuple[int, int]],
@@ -349,7 +307,7 @@ def _implausible(
             wrong[n] = "contradicts other pairs"
     for jump in solution.jumps:
         across = [n for n, (a, b) in enumerate(links) if a < jump <= b and n not in wrong]
-        if len(across) == 1 and shifts[across[0]].confidence < _LONE_CONFIDENCE:
+        if len(across) == 1 and shifts[across[0]].confidence < LONE_CONFIDENCE:
             wrong[across[0]] = "no other pair bears out so large a shift"
     return wrong
 
@@ -369,7 +327,7 @@ def _solve_depths(
         len(slices),
         [links[n] for n in used],
         steps * interval_um + np.array([s.shift_um[0] for s in chosen]),
-        _trust(chosen, [s.z_sigma_um for s in chosen], _MIN_DEPTH_SIGMA_UM),
+        relative_trust(chosen, [s.z_sigma_um for s in chosen], _MIN_DEPTH_SIGMA_UM),
         accounts=expected_depths(slices, interval_um),
         min_pair_sigma=_MIN_PAIR_SIGMA_UM,
         min_face_sigma=_MIN_MOTOR_SIGMA_UM,

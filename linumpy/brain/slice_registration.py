@@ -11,7 +11,7 @@ from linumpy.brain.deformation_model import fields_of
 from linumpy.brain.local_fit import LEAST_NOISE_PX
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
-from linumpy.geometry.network import bridges, connected_components
+from linumpy.geometry.pair_graph import bridges, connected_components
 from linumpy.geometry.shift_field import ShiftField
 
 LEAST_SIGMA_DEG = 0.005

@@ -17,12 +17,8 @@ import numpy as np
 from linumpy.brain.expected_depths import most_likely
 from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import solve_positive
-from linumpy.geometry.network import (
-    Network,
-    cauchy_weights,
-    connected_components,
-    least_deviations,
-)
+from linumpy.geometry.network import Network, cauchy_weights, least_deviations
+from linumpy.geometry.pair_graph import connected_components
 
 _ROUNDS = 6
 _FREE = 1000.0

@@ -16,14 +16,8 @@ import numpy as np
 
 from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import column_products, solve_positive
-from linumpy.geometry.network import (
-    Network,
-    borne_out,
-    bridges,
-    cauchy_weights,
-    connected_components,
-    least_deviations,
-)
+from linumpy.geometry.network import Network, borne_out, cauchy_weights, hardly, least_deviations
+from linumpy.geometry.pair_graph import connected_components
 
 _FINAL_ROUNDS = 12
 _WINDOW = 5
@@ -31,6 +25,7 @@ _JUMP_SIGMA = 4.0
 _FREE_ZERO = 1e-12
 _WEAK_PRIOR = 30.0
 _UNLIKELY = 5.0
+_LEAST_LIKELY = 1e-3
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ def solve_slices(
     min_pair_sigma, min_prior_sigma
         Lower bound of the errors of pairs and of motors.
     clear
-        Shape (n_pairs,): which pairs are right where no loop of others can say so; by default none.
+        Shape (n_pairs,): which pairs are believed though no others confirm them; by default none.
     drifts
         Whether what the motors are off by may drift: then every change of its level begins a
         stretch, else those alone that are no drift.
@@ -101,13 +96,16 @@ def solve_slices(
     network = Network(n_slices, pairs)
     spread = max(robust_spread(errors), min_prior_sigma)
     # Of pairs that contradict each other, those are right that need less of the motors; what
-    # several say alike, or a clear one that none can contradict, is right whatever it needs.
+    # several say alike is right whatever it needs.
     likely = cauchy_weights(errors, _UNLIKELY / 3 * spread)
-    free = np.full(n_slices, _FREE_ZERO / spread**2)
-    sure = borne_out(network, pairs, errors, free, min_pair_sigma, trust * likely)
+    free = np.full(n_slices, hardly(min_pair_sigma))
+    heard = trust * np.maximum(likely, _LEAST_LIKELY)
+    sure = borne_out(network, pairs, errors, free, min_pair_sigma, heard)
     if clear is not None:
-        sure |= clear & bridges(n_slices, pairs)
+        sure |= clear
     largest = float(np.linalg.norm(errors[sure], axis=1).max(initial=spread))
+    if largest <= _UNLIKELY * spread:
+        largest = spread
     weak = np.full(n_slices, 1 / (_WEAK_PRIOR * largest) ** 2)
     trusted = trust * np.where(sure, 1.0, likely)
     alone = least_deviations(network, errors, weak, min_pair_sigma, trusted)

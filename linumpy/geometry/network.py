@@ -20,12 +20,15 @@ from linumpy.geometry.least_squares import (
     linear_combination,
     solve_positive,
 )
+from linumpy.geometry.pair_graph import bridges, connected_components
 
 _ITERATIONS = 5
 _LEAST_DEVIATION_ROUNDS = 30
-_FREE = 1e6
-"""How many spreads of the errors an item may be off while outliers are detected: of a precise stage
-that loses its zero all items may be, and together they outweigh the pairs that say so."""
+HARDLY = 1e-10
+"""Weight of reported positions where pairs speak alone, relative to that of the best pair. Of a
+precise stage that loses its zero all items are off, and together they would outweigh the pairs
+that say so; below it the equations are singular to double precision."""
+_LEAST_RESIDUAL = 0.05
 _MAX_DENSE_ITEMS = 128
 _NOISE_ROUNDS = 30
 _CLIP = 3.0
@@ -114,7 +117,7 @@ def solve_network(
         # What most pairs agree on, not what the reported positions make likely: backlash, scale
         # and rotation of a stage shift half of all pairs in the same way.
         free = prior.copy()
-        free[:n_items] = 1 / (_FREE * max(robust_spread(errors), prior_sigma)) ** 2
+        free[:n_items] = hardly(min_pair_sigma)
         unknown = least_deviations(network, errors, free, min_pair_sigma, trust / scale)
         residual = errors - network.differences(unknown)
     else:
@@ -339,8 +342,13 @@ def least_deviations(
         unknown = equations.solve(trust / (sigma * np.maximum(length, floor)), prior, errors)
         length = np.linalg.norm(errors - equations.differences(unknown), axis=1)
         # The floor falls round by round: a wrong pair ends with no pull, not with a bounded one.
-        floor = max(0.05 * sigma, 0.8 * floor)
+        floor = max(_LEAST_RESIDUAL * sigma, 0.8 * floor)
     return unknown
+
+
+def hardly(sigma: float) -> float:
+    """Return the inverse variance of items that `least_deviations` is to leave to the pairs."""
+    return HARDLY / (_LEAST_RESIDUAL * sigma**2)
 
 
 def borne_out(
@@ -361,7 +369,10 @@ def borne_out(
         As of `least_deviations`.
     """
     left = errors - network.differences(least_deviations(network, errors, prior, sigma, trust))
-    limit = _AGREE_SIGMA * max(robust_spread(left), sigma)
+    group = connected_components(network.n_unknowns, pairs)
+    loops = len(pairs) - int((group >= 0).sum()) + int(group.max()) + 1
+    # Fitted by least absolute deviations most residuals are nearly 0.
+    limit = _AGREE_SIGMA * max(_noise(left, loops, sigma), sigma)
     agree = np.flatnonzero(np.linalg.norm(left, axis=1) <= limit)
     found = np.zeros(len(pairs), bool)
     found[agree] = ~bridges(network.n_unknowns, [pairs[n] for n in agree.tolist()])
@@ -372,61 +383,3 @@ def cauchy_weights(vectors: np.ndarray, sigma: float) -> np.ndarray:
     """Return the weight of each row of an array by its length: one half at 3 `sigma`."""
     weights: np.ndarray = 1 / (1 + (np.linalg.norm(vectors, axis=1) / (3 * sigma)) ** 2)
     return weights
-
-
-def bridges(n_items: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return which pairs no loop of other pairs confirms.
-
-    Without such a pair its two items would be in different components (Tarjan, Inf. Process.
-    Lett. 2, 160, 1974).
-    """
-    neighbours: list[list[tuple[int, int]]] = [[] for _ in range(n_items)]
-    for number, (a, b) in enumerate(pairs):
-        neighbours[a].append((b, number))
-        neighbours[b].append((a, number))
-    found = np.zeros(len(pairs), bool)
-    # The order of a depth-first walk, and the earliest item that a subtree has a pair to.
-    order, low = [0] * n_items, [0] * n_items
-    clock = 0
-    for root in range(n_items):
-        stack = [] if order[root] else [(root, -1, iter(neighbours[root]))]
-        while stack:
-            item, via, rest = stack[-1]
-            if not order[item]:
-                clock += 1
-                order[item] = low[item] = clock
-            for other, number in rest:
-                if not order[other]:
-                    stack.append((other, number, iter(neighbours[other])))
-                    break
-                if number != via:
-                    low[item] = min(low[item], order[other])
-            else:
-                stack.pop()
-                if stack:
-                    parent = stack[-1][0]
-                    low[parent] = min(low[parent], low[item])
-                    found[via] = low[item] > order[parent]
-    return found
-
-
-def connected_components(n_items: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the number of each item's group, joined by pairs; −1 for a single item."""
-    group = np.arange(n_items)
-
-    def first_of(item: int) -> int:
-        while group[item] != item:
-            # Halve the way for those who come after.
-            group[item] = group[group[item]]
-            item = int(group[item])
-        return item
-
-    for a, b in pairs:
-        one, other = sorted((first_of(a), first_of(b)))
-        group[other] = one
-    firsts = np.array([first_of(item) for item in range(n_items)], dtype=int)
-    names, inverse, count = np.unique(firsts, return_inverse=True, return_counts=True)
-    number = np.full(len(names), -1)
-    joined = count > 1
-    number[joined] = np.arange(int(joined.sum()))
-    return number[inverse]

@@ -112,7 +112,8 @@ KINDS = {
     ),
     "turned": Kind(
         "All slices are rotated from here on",
-        "The block, or what holds it, was rotated between two slices. They are rotated back.",
+        "The block, or what holds it, was probably rotated between two slices. They are turned "
+        "back.",
         "Compare the section Alignment; check how the block is mounted.",
     ),
     "stage_axes": Kind(

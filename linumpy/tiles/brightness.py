@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linumpy.geometry.network import connected_components, solve_network
+from linumpy.geometry.network import solve_network
+from linumpy.geometry.pair_graph import connected_components
 
 _BRIGHTNESS_PRIOR, _BRIGHTNESS_SIGMA = 3.0, 0.05
 """Of logarithms: how far tiles may be apart, and the least error of a pair."""

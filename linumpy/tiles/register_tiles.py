@@ -17,13 +17,12 @@ from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak
 from linumpy.geometry.network import (
     Design,
     NetworkSolution,
-    bridges,
     cauchy_weights,
-    connected_components,
     deviation_sigma,
     least_deviations,
     solve_network,
 )
+from linumpy.geometry.pair_graph import bridges, connected_components
 from linumpy.tiles.pairs import PairResult
 from linumpy.tiles.scan_distortion import StepMismatch
 from linumpy.tiles.scan_shape import PEAK_BIAS_PX

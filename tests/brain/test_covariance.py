@@ -34,6 +34,10 @@ def test_covariance_is_that_of_the_textbook(smoothness):
     points = np.concatenate([away, np.zeros_like(away)], axis=1)
     found = covariance(smoothness).between(points, np.zeros((1, 2)))
     np.testing.assert_allclose(found, expected, atol=0.02 if smoothness == math.inf else 1e-9)
+    # Lengths of all kinds are compared by where correlation is one half.
+    model = covariance(smoothness)
+    half = np.array([[0.969 * model.usual_length_px, 0.0]])
+    np.testing.assert_allclose(model.between(half, np.zeros((1, 2))), 2, rtol=0.01)
 
 
 def test_smoothness_is_found_from_what_was_measured(rng):
@@ -77,7 +81,8 @@ def test_what_is_stated_to_be_uncertain_counts_less(rng):
             off.append(found.shift_px + turned + found.field_px - there - truth)
             if stated:
                 shares.append(found.used.mean())
-                assert 0.5 < found.covariance.noise / np.mean(sigma**2) < 2
+                # The grid's steps are of three.
+                assert 1 / 3 < found.covariance.noise / np.mean(sigma**2) < 3
     # What is stated explains them.
     assert np.mean(shares) > 0.95
     rms = {stated: np.sqrt(np.mean(np.square(off))) for stated, off in errors.items()}

@@ -13,6 +13,7 @@ from scipy.ndimage import gaussian_filter, gaussian_filter1d
 from linumpy.brain import pair_match, slice_planes
 from linumpy.brain.pair_depths import clear_maximum, compare_planes, depth_scores
 from linumpy.brain.pair_shift import PairShift
+from linumpy.brain.pair_trust import clear_alone
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.register_slices import (
     motor_registration,
@@ -434,6 +435,18 @@ def test_measured_points_meet_at_one_common_position(rng):
         assert model.rotation_deg[k] == pytest.approx(turns[k] - turns[2], abs=2e-3)
         np.testing.assert_allclose(model.offset_um[k][1:], common(k, pivot) - pivot, atol=0.5)
     assert all(np.abs(p["residual_um"][1:]).max() < 0.5 for p in model.pairs)
+
+
+def test_a_clear_pair_is_believed_alone_where_none_could_contradict_it():
+    """Slices 0 to 2 in a loop, then a chain; a narrow peak whose parts disagree is not clear."""
+    links = [(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5)]
+    agreement = [1.0, 1.0, 1.0, 0.9, 0.4, 0.9]
+    z_score = [20.0, 20.0, 20.0, 20.0, 20.0, 6.0]
+    pairs = [
+        PairShift(a, b, np.zeros(3), z_score=z, agreement=share)
+        for (a, b), z, share in zip(links, z_score, agreement, strict=True)
+    ]
+    assert clear_alone(6, links, pairs).tolist() == [False, False, False, True, False, False]
 
 
 def test_a_block_that_was_put_back_otherwise_is_followed_and_said(rng, caplog):

@@ -13,7 +13,8 @@ from linumpy.brain.align_mosaics_3d_from_shifts import (
 )
 from linumpy.brain.laying import lay_slice
 from linumpy.brain.pair_shift import PairParts, PairShift
-from linumpy.brain.register_slices import _trust, solve_registration
+from linumpy.brain.pair_trust import relative_trust
+from linumpy.brain.register_slices import solve_registration
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.slice_registration import SliceRegistration
 from linumpy.brain.solve_deformation import MatchedPlaces, solve_deformation
@@ -306,7 +307,7 @@ def test_a_slice_without_a_field_is_placed_as_ever():
 
 def test_uncertain_pairs_weigh_less_and_unmeasured_ones_as_the_others():
     pairs = [PairShift(0, k, np.zeros(3), z_score=60.0, agreement=1.0) for k in (1, 2, 3, 4)]
-    whole = _trust(pairs, [0.0] * 4, 1.0)
+    whole = relative_trust(pairs, [0.0] * 4, 1.0)
     np.testing.assert_allclose(whole, pairs[0].confidence)
-    given = _trust(pairs, [0.5, 2.0, 4.0, 0.0], 1.0) / whole
+    given = relative_trust(pairs, [0.5, 2.0, 4.0, 0.0], 1.0) / whole
     np.testing.assert_allclose(given, [1, 1.25 / 5, 1.25 / 17, 1.25 / 5])

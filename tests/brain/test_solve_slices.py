@@ -150,7 +150,22 @@ def test_a_precise_stage_may_lose_its_zero(n, lost_um, chain):
         if chain:
             # One that is not clear is as likely to be wrong.
             unsure = solve(pairs, errors, np.ones(len(pairs)), n, clear=~clear)
-            assert n != 12 or unsure.weight.min() < 0.1
+            if n == 12:
+                assert unsure.weight.min() < 0.1
+
+
+@pytest.mark.parametrize("n", [129, 200, 400])
+def test_many_slices_are_solved_as_few_are(n):
+    """Where equations are sparse. Seen to fail (exactly singular) with motors of no weight."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        true = rng.normal(0, [1, 20, 200][seed % 3], (n, 2))
+        true[n // 2 :] += [0, 500, 3000][seed // 2]
+        pairs = [(i, i + s) for s in (1, 2) for i in range(n - s)]
+        errors = np.array([true[b] - true[a] for a, b in pairs])
+        errors += rng.normal(0, 1.0, errors.shape)
+        solved = solve(pairs, errors, np.ones(len(pairs)), n)
+        assert drift_px(solved.deviation, true) < 2
 
 
 def test_a_slice_that_is_off_alone_is_no_jump():

@@ -8,12 +8,13 @@ from scipy.sparse.csgraph import connected_components as scipy_components
 from linumpy.geometry import network
 from linumpy.geometry.network import (
     Design,
-    bridges,
-    connected_components,
+    Network,
+    borne_out,
     deviation_sigma,
     least_deviations,
     solve_network,
 )
+from linumpy.geometry.pair_graph import bridges, connected_components
 
 
 def grid_pairs(n):
@@ -38,6 +39,46 @@ def test_agrees_with_dense_least_squares(rng):
     items = 1 / (1 + (np.linalg.norm(ours.deviation, axis=1) / 6) ** 2)
     dense = np.linalg.solve(left @ design + np.diag(items) / 4, left @ errors)
     np.testing.assert_allclose(ours.deviation, dense, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_items", [15, 60, 300])
+def test_right_pairs_bear_each_other_out_and_wrong_ones_do_not(rng, n_items):
+    """A quarter of the pairs is wrong, and all across one place are far beyond the usual.
+
+    Seen to fail where noise is that of the residuals' median, which most pairs fit exactly.
+    """
+    right, believed, wrongly = [], [], []
+    for _ in range(8):
+        true = rng.normal(0, 2, (n_items, 2))
+        true[n_items // 2 :] += 800
+        pairs = [(i, i + s) for s in (1, 2) for i in range(n_items - s)]
+        errors = np.array([true[b] - true[a] for a, b in pairs])
+        errors += rng.normal(0, 1.5, errors.shape)
+        across = np.array([a < n_items // 2 <= b for a, b in pairs])
+        wrong = (rng.random(len(pairs)) < 0.25) & ~across
+        errors[wrong] += rng.uniform(50, 300, (int(wrong.sum()), 2))
+        prior = np.full(n_items, network.hardly(1.0))
+        trust = np.where(across, 1e-3, np.where(wrong, 0.1, 1.0))
+        told = borne_out(Network(n_items, pairs), pairs, errors, prior, 1.0, trust)
+        right.append(told[~wrong].mean())
+        believed.append(told[across].all())
+        wrongly += told[wrong].tolist()
+    assert np.mean(right) > 0.75 and np.mean(believed) > 0.7 and np.mean(wrongly) < 0.02
+
+
+@pytest.mark.parametrize("side", [12, 15, 20])
+def test_many_tiles_are_solved_as_few_are(side):
+    """Where equations are sparse. Seen to fail (exactly singular) with items of no weight."""
+    pairs = grid_pairs(side)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        true = rng.normal(0, [0.03, 1.0][seed % 2], (side**2, 2))
+        true[side**2 // 2 :] += [0, 60][seed // 4]
+        errors = np.array([true[b] - true[a] for a, b in pairs])
+        errors += rng.normal(0, 0.05, errors.shape)
+        found = solve_network(side**2, pairs, errors, prior_sigma=3.0, min_pair_sigma=0.05)
+        off = found.deviation - true
+        assert np.sqrt(np.mean((off - off.mean(axis=0)) ** 2)) < 0.3
 
 
 def test_outliers_and_stage_errors_are_separated(rng):

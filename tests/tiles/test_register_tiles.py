@@ -6,7 +6,7 @@ import pytest
 from linumpy.core.device import to_host
 from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak
 from linumpy.geometry.flatten import flatten
-from linumpy.geometry.network import connected_components
+from linumpy.geometry.pair_graph import connected_components
 from linumpy.tiles import pairs
 from linumpy.tiles.brightness import overlap_means, tile_brightness
 from linumpy.tiles.pairs import MAX_SLABS, PairResult, correlate_pair, find_pairs, tile_evidence
