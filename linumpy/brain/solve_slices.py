@@ -16,7 +16,13 @@ import numpy as np
 
 from linumpy.core.robust import robust_spread
 from linumpy.geometry.least_squares import column_products, solve_positive
-from linumpy.geometry.network import Network, borne_out, cauchy_weights, hardly, least_deviations
+from linumpy.geometry.network import (
+    Network,
+    borne_out,
+    cauchy_weights,
+    hardly_held,
+    least_deviations,
+)
 from linumpy.geometry.pair_graph import connected_components
 
 _FINAL_ROUNDS = 12
@@ -98,7 +104,7 @@ def solve_slices(
     # Of pairs that contradict each other, those are right that need less of the motors; what
     # several say alike is right whatever it needs.
     likely = cauchy_weights(errors, _UNLIKELY / 3 * spread)
-    free = np.full(n_slices, hardly(min_pair_sigma))
+    free = np.full(n_slices, hardly_held(min_pair_sigma))
     heard = trust * np.maximum(likely, _LEAST_LIKELY)
     sure = borne_out(network, pairs, errors, free, min_pair_sigma, heard)
     if clear is not None:
@@ -168,7 +174,7 @@ class _Levels:
     def lost_zero(self) -> list[int]:
         """Return those jumps that stand out from the changes elsewhere, or from the other steps.
 
-        Few steps hardly tell how rough the motors are (Student's distribution).
+        Few steps hardly_held tell how rough the motors are (Student's distribution).
         """
         from scipy.special import ndtr, stdtrit
 

@@ -24,7 +24,7 @@ from linumpy.geometry.pair_graph import bridges, connected_components
 
 _ITERATIONS = 5
 _LEAST_DEVIATION_ROUNDS = 30
-HARDLY = 1e-10
+_HARDLY = 1e-10
 """Weight of reported positions where pairs speak alone, relative to that of the best pair. Of a
 precise stage that loses its zero all items are off, and together they would outweigh the pairs
 that say so; below it the equations are singular to double precision."""
@@ -117,7 +117,7 @@ def solve_network(
         # What most pairs agree on, not what the reported positions make likely: backlash, scale
         # and rotation of a stage shift half of all pairs in the same way.
         free = prior.copy()
-        free[:n_items] = hardly(min_pair_sigma)
+        free[:n_items] = hardly_held(min_pair_sigma)
         unknown = least_deviations(network, errors, free, min_pair_sigma, trust / scale)
         residual = errors - network.differences(unknown)
     else:
@@ -346,9 +346,9 @@ def least_deviations(
     return unknown
 
 
-def hardly(sigma: float) -> float:
+def hardly_held(sigma: float) -> float:
     """Return the inverse variance of items that `least_deviations` is to leave to the pairs."""
-    return HARDLY / (_LEAST_RESIDUAL * sigma**2)
+    return _HARDLY / (_LEAST_RESIDUAL * sigma**2)
 
 
 def borne_out(

@@ -57,7 +57,7 @@ def test_right_pairs_bear_each_other_out_and_wrong_ones_do_not(rng, n_items):
         across = np.array([a < n_items // 2 <= b for a, b in pairs])
         wrong = (rng.random(len(pairs)) < 0.25) & ~across
         errors[wrong] += rng.uniform(50, 300, (int(wrong.sum()), 2))
-        prior = np.full(n_items, network.hardly(1.0))
+        prior = np.full(n_items, network.hardly_held(1.0))
         trust = np.where(across, 1e-3, np.where(wrong, 0.1, 1.0))
         told = borne_out(Network(n_items, pairs), pairs, errors, prior, 1.0, trust)
         right.append(told[~wrong].mean())
