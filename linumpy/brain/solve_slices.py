@@ -174,7 +174,7 @@ class _Levels:
     def lost_zero(self) -> list[int]:
         """Return those jumps that stand out from the changes elsewhere, or from the other steps.
 
-        Few steps hardly_held tell how rough the motors are (Student's distribution).
+        Few steps hardly tell how rough the motors are (Student's distribution).
         """
         from scipy.special import ndtr, stdtrit
 
