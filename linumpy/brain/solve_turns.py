@@ -8,12 +8,14 @@ import numpy as np
 
 from linumpy.brain.pair_shift import PairShift
 from linumpy.brain.pair_trust import relative_trust
+from linumpy.brain.rigid import half_diagonal_px
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.slice_registration import LEAST_SIGMA_DEG
 from linumpy.brain.solve_slices import solve_slices
 
 _MIN_TURN_SIGMA_DEG = 0.02
 _NEGLIGIBLE_PX = 0.1
+_REPORTED_PX = 1.0
 
 
 def solve_turns(
@@ -51,14 +53,17 @@ def solve_turns(
     )
     turns = solved.deviation[:, 0] - solved.deviation[middle, 0]
     for n, volume in enumerate(slices):
-        if abs(np.deg2rad(turns[n])) * np.hypot(*volume.shape[1:]) / 2 < _NEGLIGIBLE_PX:
+        if _corners_moved_px(turns[n], volume) < _NEGLIGIBLE_PX:
             turns[n] = 0.0
     # Smaller steps are as likely to be errors of pairs.
-    told = [n for n in solved.lost_zero if _moves_corners(turns[n - 1 : n + 1], slices[n])]
+    told = [
+        n
+        for n in solved.lost_zero
+        if _corners_moved_px(turns[n] - turns[n - 1], slices[n]) >= _REPORTED_PX
+    ]
     return turns, tuple(slices[n].slice_id for n in told)
 
 
-def _moves_corners(turns_deg: np.ndarray, volume: SliceVolume) -> bool:
-    """Say whether the step between two rotations moves the corners of a slice by a pixel."""
-    step = float(np.deg2rad(np.ptp(turns_deg)))
-    return step * float(np.hypot(*volume.shape[1:])) / 2 >= 1
+def _corners_moved_px(turn_deg: float, volume: SliceVolume) -> float:
+    """Return how far a rotation moves the corners of a slice."""
+    return float(abs(np.deg2rad(turn_deg))) * half_diagonal_px(volume.shape)

@@ -169,8 +169,7 @@ def deviation_sigma(
     network = Network(n_items, pairs, terms)
     size = np.bincount(group[joined])
     scaled = solution.residual / solution.scale[:, None]
-    loops = len(pairs) - (len(joined) - len(size))
-    noise = _noise(scaled, loops, expected_pair_sigma)
+    noise = _noise(scaled, _loops(group, len(pairs)), expected_pair_sigma)
     weight = cauchy_weights(scaled, noise) / (noise * solution.scale) ** 2
     some = joined[:: -(-len(joined) // _MAX_DENSE_ITEMS)]
     right = np.zeros((network.n_unknowns, len(some)))
@@ -180,6 +179,11 @@ def deviation_sigma(
         right[n_items:] = column_products(terms, right[:n_items])
     variance = (right * network.inverse(weight, solution.prior, right)).sum(axis=0)
     return float(np.sqrt(variance.mean()))
+
+
+def _loops(group: np.ndarray, n_pairs: int) -> int:
+    """Return how many pairs there are beyond those that join the items of each group."""
+    return n_pairs - int((group >= 0).sum()) + int(group.max()) + 1
 
 
 def _noise(residual: np.ndarray, loops: int, expected: float) -> float:
@@ -370,9 +374,8 @@ def borne_out(
     """
     left = errors - network.differences(least_deviations(network, errors, prior, sigma, trust))
     group = connected_components(network.n_unknowns, pairs)
-    loops = len(pairs) - int((group >= 0).sum()) + int(group.max()) + 1
     # Fitted by least absolute deviations most residuals are nearly 0.
-    limit = _AGREE_SIGMA * max(_noise(left, loops, sigma), sigma)
+    limit = _AGREE_SIGMA * max(_noise(left, _loops(group, len(pairs)), sigma), sigma)
     agree = np.flatnonzero(np.linalg.norm(left, axis=1) <= limit)
     found = np.zeros(len(pairs), bool)
     found[agree] = ~bridges(network.n_unknowns, [pairs[n] for n in agree.tolist()])

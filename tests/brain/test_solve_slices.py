@@ -135,7 +135,7 @@ def test_a_precise_stage_may_lose_its_zero(n, lost_um, chain):
     """Pairs that bear each other out, or a clear one alone, are right however good the stage was.
 
     Seen to fail (15 and 50 px off, from 150 and 1000 um) where what is far beyond the usual counts
-    less, whoever confirms it.
+    less although other pairs confirm it.
     """
     for seed in range(5):
         rng = np.random.default_rng(seed)
