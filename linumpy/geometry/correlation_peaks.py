@@ -212,8 +212,8 @@ def find_peaks(
         none = np.zeros(n, bool)
         return Peaks(none, np.zeros((n, 2)), np.zeros(n), np.zeros(n), none, np.ones(n))
     values = values.astype(xp.float64)
-    heights = values * weight
-    searched = xp.where(xp.isfinite(heights), heights, -xp.inf)
+    excess, floor, known = _excess(values * weight)
+    searched = xp.where(known, excess, -xp.inf)
     if within_px is not None:
         about = np.zeros(2) if about_px is None else np.asarray(about_px, float)
         d1, d2 = (np.arange(m) - (m - 1) // 2 - at for m, at in zip(sides, about, strict=True))
@@ -225,7 +225,8 @@ def find_peaks(
     inner = [xp.clip(at, 1, m - 2) for at, m in zip((i, j), sides, strict=True)]
     around = _around(searched, *inner)
     found = (inner[0] == i) & (inner[1] == j) & xp.isfinite(around).all(axis=1)
-    z_score, floor = _significance(heights, i, j)
+    z_score = _z_score(excess, known, i, j)
+    floor = floor[xp.arange(n), i, j]
     *offset, width, has_top = _subpixel(_around(values, *inner), floor)
     middle = [(m - 1) // 2 for m in sides]
     answer = xp.stack(
@@ -254,25 +255,29 @@ def _around(values: Array, i: Array, j: Array) -> Array:
     return found.reshape(len(values), 9)
 
 
-def _significance(values: Array, i: Array, j: Array) -> tuple[Array, Array]:
-    """Return peaks' heights above their surfaces, and the levels of those surfaces.
+def _excess(heights: Array) -> tuple[Array, Array, Array]:
+    """Return heights above their surroundings, these surroundings, and where heights are known.
 
     Coarse structure, such as the brain's border, makes a surface slope and bulge widely; a true
     match shows as a peak a few pixels wide. So every sample is compared with the mean of its
-    surroundings, and the peak's excess with the spread of the excesses elsewhere.
+    surroundings.
     """
-    xp = namespace(values)
-    known = xp.isfinite(values)
-    surroundings = _window_mean(xp.where(known, values, 0), known, _SURROUNDINGS_PX)
-    away = [abs(xp.arange(m) - at[:, None]) for m, at in zip(values.shape[1:], (i, j), strict=True)]
+    xp = namespace(heights)
+    known = xp.isfinite(heights)
+    surroundings = _window_mean(xp.where(known, heights, 0), known, _SURROUNDINGS_PX)
+    return xp.where(known, heights - surroundings, 0), surroundings, known
+
+
+def _z_score(excess: Array, known: Array, i: Array, j: Array) -> Array:
+    """Return the excess of peaks in units of the spread of the excesses elsewhere."""
+    xp = namespace(excess)
+    away = [abs(xp.arange(m) - at[:, None]) for m, at in zip(excess.shape[1:], (i, j), strict=True)]
     elsewhere = xp.maximum(away[0][:, :, None], away[1][:, None, :]) > _PEAK_REACH_PX
     elsewhere &= known
-    excess = xp.where(known, values - surroundings, 0)
     spread = MEDIAN_TO_SIGMA * _median(abs(excess), elsewhere)
-    at = (xp.arange(len(values)), i, j)
     enough = elsewhere.sum(axis=(1, 2)) >= _MIN_NOISE_SAMPLES
-    z_score = xp.where(enough, excess[at] / xp.maximum(spread, 1e-6), 0.0)
-    return z_score, surroundings[at]
+    at = (xp.arange(len(excess)), i, j)
+    return xp.where(enough, excess[at] / xp.maximum(spread, 1e-6), 0.0)
 
 
 def _median(values: Array, counts: Array) -> Array:

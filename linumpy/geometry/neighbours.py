@@ -1,4 +1,4 @@
-"""Find neighbours in the plane without comparing all pairs."""
+"""Neighbours in the plane: which there are, without comparing all pairs, and what two share."""
 
 from __future__ import annotations
 
@@ -69,3 +69,23 @@ def boxes_by_block(
             for j in range(low[1], high[1]):
                 found.setdefault((i, j), []).append(number)
     return found
+
+
+def shared_windows(
+    shape: Sequence[int], shift: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Return where two equal arrays overlap when the second is moved by a shift.
+
+    Parameters
+    ----------
+    shape, shift
+        Samples along each axis; a shift may be of either sign, and beyond the array.
+
+    Returns
+    -------
+    Slices of the first array and of the second, of equal lengths; of length 0 without an overlap.
+    """
+    moves = list(zip(shape, shift, strict=True))
+    here = tuple(slice(max(0, d), max(0, n + min(0, d))) for n, d in moves)
+    there = tuple(slice(max(0, -d), max(0, n - max(0, d))) for n, d in moves)
+    return here, there

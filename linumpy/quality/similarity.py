@@ -18,6 +18,7 @@ from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.geometry.correlated_windows import Windows, correlate_windows
 from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak, correlation_peak
 from linumpy.geometry.flatten import flatten
+from linumpy.geometry.neighbours import shared_windows
 from linumpy.quality.foreign_bodies import (
     MIN_TISSUE_PX,
     TISSUE_LEVEL,
@@ -198,7 +199,7 @@ def compare_planes(
         if must_match:
             return None
         shift = (0, 0)
-    here, there = _shared(first.shape[1:], shift)
+    here, there = shared_windows(first.shape[1:], shift)
     first, known_a = (x[(slice(None), *here)] for x in (first, known_a))
     second, known_b = (x[(slice(None), *there)] for x in (second, known_b))
     flat_a, flat_b = flatten(first, known_a), flatten(second, known_b)
@@ -264,15 +265,6 @@ def match_peak(first: Array, second: Array, reach_px: int) -> Peak | None:
     return correlation_peak(
         flatten(a), flatten(b), (0, 0), (reach, reach), min_overlap_share=_LEAST_OVERLAP_SHARE
     )
-
-
-def _shared(
-    shape: tuple[int, ...], shift: tuple[int, ...]
-) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the windows of two equal planes that overlap when the second is moved by a shift."""
-    here = tuple(slice(max(0, s), min(n, n + s)) for n, s in zip(shape, shift, strict=True))
-    there = tuple(slice(w.start - s, w.stop - s) for w, s in zip(here, shift, strict=True))
-    return here, there
 
 
 def _match_patches(fixed: Array, moving: Array, carried: Sequence[Array]) -> list[Array]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from linumpy.geometry.neighbours import shared_windows
 from linumpy.geometry.network import solve_network
 from linumpy.geometry.pair_graph import connected_components
 
@@ -24,12 +25,13 @@ def overlap_means(
         Depth means of two tiles, NaN where invalid.
     displacement_px
         Position of the second from the first.
+
+    Returns
+    -------
+    None where they share no valid pixel.
     """
-    windows_a, windows_b = [], []
-    for d, n in zip(np.rint(displacement_px).astype(int), first.shape, strict=True):
-        windows_a.append(slice(max(0, d), min(n, n + d)))
-        windows_b.append(slice(max(0, -d), min(n, n - d)))
-    a, b = first[tuple(windows_a)], second[tuple(windows_b)]
+    here, there = shared_windows(first.shape, np.rint(displacement_px).astype(int).tolist())
+    a, b = first[here], second[there]
     both = np.isfinite(a) & np.isfinite(b)
     if not both.any():
         return None

@@ -294,6 +294,22 @@ def test_peaks_are_off_by_what_they_state(xp, rng, height, width_px):
     assert 0.85 < np.sqrt(np.mean(off**2) / np.mean(stated**2)) < 2
 
 
+def test_a_match_is_found_beside_a_wide_hill_that_is_higher(xp, rng):
+    """As tiles have it whose borders share the outline of the brain.
+
+    Seen to fail where the highest sample is taken.
+    """
+    d1, d2 = np.mgrid[-15:16, -24:25]
+    hill = 0.6 * np.exp(-((d1 - 6) ** 2 + (d2 + 9) ** 2) / (2 * 8.0**2))
+    tops = np.stack([rng.uniform(-9, 0, 20), rng.uniform(3, 14, 20)], axis=1)
+    away = (d1 - tops[:, 0, None, None]) ** 2 + (d2 - tops[:, 1, None, None]) ** 2
+    values = hill + 0.25 * np.exp(-away / 4) + 0.01 * rng.normal(size=away.shape)
+    assert (values.reshape(20, -1).max(axis=1) > values[away < 1].max()).all()
+    peaks = find_peaks(xp.asarray(values), xp.ones(values.shape))
+    assert peaks.found.all() and (peaks.z_score > ACCEPT_Z_SCORE).all()
+    np.testing.assert_allclose(peaks.displacement_px, tops, atol=0.25)
+
+
 def test_a_slope_that_ends_with_the_overlap_has_no_top(xp):
     """It goes on rising where less of it is seen."""
     d1, d2 = np.mgrid[-15:16, -12:13]

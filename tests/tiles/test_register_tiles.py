@@ -266,7 +266,9 @@ def test_overlap_means_compare_the_same_tissue(rng):
     second[0, 0] = np.nan
     mean_a, mean_b = overlap_means(first, second, (12.2, 4.8))
     assert mean_b == pytest.approx(2 * mean_a)
-    assert overlap_means(first, second, (100, 0)) is None
+    # Half and twice a tile beyond it: a position may be that wrong.
+    for away in ((60, 0), (-60, 3), (0, 41), (100, 0)):
+        assert overlap_means(first, second, away) is None
 
 
 def test_no_pair_at_all_leaves_the_stage_positions():
