@@ -67,7 +67,8 @@ def measure_local_shifts(
     blocks = blocks[to_host(known[0] * known[1]) > least]
     windows = Windows.around(blocks, np.full_like(blocks, window_px), fixed.shape[1:], radius)
     surfaces = correlate_windows(moving, fixed, windows, (radius, radius), min_overlap_share=0.25)
-    peaks = find_peaks(*surfaces, within_px=float(reach_px))
+    # What is deformed within a window matches over several pixels.
+    peaks = find_peaks(*surfaces, within_px=float(reach_px), highest=True)
     good = peaks.found & (peaks.z_score >= ACCEPT_Z_SCORE)
     texture = _cut((fixed * fixed).sum(axis=0), blocks[good], window_px)
     return LocalShifts(

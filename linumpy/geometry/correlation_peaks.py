@@ -195,6 +195,7 @@ def find_peaks(
     *,
     about_px: np.ndarray | None = None,
     within_px: float | None = None,
+    highest: bool = False,
 ) -> Peaks:
     """Find the best displacement of each of n surfaces, as `find_peak` does that of one.
 
@@ -205,6 +206,9 @@ def find_peaks(
     about_px, within_px
         Look only at displacements within `within_px` of `about_px`, from the middles of the
         surfaces; by default everywhere.
+    highest
+        Take the highest sample, not that which stands out most from its surroundings: for matches
+        that are wide, of images that are distorted, on surfaces without slopes.
     """
     xp = namespace(values)
     n, *sides = values.shape
@@ -212,8 +216,9 @@ def find_peaks(
         none = np.zeros(n, bool)
         return Peaks(none, np.zeros((n, 2)), np.zeros(n), np.zeros(n), none, np.ones(n))
     values = values.astype(xp.float64)
-    excess, floor, known = _excess(values * weight)
-    searched = xp.where(known, excess, -xp.inf)
+    heights = values * weight
+    excess, floor, known = _excess(heights)
+    searched = xp.where(known, heights if highest else excess, -xp.inf)
     if within_px is not None:
         about = np.zeros(2) if about_px is None else np.asarray(about_px, float)
         d1, d2 = (np.arange(m) - (m - 1) // 2 - at for m, at in zip(sides, about, strict=True))
