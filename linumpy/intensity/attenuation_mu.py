@@ -9,13 +9,14 @@ import numpy as np
 from linumpy.core.device import Array, like, namespace, to_host
 from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.intensity.attenuation_exponent import PRIOR_EXPONENT, Exponent, find_exponent
-from linumpy.intensity.attenuation_tissue import line_slope
+from linumpy.intensity.attenuation_tissue import Tissue, line_slope
 from linumpy.intensity.compensate_attenuation_methods import (
     box_sums,
     depth_resolved,
     fit_end,
     tail_of,
     tail_smith,
+    tail_through,
 )
 from linumpy.stage_params.intensity import AttenuationParams
 
@@ -57,6 +58,7 @@ def estimate_mu(
     power: Array,
     usable: Array,
     unlike: Array,
+    tissue: Tissue,
     params: AttenuationParams,
     axial_mm: float,
     region: int,
@@ -75,6 +77,8 @@ def estimate_mu(
     unlike
         Of the same shape: by how much bins differ from the mean that `power` is, relatively
         (`log_moments`).
+    tissue
+        With the optical depths that agarose below tells.
     region
         Bins a side that slopes are averaged over.
     width
@@ -86,11 +90,20 @@ def estimate_mu(
     """
     xp = namespace(power)
     n_fit = max(5, round(_TAIL_UM / 1000 / axial_mm))
+    told = tissue.optical_depth > 0
+    # Tissue that ends within what is seen is steep at its end for another reason.
+    goes_on = usable & ~told
     # The slope of ln P: the same whatever the exponent.
-    mu_end, last = fit_end(power, usable, n_fit, axial_mm, region)
-    own_slope = fit_end(power, usable, n_fit, axial_mm)[0] if region > 1 else mu_end
+    mu_end, last = fit_end(power, goes_on, n_fit, axial_mm, region)
+    own_slope = fit_end(power, goes_on, n_fit, axial_mm)[0] if region > 1 else mu_end
 
-    def solve(exponent: float, slope: Array, power: Array = power, last: Array = last) -> Array:
+    def solve(
+        exponent: float,
+        slope: Array,
+        power: Array = power,
+        last: Array = last,
+        depth: Array = tissue.optical_depth,
+    ) -> Array:
         k = np.float32(exponent)
         scaled = power if exponent == 1 else power**k
         tail: Array = xp.zeros(power.shape[1:], np.float32)
@@ -98,6 +111,7 @@ def estimate_mu(
             tail = tail_smith(scaled, usable, params.tail_px, smith_sigma)
         elif params.method != "vermeer":
             tail = tail_of(slope * k, last**k, axial_mm)
+            tail = xp.where(told, tail_through(scaled, usable, depth * k), tail)
         return depth_resolved(scaled, usable, tail, axial_mm) / k
 
     exponent = Exponent(1.0, 0.0)
@@ -106,14 +120,22 @@ def estimate_mu(
         exponent = find_exponent(power, usable, optical, axial_mm)
     mu = solve(exponent.k, mu_end)
     law_error = mu * _departure(power, usable, mu, axial_mm, region, width)
-    ends = [solve(exponent.k, mu_end * np.float32(by)) for by in _slope_spread(own_slope, mu_end)]
+    error = np.float32(tissue.optical_depth_error)
+    ends = [
+        solve(exponent.k, mu_end * np.float32(by), depth=xp.maximum(depth, error))
+        for by, depth in zip(
+            _slope_spread(own_slope, mu_end),
+            (tissue.optical_depth - error, tissue.optical_depth + error),
+            strict=True,
+        )
+    ]
     variance = (ends[0] - ends[1]) ** 2 / 4
     if exponent.error:
         other = [solve(max(0.1, exponent.k + sign * exponent.error), mu_end) for sign in (-1, 1)]
         variance = variance + (other[0] - other[1]) ** 2 / 4
     for error in response_errors:
         brighter = power * like(np.exp(error).astype(np.float32), power)[:, None, None]
-        end = fit_end(brighter, usable, n_fit, axial_mm, region)
+        end = fit_end(brighter, goes_on, n_fit, axial_mm, region)
         variance = variance + (solve(exponent.k, end[0], brighter, end[1]) - mu) ** 2
     grain = np.float32(_grain(power, usable))
     own = mu * np.float32(exponent.k) * xp.sqrt(unlike**2 + grain**2)

@@ -230,7 +230,7 @@ def estimate_attenuation(
     own = 2 * number >= bin_px**2
     # Below a bin's first voxel; a neighbour's face may lie higher.
     imaged = known & (xp.cumsum(own, axis=0, dtype=np.int32) > 0)
-    tissue = imaged & find_tissue(
+    found_tissue = find_tissue(
         total,
         number,
         params.mask_sigma_px / bin_px,
@@ -239,6 +239,7 @@ def estimate_attenuation(
         agarose_mu_per_mm=agarose_mu_per_mm,
         snr_threshold_db=params.snr_threshold_db,
     )
+    tissue = imaged & found_tissue.mask
     noise = like(_noise_power(power, imaged & ~tissue, noise_amplitude, params.method), power)
     power = xp.maximum(power - noise[:, None, None], np.float32(0))
     snr = xp.where(
@@ -257,7 +258,9 @@ def estimate_attenuation(
     power = power * xp.exp(mean)
     errors = np.zeros((0, len(power)), np.float32) if response_errors is None else response_errors
     smith_sigma = _SMITH_SIGMA_PX / bin_px
-    found = estimate_mu(power, usable, unlike, params, axial_mm, region, width, smith_sigma, errors)
+    found = estimate_mu(
+        power, usable, unlike, found_tissue, params, axial_mm, region, width, smith_sigma, errors
+    )
     # Where tissue drowns in noise it gets the value above it.
     deep = tissue & ~usable
     mu = xp.where(deep, found.mu_end[None], found.mu)

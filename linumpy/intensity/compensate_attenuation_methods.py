@@ -174,6 +174,23 @@ def tail_of(mu_end: Array, last: Array, axial_mm: float) -> Array:
     return xp.where(known, last / below, np.float32(0)).astype(np.float32)
 
 
+def tail_through(power: Array, tissue: Array, optical_depth: Array) -> Array:
+    """Return C by which µ adds up to a known optical depth.
+
+    Parameters
+    ----------
+    power, tissue
+        As in `depth_resolved`.
+    optical_depth
+        ∫ µ dz through the tissue, over axis 1 and axis 2; C is 0 where it is 0.
+    """
+    xp = namespace(power)
+    known = optical_depth > 0
+    back = xp.expm1(2 * xp.where(known, optical_depth, np.float32(1)))
+    total = xp.where(tissue, power, np.float32(0)).sum(axis=0)
+    return xp.where(known, total / back, np.float32(0)).astype(np.float32)
+
+
 def cut_at_noise(power: Array, tissue: Array, noise: Array, snr_threshold_db: float) -> Array:
     """Return the tissue down to the deepest voxel that is well above noise (``li``).
 
