@@ -228,27 +228,43 @@ _TORN_PX = 3.0
 """Farther off than a bent scan or a drift within a tile makes a pair."""
 
 
+_SAME_PX = 1.5
+"""Within which two neighbours show the same part of a tile."""
+
+
 def _torn_pairs(model: Any) -> list[tuple[Any, float]]:
     """Return the pairs that a tile with lost or repeated B-scans has, and how far they are off, um.
 
-    Its parts lie apart, so that pairs of one part contradict those of the other, and each is clear.
+    Its parts lie apart. Either pairs of one part contradict those of the other, and each is clear;
+    or pairs show both parts, and two of them agree on where the other part lies.
     """
     pixel = np.asarray(model.voxel_um[1:])
     tiles = {tile.index: tile for tile in model.tiles if tile.component >= 0}
     accepted = [p.confidence for p in model.pairs if p.accepted]
     # What is clearer than one in ten of those that are right.
     sure = max(_BEYOND_DOUBT, float(np.quantile(accepted, 0.1)) if accepted else 1.0)
-    apart = []
+    apart: dict[Any, tuple[Any, float]] = {}
+    parts: dict[Any, list[tuple[Any, np.ndarray]]] = {}
     for pair in model.pairs:
         a, b = tiles.get(pair.a), tiles.get(pair.b)
         # Other pairs, and not the stage alone, must say where the two lie.
-        if a is None or b is None or a.component != b.component or pair.accepted:
+        if a is None or b is None or a.component != b.component:
             continue
-        if pair.displacement_um is not None and pair.confidence >= sure:
+        if pair.accepted:
+            if pair.second_um is not None and pair.second_confidence >= _BEYOND_DOUBT:
+                off_px = pair.second_um / pixel
+                for index, part in ((pair.a, -off_px), (pair.b, off_px)):
+                    parts.setdefault(index, []).append((pair, part))
+        elif pair.displacement_um is not None and pair.confidence >= sure:
             off_um = np.subtract(pair.displacement_um, np.subtract(b.corner_um, a.corner_um))
             if np.hypot(*(off_um / pixel)) > _TORN_PX:
-                apart.append((pair, float(np.hypot(*off_um))))
-    return apart
+                apart[pair.a, pair.b] = pair, float(np.hypot(*off_um))
+    for shown in parts.values():
+        for pair, part in shown:
+            others = [other for one, other in shown if one is not pair]
+            if any(np.hypot(*(part - other)) < _SAME_PX for other in others):
+                apart[pair.a, pair.b] = pair, float(np.hypot(*(part * pixel)))
+    return list(apart.values())
 
 
 def _linear_error(model: Any) -> float | None:

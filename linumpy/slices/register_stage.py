@@ -43,6 +43,7 @@ from linumpy.tiles.scan_distortion import (
     fit_scan_distortion,
 )
 from linumpy.tiles.scan_strips import measured_strip, overlap_strips, scan_evidence
+from linumpy.tiles.second_matches import second_matches
 
 SCAN_MODEL = "scan_distortion"
 """Stem of the acquisition's model of the scan."""
@@ -171,7 +172,11 @@ class RegisterTiles(Stage):
         results = [self._results[k] for k in sorted(self._results)]
         solution, scan = self._solve_positions(results)
         counts = count_pairs(len(self._tiles), results)
-        pairs = [self._measured(r, solution.position_px) for r in results]
+        second = second_matches(results, solution.position_px)
+        pairs = [
+            self._measured(r, other, solution.position_px)
+            for r, other in zip(results, second, strict=True)
+        ]
         bright = tile_brightness(
             len(self._tiles),
             [(r.pair.a, r.pair.b) for r in results],
@@ -229,7 +234,12 @@ class RegisterTiles(Stage):
         first, second = (np.asarray(value_px) * self._lateral_um).tolist()
         return first, second
 
-    def _measured(self, result: PairResult, position_px: np.ndarray) -> MeasuredPair:
+    def _measured(
+        self,
+        result: PairResult,
+        second: tuple[np.ndarray, float] | None,
+        position_px: np.ndarray,
+    ) -> MeasuredPair:
         a, b = result.pair.a, result.pair.b
         step = position_px[b] - position_px[a]
         means = overlap_means(self._projection[a], self._projection[b], step)
@@ -245,4 +255,6 @@ class RegisterTiles(Stage):
             residual_um=None if residual is None else self._um(residual),
             overlap_mean_a=None if means is None else means[0],
             overlap_mean_b=None if means is None else means[1],
+            second_um=None if second is None else self._um(second[0]),
+            second_confidence=0.0 if second is None else second[1],
         )

@@ -89,11 +89,21 @@ class PairResult:
             measured[FAST_AXIS] = self.mismatch.straight(measured[FAST_AXIS])
         return np.asarray(measured)
 
+    def _seen(self, displacement_px: np.ndarray) -> np.ndarray:
+        """Return where on the surface, by its own displacements, tile b shows at a position."""
+        seen = np.subtract(displacement_px, self.origin_px)
+        if self.mismatch is not None:
+            seen[FAST_AXIS] += self.mismatch.added(displacement_px[FAST_AXIS])
+        return np.asarray(seen)
+
+    def surface_px(self, position_px: np.ndarray) -> np.ndarray:
+        """Return where tiles at these corners (n_tiles, 2) match, from the surface's middle."""
+        step = position_px[self.pair.b] - position_px[self.pair.a]
+        return self._seen(step) - self.surface.centre_px
+
     def find_peak_near(self, expected_px: np.ndarray, within_px: float) -> Peak | None:
         """Search the same surface near where the other pairs expect the second tile."""
-        seen = np.subtract(expected_px, self.origin_px)
-        if self.mismatch is not None:
-            seen[FAST_AXIS] += self.mismatch.added(expected_px[FAST_AXIS])
+        seen = self._seen(expected_px)
         local = (float(seen[0]), float(seen[1]))
         return find_peak(self.surface, expected_px=local, within_px=within_px)
 

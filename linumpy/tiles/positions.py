@@ -86,6 +86,9 @@ class MeasuredPair:
         Measured minus solved; None for pairs that were not accepted.
     overlap_mean_a, overlap_mean_b
         Mean amplitude of both over their overlap; None where they share no valid pixel.
+    second_um, second_confidence
+        The best match elsewhere than where the tiles were put: how far `b` lies there from its
+        place. None without a peak.
     """
 
     a: Key
@@ -98,6 +101,8 @@ class MeasuredPair:
     residual_um: tuple[float, float] | None
     overlap_mean_a: float | None
     overlap_mean_b: float | None
+    second_um: tuple[float, float] | None = None
+    second_confidence: float = 0.0
 
     @classmethod
     def of(cls, record: MeasuredPair | Mapping[str, Any]) -> MeasuredPair:
@@ -111,6 +116,7 @@ class MeasuredPair:
         if isinstance(record, MeasuredPair):
             return record
         measured, residual = record["displacement_um"], record.get("residual_um")
+        second = record.get("second_um")
         return cls(
             a=(int(record["a"][0]), int(record["a"][1])),
             b=(int(record["b"][0]), int(record["b"][1])),
@@ -122,6 +128,8 @@ class MeasuredPair:
             residual_um=None if residual is None else _pair(residual),
             overlap_mean_a=_optional(record.get("overlap_mean_a")),
             overlap_mean_b=_optional(record.get("overlap_mean_b")),
+            second_um=None if second is None else _pair(second),
+            second_confidence=float(record.get("second_confidence", 0.0)),
         )
 
 
