@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from linumpy.metrics.depths import depth_metrics
-from linumpy.metrics.limits import OK
+from linumpy.metrics.limits import LIMITS, OK
 from linumpy.metrics.pooled import SURE, lean
 from linumpy.metrics.readers import median_of, metrics_of, rms_per_axis, share_of, slice_names
 from linumpy.metrics.stage_metrics import StageMetrics
@@ -229,14 +229,7 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         "translation",
     )
     _lean(model, found)
-    turns = list(model.rotation_deg.values())
-    found.add(
-        "rotation_max",
-        max(turns, key=abs, default=None),
-        "degree",
-        "largest rotation of a slice",
-        "rotation",
-    )
+    _rotations(model, found)
     if len(offsets):
         stated = np.array([s.get("stated_z_um", 0.0) for s in model.slices]) / voxel[0]
         depth = offsets[:, 0] - stated
@@ -260,6 +253,27 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         found.warnings.append(
             f"slices {slice_names(alone)} match no other slice and stay where the motors put them"
         )
+
+
+def _rotations(model: Any, found: StageMetrics) -> None:
+    """Say how far slices are rotated against most of them: the reference may be the odd one."""
+    turns = np.array(list(model.rotation_deg.values()))
+    against = turns - np.median(turns) if len(turns) > 2 else turns
+    found.add(
+        "rotation_max",
+        max(against.tolist(), key=abs, default=None),
+        "degree",
+        "largest rotation of a slice against most of them",
+        "rotation",
+    )
+    limit = LIMITS["rotation"]
+    told = [
+        f"z{i:02d} ({turn:+.2f} degree)"
+        for i, turn in zip(model.rotation_deg, against.tolist(), strict=True)
+        if limit.status(turn) != OK
+    ]
+    if told:
+        found.warnings.append(f"rotated against most slices: {', '.join(told)}")
 
 
 @metrics_of("auto_exclude_slices")

@@ -67,8 +67,8 @@ def depth_metrics(model: Any, found: StageMetrics) -> None:
     found.add(
         "uneven_cut",
         max(off),
-        "",
-        "largest error of a cut's thickness beyond a voxel, over the interval",
+        "interval",
+        "largest error of a cut's thickness beyond a voxel, in slicing intervals",
         "uneven_cut",
     )
     uneven = [

@@ -16,6 +16,8 @@ MIN_TISSUE_PX = 256
 _LOCAL_PX = 5
 """Speckle of 5 × 5 pixels of three planes averages out to a tenth."""
 _LEAST_PX = 2
+_LEAST_BODY_PX = _LOCAL_PX**2
+"""Fewer columns than are averaged are seen where tissue ends a pixel earlier."""
 _MIDDLE = 75
 _OUTLIER = 4.0
 _MOST_FOREIGN = 0.25
@@ -99,7 +101,10 @@ def widened(columns: Array, by_px: int) -> Array:
 
 
 def foreign_bodies(columns: Array) -> tuple[ForeignBody, ...]:
-    """Return the connected regions of what `foreign_columns` found, largest first."""
+    """Return the connected regions of what `foreign_columns` found, largest first.
+
+    Those of less than 0.0025 mm² at 10 µm are left out.
+    """
     from scipy import ndimage
 
     found = to_host(columns)
@@ -112,5 +117,6 @@ def foreign_bodies(columns: Array) -> tuple[ForeignBody, ...]:
     bodies = [
         ForeignBody(bool(sign < 0), int(size), (float(y / size), float(x / size)))
         for size, sign, y, x in zip(sizes, signs, *centres, strict=True)
+        if size >= _LEAST_BODY_PX
     ]
     return tuple(sorted(bodies, key=lambda body: -body.n_px))

@@ -52,8 +52,10 @@ class SliceRecord:
         Whether no method was needed, as a neighbour shows the tissue.
     mu_per_mm
         Attenuation of its tissue.
-    n_tiles, prior_only, alone_in_tissue
-        Tiles imaged, those of them that no pair holds, and those of these that show tissue.
+    n_tiles, prior_only
+        Tiles imaged, and those of them that no pair holds.
+    alone_in_tissue
+        Grid indices of those of the latter that show tissue.
     missing_tiles
         Grid indices of holes.
     flags
@@ -77,7 +79,7 @@ class SliceRecord:
     mu_per_mm: float | None = None
     n_tiles: int | None = None
     prior_only: int = 0
-    alone_in_tissue: int = 0
+    alone_in_tissue: tuple[tuple[int, int], ...] = ()
     missing_tiles: tuple[tuple[int, int], ...] = ()
     flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
     pairs_accepted: int = 0
@@ -244,7 +246,7 @@ def _slice_record(
         mu_per_mm=known.attenuation.get(slice_id, {}).get("tissue_mu_per_mm"),
         n_tiles=None if tiles is None else len(tiles.tiles),
         prior_only=0 if tiles is None else sum(t.component == PRIOR_ONLY for t in tiles.tiles),
-        alone_in_tissue=0 if tiles is None else _alone_in_tissue(tiles),
+        alone_in_tissue=() if tiles is None else _alone_in_tissue(tiles),
         missing_tiles=missing,
         flags=_tile_flags(
             attributes.get("flags", {}),
@@ -286,13 +288,13 @@ def _shows(corner_um: Sequence[float], fov_um: Sequence[float], body: Mapping[st
     return math.hypot(*beyond) < math.sqrt(body["area_um2"] / math.pi)
 
 
-def _alone_in_tissue(registration: TileRegistration) -> int:
-    """Count tiles that no pair holds and that are about as bright as tiles that pairs hold.
+def _alone_in_tissue(registration: TileRegistration) -> tuple[tuple[int, int], ...]:
+    """Return the tiles that no pair holds and that are about as bright as tiles that pairs hold.
 
     Bare agarose matches nothing, and need not; nor has the only tile of a slice a neighbour.
     """
     if len(registration.tiles) == 1:
-        return 0
+        return ()
     bright: dict[tuple[int, int], float] = {}
     held = []
     for pair in registration.pairs:
@@ -303,7 +305,7 @@ def _alone_in_tissue(registration: TileRegistration) -> int:
                 held.append(mean)
     limit = _TISSUE_SHARE * statistics.median(held) if held else 0.0
     alone = [tile.index for tile in registration.tiles if tile.component == PRIOR_ONLY]
-    return sum(bright.get(index, math.inf) >= limit for index in alone)
+    return tuple(index for index in alone if bright.get(index, math.inf) >= limit)
 
 
 def _is_true(row: Mapping[str, str], name: str) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
-from linumpy.io.sample_checks import LINES, flag_word
 from linumpy.metrics.brain_stages import foreign_bodies_of
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
@@ -16,7 +15,6 @@ from linumpy.report.kinds import (
     KINDS,
     LOW_CONFIDENCE,
     MANY_LEFT_OUT_SHARE,
-    MIN_ACCEPTED_SHARE,
     NOTE,
     PROBLEM,
     REMARK_OF_METRIC,
@@ -28,7 +26,8 @@ from linumpy.report.kinds import (
     metric_kind,
 )
 from linumpy.report.labels import label
-from linumpy.report.pooled_findings import along_one_axis, of_all_slices
+from linumpy.report.pooled_findings import STAGE_LINEAR, of_all_slices
+from linumpy.report.tile_findings import of_tiles
 
 T = TypeVar("T")
 
@@ -48,10 +47,6 @@ _UNCERTAINTIES = frozenset(
     }
 )
 _OF_SLICE = re.compile(r"^slice z\d+:? ")
-# By findings of their own.
-_TOLD_FLAGS = frozenset({"reflection", "shadow", LINES})
-# Masked or left out, and lost until the raw file is mended.
-_DAMAGED = frozenset({"garbled", "zeros", "contradicts"})
 
 
 def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
@@ -63,18 +58,21 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
         From `collect.slice_records`.
     """
     left_out = {s.slice_id for s in slices if s.left_out}
+    pooled = of_all_slices(run, left_out)
+    # All slices together know it better than each.
+    told = {"stage_linear"} if any(f.kind.title == STAGE_LINEAR for f in pooled) else set()
     found = [
         *_brain(run),
         *_accuracy(run.accuracy or {}),
         *_slices(slices),
-        *_tiles([s for s in slices if s.slice_id not in left_out]),
+        *of_tiles([s for s in slices if s.slice_id not in left_out]),
         *_foreign_bodies(run, left_out),
         *_reflections(run, left_out),
         *_slice_pairs(run),
         *_tables(run),
-        *_metrics(run, sum(s.n_tiles or 0 for s in slices), left_out),
+        *_metrics(run, sum(s.n_tiles or 0 for s in slices), left_out, _TOLD_ELSEWHERE | told),
+        *pooled,
     ]
-    found += of_all_slices(run, left_out)
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -137,7 +135,7 @@ def _open_gap(record: SliceRecord) -> str:
 
 def _absent(record: SliceRecord) -> str:
     reason = record.exclude_reason.replace("_", " ")
-    return f"Left out ({reason})" if reason not in ("", "missing") else "Not there"
+    return f"Left out ({reason})" if reason not in ("", "missing") else "Not among the raw data"
 
 
 def _by_reason(
@@ -160,57 +158,6 @@ def _by_reason(
         for reason, members in reasons.items()
     )
     return [Finding(severity, KINDS[kind], id_ranges(ids), len(ids), value)]
-
-
-def _tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
-    found = []
-    total = sum(s.pairs_total for s in slices)
-    accepted = sum(s.pairs_accepted for s in slices)
-    if one := along_one_axis(slices):
-        found.append(one)
-    elif total and accepted < MIN_ACCEPTED_SHARE * total:
-        value = f"{accepted} of {total} pairs match"
-        found.append(Finding(PROBLEM, KINDS["stage_axes"], "tile pairs", total, value))
-    words = {
-        word for s in slices for _, flags in s.flags for word in map(flag_word, flags)
-    } - _TOLD_FLAGS
-    masked, other = words & _DAMAGED, words - _DAMAGED
-    for severity, kind, count, value in (
-        (ATTENTION, "missing_tiles", _missing_tiles, ""),
-        (ATTENTION, "alone", _alone_tiles, ""),
-        (PROBLEM, "damaged", _tiles_with(masked), ", ".join(sorted(masked))),
-        (ATTENTION, "lines", _tiles_with({LINES}), ""),
-        (ATTENTION, "flagged", _tiles_with(other), ", ".join(sorted(other))),
-    ):
-        where, n = _counted(slices, count)
-        if n:
-            found.append(Finding(severity, KINDS[kind], where, n, value))
-    return found
-
-
-def _missing_tiles(record: SliceRecord) -> int:
-    return len(record.missing_tiles)
-
-
-def _alone_tiles(record: SliceRecord) -> int:
-    return record.alone_in_tissue
-
-
-def _tiles_with(words: set[str]) -> Callable[[SliceRecord], int]:
-    """Return what counts the tiles that have one of these flags."""
-    return lambda record: sum(
-        not words.isdisjoint(map(flag_word, flags)) for _, flags in record.flags
-    )
-
-
-def _counted(slices: Sequence[SliceRecord], count: Callable[[SliceRecord], int]) -> tuple[str, int]:
-    """Name the slices where something was counted, with the counts; the worst when many."""
-    numbers = [(record, count(record)) for record in slices if count(record)]
-    shown = sorted(numbers, key=lambda item: -item[1])[:_NAMED_AT_MOST]
-    shown.sort(key=lambda item: item[0].slice_id)
-    names = ", ".join(f"{record.name}: {n}" for record, n in shown)
-    rest = len(numbers) - len(shown)
-    return names + (f" and {rest} more slices" if rest else ""), sum(n for _, n in numbers)
 
 
 def _foreign_bodies(run: Run, left_out: set[int]) -> list[Finding]:
@@ -302,8 +249,11 @@ def _joined(texts: Sequence[str], between: str) -> str:
     return between.join(texts[:_NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _metrics(run: Run, n_tiles: int, left_out: set[int]) -> list[Finding]:
-    """Return which metrics lie beyond their limits, and the stages' remarks, by kind."""
+def _metrics(run: Run, n_tiles: int, left_out: set[int], skipped: Set[str]) -> list[Finding]:
+    """Return which metrics lie beyond their limits, and the stages' remarks, by kind.
+
+    But for those `skipped`, which have findings of their own.
+    """
     rows: dict[tuple[str, str], list[tuple[int | None, Mapping[str, Any]]]] = defaultdict(list)
     remarks: dict[tuple[str, Kind], list[tuple[int | None, str]]] = defaultdict(list)
     details: dict[str, str] = {}
@@ -311,7 +261,7 @@ def _metrics(run: Run, n_tiles: int, left_out: set[int]) -> list[Finding]:
         if slice_id in left_out:
             continue
         for name, metric in record["metrics"].items():
-            if metric["status"] not in _OF_STATUS or name in _TOLD_ELSEWHERE:
+            if metric["status"] not in _OF_STATUS or name in skipped:
                 continue
             # Learned from all tiles that there are: nothing to do about it.
             if name != "n_tiles" or not 0 < n_tiles <= float(metric["value"]):

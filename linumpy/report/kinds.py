@@ -101,9 +101,9 @@ KINDS = {
         "Exclude them from measurements; slice_config.csv names them.",
     ),
     "covered": Kind(
-        "Missing slices covered by the slice above",
-        "The deeper part of the slice above shows their tissue, with less contrast.",
-        "Nothing, unless the contrast matters there.",
+        "Missing slices whose tissue the slice above shows",
+        "It does so in its deeper part, with less contrast.",
+        "Nothing; leave these depths out where contrast is measured.",
     ),
     "rehomed": Kind(
         "The stage lost its zero or told a wrong place",
@@ -265,6 +265,7 @@ REMARK_OF_METRIC = {
     "are deformed against": "deformation_seen",
     "lies aside of the one above": "lean",
     "tiles match beside where": "torn_pairs",
+    "rotated against most": "rotation_max",
 }
 """Remarks that say more of a metric, by words of them."""
 

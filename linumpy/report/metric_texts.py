@@ -180,8 +180,8 @@ METRICS = {
     ),
     "rotation_max": (
         "A slice was rotated far",
-        "By more than slices usually are.",
-        "Look at the slice beside its neighbours.",
+        "By more than slices usually are. It is turned back.",
+        "Look at the slice beside its neighbours; check how the block is held.",
     ),
     "z_offset_std": (
         "Depths spread about the stated ones",

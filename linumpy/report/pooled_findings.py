@@ -21,6 +21,7 @@ from linumpy.report.kinds import (
 )
 from linumpy.report.metric_texts import METRICS
 
+STAGE_LINEAR = METRICS["stage_linear"][0]
 _MANY_SLICES = 12
 _SUBTRACTED_ERRORS = 2
 """Standard errors that are subtracted from the RMS of what planes share."""
@@ -47,15 +48,13 @@ def along_one_axis(slices: Sequence[SliceRecord]) -> Finding | None:
 
 
 def _linear(run: Run, left_out: set[int]) -> list[Finding]:
-    """Return by what stage and pixels of all slices disagree, unless a slice's metric tells it."""
-    metrics = [record["metrics"] for (_, i), record in run.metrics.items() if i not in left_out]
-    if any(named["stage_linear"]["status"] != OK for named in metrics if "stage_linear" in named):
-        return []
+    """Return by what stage and pixels of all slices disagree."""
     models = [model for i, model in run.tile_registrations.items() if i not in left_out]
     found = linear_difference(models)
     if found is None:
         return []
-    limit = LIMITS["stage_linear"].warning
+    limits = LIMITS["stage_linear"]
+    limit = limits.warning
     mean, error = found
     sure = np.where((abs(mean) >= limit) & (abs(mean) >= SURE * error), abs(mean), 0)
     at = divmod(int(sure.argmax()), 2)
@@ -64,7 +63,8 @@ def _linear(run: Run, left_out: set[int]) -> list[Finding]:
     what = f"scale along axis {at[0] + 1}" if at[0] == at[1] else "rotation or shear"
     kind = Kind(*METRICS["stage_linear"], f"below {100 * limit:g} %")
     told = f"{what} {100 * mean[at]:+.2f} ± {100 * error[at]:.2f} %"
-    return [Finding(ATTENTION, kind, "all slices", len(models), told)]
+    severity = ATTENTION if limits.status(float(sure[at])) == WARNING else PROBLEM
+    return [Finding(severity, kind, "all slices", len(models), told)]
 
 
 def _along_depth(run: Run, left_out: set[int]) -> list[Finding]:

@@ -231,10 +231,26 @@ def test_slices() -> None:
     assert found["depth_residual_rms"] == pytest.approx(25 / VOXEL[0])
     assert found["residual_rms"] == pytest.approx(np.sqrt((0.6**2 + 0.8**2) / 2))
     measured = measure("register_slices", MODELS["register_slices"])
-    assert measured is not None and "z02 match no other" in measured.warnings[0]
+    assert measured is not None
+    assert measured.warnings[0] == "rotated against most slices: z01 (-1.50 degree)"
+    assert "z02 match no other" in measured.warnings[1]
     assert measured.metrics["rotation_max"].status == "warning"
     assert measured.metrics["depth_residual_rms"].status == "warning"
     assert measured.metrics["translation_max"].status == "warning"
+
+
+def test_the_reference_is_named_when_it_is_the_one_that_is_rotated() -> None:
+    """Seen to fail (five slices, none named) with rotations against the reference."""
+    changes = {
+        "slices": [
+            {"slice_id": i, "offset_um": (0.0, 0.0, 0.0), "n_pairs": 1,
+             "rotation_deg": 0.0 if i == 3 else -1.5}
+            for i in range(6)
+        ]
+    }  # fmt: skip
+    measured = measure("register_slices", replace(MODELS["register_slices"], **changes))
+    assert measured is not None and measured.metrics["rotation_max"].value == 1.5
+    assert measured.warnings[0] == "rotated against most slices: z03 (+1.50 degree)"
 
 
 def _registered(depths: list[float], **changes: Any) -> StageMetrics:

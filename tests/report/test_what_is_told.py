@@ -113,7 +113,7 @@ def test_what_is_wrong_with_tiles_is_told_masked_and_flagged(
     found, flags = findings(raw, tmp_path / "run")
     by_kind = {finding.kind: finding for finding in found}
     damaged, bodies, dark = (by_kind[KINDS[k]] for k in ("damaged", "reflections", "foreign"))
-    assert (damaged.severity, damaged.where) == (PROBLEM, "z00: 1, z02: 1")
+    assert (damaged.severity, damaged.where) == (PROBLEM, "z00: (1, 1), z02: (0, 0)")
     assert damaged.value == "contradicts, zeros"
     assert (bodies.severity, bodies.where) == (ATTENTION, "z01")
     assert (dark.severity, dark.where) == (ATTENTION, "z01")
