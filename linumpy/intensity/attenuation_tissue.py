@@ -101,50 +101,69 @@ def find_tissue(
     if not dark.any():
         return Tissue(xp.ones(total.shape, bool), unknown, 0.0)
     profile = like(_profile(signal, known, lines[dark]), signal)[xp.maximum(depth, 0)]
-    limit = np.float32(_TISSUE_CONTRAST**2) * profile
+    limit = profile * np.float32(_TISSUE_CONTRAST**2)
     audible = floor * np.float32(10 ** (snr_threshold_db / 10))
     slope = _slope_below(signal, known & (signal > limit), signal > audible, axial_mm)
     excess = xp.maximum(slope - np.float32(agarose_mu_per_mm), np.float32(0))
     loss = xp.exp(excess * np.float32(-2 * axial_mm))
-    # Relative to agarose: below tissue that does not change any more.
-    bare = known & (profile > 0)
-    scale = xp.where(bare, profile, np.float32(1))
-    ratio = xp.where(bare, (sums / xp.maximum(weight, 1e-6) - floor) / scale, np.float32(0))
-    least = np.float32(_BELOW_SHARE) * floor / scale
-    half = max(_MIN_SAMPLES, round(_BELOW_UM / 2000 / axial_mm))
     steady = to_host(excess[excess > 0])
     usual = float(np.quantile(steady, _FLAT_QUANTILE)) if steady.size else 0.0
-    level, flat = _flat(ratio, least, half, np.float32(usual * axial_mm * half))
-    # Nothing above agarose makes it brighter.
-    below = flat & (level <= 1)
-    mask = _descend(signal, known, limit, loss, audible, below, level)
-    taken, error = _taken(ratio, known & below, mask, lines[dark])
+    step = -(-round(_BELOW_UM / axial_mm / 1000) // 4)
+    level, far = _blocks(signal, profile, floor, known, step)
+    below = _below(level, far, usual * axial_mm * 2 * step)
+    mask = _descend(signal, known, limit, loss, audible, below, level, step)
+    taken = _taken(level, below, mask, step)
+    alone = to_host(level.mean(axis=0)).ravel()[lines[dark]]
+    error = MEDIAN_TO_SIGMA * float(np.median(np.abs(alone - np.median(alone)))) / 2
     thickness = mask.sum(axis=0).astype(np.float32) * np.float32(axial_mm)
     through = xp.where(taken > 0, taken + np.float32(agarose_mu_per_mm) * thickness, np.float32(0))
     return Tissue(mask, through, error)
 
 
-def _flat(ratio: Array, least: Array, half: int, limit: np.float32) -> tuple[Array, Array]:
-    """Return means of the planes below each voxel, and whether they fall by less than a limit.
+def _blocks(
+    signal: Array, profile: Array, floor: Array, known: Array, step: int
+) -> tuple[Array, Array]:
+    """Return power over that of agarose, and noise over it, as means of blocks of `step` planes.
 
-    Over twice `half` planes, and neighbouring A-lines; at the lower end over the last ones. What is
-    less than `least` is not known.
+    Power also over neighbouring A-lines. Below tissue its ratio to agarose changes no more.
 
     Returns
     -------
-    Means over the first half, and booleans; the limit is one of logarithms.
+    float32 (blocks, bins, bins): planes that fill no block are left out. 0 where little is known.
     """
-    xp = namespace(ratio)
-    planes = len(ratio)
-    if planes < 2 * half:
-        return xp.zeros_like(ratio), xp.zeros(ratio.shape, bool)
-    share = np.float32(1 / (half * _BELOW_BINS**2))
-    sums = xp.zeros((planes + 1, *ratio.shape[1:]), np.float32)
-    sums[1:] = xp.cumsum(box_sums(ratio, _BELOW_BINS), axis=0) * share
-    starts = np.minimum(np.arange(planes), planes - 2 * half)
-    upper = sums[starts + half] - sums[starts]
-    lower = sums[starts + 2 * half] - sums[starts + half]
-    return upper, (xp.minimum(upper, lower) > least) & (upper < lower * np.exp(limit))
+    xp = namespace(signal)
+    n = len(signal) // step
+    ratio, noise, count = (xp.zeros((n, *signal.shape[1:]), np.float32) for _ in range(3))
+    # Block by block: temporary arrays of all planes take longer than the sums.
+    for block in range(n):
+        planes = slice(block * step, (block + 1) * step)
+        used = known[planes] & (profile[planes] > 0)
+        share = used / xp.where(used, profile[planes], np.float32(1))
+        ratio[block] = (signal[planes] * share).sum(axis=0)
+        count[block] = used.sum(axis=0)
+        noise[block] = (floor[planes] * share).sum(axis=0) / xp.maximum(count[block], 1)
+    ratio, count = box_sums(ratio, _BELOW_BINS), box_sums(count, _BELOW_BINS)
+    enough = count > np.float32(0.5 * step * _BELOW_BINS**2)
+    return xp.where(enough, ratio / xp.maximum(count, 1), np.float32(0)), noise
+
+
+def _below(level: Array, noise: Array, limit: float) -> Array:
+    """Return which blocks have agarose below tissue: from there on it falls as slowly as alone.
+
+    Two blocks are compared with the two below them. Tissue would fall by more than a limit of
+    logarithms. At the lower end, what the last ones show goes on.
+    """
+    xp = namespace(level)
+    found = xp.zeros(level.shape, bool)
+    if len(level) < 4:
+        return found
+    pairs = level[1:] + level[:-1]
+    upper, lower = pairs[:-2], pairs[2:]
+    # Nothing above agarose makes it brighter.
+    flat = (upper < lower * np.float32(np.exp(limit))) & (upper <= 2)
+    found[:-3] = flat & (xp.minimum(upper, lower) > noise[:-3] * np.float32(2 * _BELOW_SHARE))
+    found[-3:] = found[-4]
+    return found
 
 
 def _descend(
@@ -155,10 +174,12 @@ def _descend(
     audible: Array,
     below: Array,
     level: Array,
+    step: int,
 ) -> Array:
     """Go down plane by plane; the limit falls by `loss` with each plane of tissue.
 
-    Tissue ends where `below` says so. More of it would be brighter than agarose of that `level`.
+    Tissue ends where the block of planes that begins there is `below` it. More of it would be
+    brighter than agarose of that `level`.
     """
     xp = namespace(signal)
     tissue = xp.zeros(signal.shape, bool)
@@ -168,35 +189,28 @@ def _descend(
         faint = limit[z] * factor
         brighter = signal[z] > faint
         here = known[z] & xp.where(inside & (faint <= audible[z]), inside, brighter)
-        ends = inside & below[z]
-        factor = xp.where(ends, level[z], factor)
-        inside = here & ~ends
+        if z % step == 0 and z // step < len(below):
+            ends = inside & below[z // step]
+            factor = xp.where(ends, level[z // step], factor)
+            here &= ~ends
+        inside = here
         tissue[z] = inside
         factor = xp.where(inside, factor * loss, factor)
     return tissue
 
 
-def _taken(ratio: Array, below: Array, tissue: Array, dark: np.ndarray) -> tuple[Array, float]:
-    """Return what tissue takes beyond agarose of its thickness, ½·ln of power, and its error.
-
-    0 where too little is seen of the agarose below. The error is how unlike agarose is elsewhere.
-
-    Parameters
-    ----------
-    dark
-        A-lines of agarose alone.
-    """
-    xp = namespace(ratio)
-    tissue_below = xp.cumsum(tissue[::-1], axis=0, dtype=np.int32)[::-1] > 0
-    used = below & ~tissue_below & tissue.any(axis=0)
-    parts = xp.stack([xp.where(used, ratio, np.float32(0)).sum(axis=0), used.sum(axis=0)])
-    total, count = box_sums(parts.astype(np.float32), _SLOPE_BINS)
-    seen = used.any(axis=0) & (count >= _MIN_SAMPLES) & (total > 0)
-    taken = xp.where(seen, xp.log(xp.where(seen, count / xp.maximum(total, 1e-9), 1)) / 2, 0)
-    lines = dark[:: max(1, len(dark) // _MAX_SAMPLES)]
-    level = to_host(ratio.mean(axis=0).ravel()[like(lines, ratio)])
-    error = MEDIAN_TO_SIGMA * float(np.median(np.abs(level - np.median(level)))) / 2
-    return taken.astype(np.float32), error
+def _taken(level: Array, below: Array, tissue: Array, step: int) -> Array:
+    """Return what tissue takes beyond agarose of its thickness, ½·ln of power; 0 where unknown."""
+    xp = namespace(level)
+    n = len(level)
+    there = tissue[: n * step].reshape(n, step, *tissue.shape[1:]).any(axis=1)
+    deepest = xp.where(there, xp.arange(1, n + 1)[:, None, None], 0).max(axis=0)
+    used = below & (xp.arange(n)[:, None, None] >= deepest) & (deepest > 0)
+    count = used.sum(axis=0).astype(np.float32)
+    total = xp.where(used, level, np.float32(0)).sum(axis=0)
+    seen = total > 0
+    taken = xp.log(xp.where(seen, count / xp.where(seen, total, 1), 1)) / 2
+    return xp.where(seen, taken, 0).astype(np.float32)
 
 
 def _agarose_lines(
