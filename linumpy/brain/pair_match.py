@@ -49,6 +49,8 @@ _MIN_SHARE_OF_FACE = 0.7
 _MIN_KNOWN_SHARE = 0.01
 _MIN_OVERLAP_SHARE = 0.1
 _MIN_CONFIDENCE = 0.25
+_MOST_AGREE = 0.5
+"""Share of windows from which on a match is not doubted, where it was searched: most of them."""
 _SPECKLE_PX = 8.0
 """Pixels of one plane that vary together, about."""
 _SAME_DEPTH = 1.5
@@ -269,11 +271,12 @@ class PairMatch:
         # match nowhere as a whole, but their parts about where the motors put them.
         guesses = [guess for guess in (upright, other) if guess is not None]
         fits = [self._fit(guess) for guess in guesses]
-        alone = all(fit is None or fit.local is None for fit in fits)
-        if alone and has_room(self.fixed.volume.shape) and has_room(self.moving.volume.shape):
+        agree = max((fit.agreement for fit in fits if fit and fit.local), default=0.0)
+        room = has_room(self.fixed.volume.shape) and has_room(self.moving.volume.shape)
+        if agree < _MOST_AGREE and room:
             motors = self._motor_guess()
             fit = self._fit(motors)
-            if fit is not None and fit.local is not None:
+            if fit is not None and fit.local is not None and fit.agreement > agree:
                 return motors
         scores = [-1.0 if fit is None else fit.peak.z_score for fit in fits]
         return guesses[int(np.argmax(scores))] if guesses else None

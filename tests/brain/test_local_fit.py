@@ -1,5 +1,7 @@
 """Smoothly deformed planes: windows, the covariance of a displacement, rigid part and field."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -219,3 +221,35 @@ def test_a_deformed_pair_is_measured_by_its_parts(xp, monkeypatch, side_px):
         assert found.sigma_um > 0.1 and np.ptp(found.parts.fixed_um, axis=0).min() > 1400
     assert np.median(off_um) < 6 and np.median(off_deg) < 0.2
     assert max(off_um) < 20 and max(off_deg) < 1
+
+
+@pytest.mark.slow
+def test_a_wrong_guess_that_few_windows_bear_out_yields_to_the_motors(xp, monkeypatch):
+    """Windows on a ridge of the wrong place match by chance. Seen to fail where any of them is
+    believed (agreement 0.2).
+    """
+    monkeypatch.setattr(local_fit, "_MIN_WINDOWS", 5)
+    wrong = pair_match.Guess(0.0, np.array([9.0, 12.0]), np.full(2, SIDE / 2), 0, 0.5, 2.0)
+    monkeypatch.setattr(pair_match.PairMatch, "_search_upright", lambda *_: (6.0, wrong))
+    monkeypatch.setattr(pair_match.PairMatch, "_search_angles", lambda *_: None)
+    fit = pair_match.PairMatch._fit
+
+    def chance(self, guess):
+        """A fifth of the windows, and a peak as high as any."""
+        found = fit(self, guess)
+        if guess is wrong and found is None:
+            return None
+        return (
+            replace(found, agreement=0.2, local=found.local or object())
+            if guess is wrong
+            else found
+        )
+
+    monkeypatch.setattr(pair_match.PairMatch, "_fit", chance)
+    params = RegisterParams(first_plane=0, expected_z=True, max_translation_px=20)
+    first, second = (slice_of(xp, n, each) for n, each in enumerate(deformed_pair(0)))
+    found = register_pair(first, second, (10.0, 10.0, 10.0), 0.0, params, expected_um=[0.0])
+    away = np.array(found.centre_um) - np.full(2, SIDE * 5.0)
+    turned = rotation_matrix(0.4) @ away - away
+    assert found.agreement > 0.6
+    np.testing.assert_allclose(found.shift_um[1:], turned + (15.0, -25.0), atol=20)
