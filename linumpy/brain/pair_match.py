@@ -50,7 +50,7 @@ _MIN_KNOWN_SHARE = 0.01
 _MIN_OVERLAP_SHARE = 0.1
 _MIN_CONFIDENCE = 0.25
 _MOST_AGREE = 0.5
-"""Share of windows from which on a match is not doubted, where it was searched: most of them."""
+"""Where fewer of the blocks or windows agree with the match that was found, another is tried."""
 _SPECKLE_PX = 8.0
 """Pixels of one plane that vary together, about."""
 _SAME_DEPTH = 1.5
@@ -271,14 +271,15 @@ class PairMatch:
         # match nowhere as a whole, but their parts about where the motors put them.
         guesses = [guess for guess in (upright, other) if guess is not None]
         fits = [self._fit(guess) for guess in guesses]
-        agree = max((fit.agreement for fit in fits if fit and fit.local), default=0.0)
+        scores = [-1.0 if fit is None else fit.peak.z_score for fit in fits]
+        best = fits[int(np.argmax(scores))] if fits else None
+        agree = best.agreement if best is not None and best.local is not None else 0.0
         room = has_room(self.fixed.volume.shape) and has_room(self.moving.volume.shape)
         if agree < _MOST_AGREE and room:
             motors = self._motor_guess()
             fit = self._fit(motors)
             if fit is not None and fit.local is not None and fit.agreement > agree:
                 return motors
-        scores = [-1.0 if fit is None else fit.peak.z_score for fit in fits]
         return guesses[int(np.argmax(scores))] if guesses else None
 
     def _motor_guess(self) -> Guess:

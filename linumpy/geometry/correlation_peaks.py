@@ -301,22 +301,28 @@ def _median(values: Array, counts: Array) -> Array:
 
 
 def _window_mean(values: Array, known: Array, size: int) -> Array:
-    """Return the mean of the known samples in a square around each; unknown `values` are 0."""
+    """Return the mean of the known samples in a square around each; unknown `values` are 0.
+
+    Towards a border squares shrink, so that each sample stays in the middle of its own: on a slope
+    it would stand out otherwise.
+    """
     xp = namespace(values)
     count = _window_sum(known.astype(xp.float64), size)
     return _window_sum(values, size) / xp.maximum(count, 1)
 
 
 def _window_sum(values: Array, size: int) -> Array:
-    """Sum over squares of an odd side, along the last two axes; there is nothing outside."""
+    """Sum over squares of an odd side, or of what the nearer border leaves, along the last axes."""
     xp = namespace(values)
     for axis in (1, 2):
+        n = values.shape[axis]
+        at = np.arange(n)
+        reach = np.minimum(size // 2, np.minimum(at, n - 1 - at))
         border = [(0, 0)] * 3
-        border[axis] = (size // 2 + 1, size // 2)
-        sums = xp.cumsum(xp.pad(values, border), axis=axis)
-        ends, begins = [slice(None)] * 3, [slice(None)] * 3
-        ends[axis], begins[axis] = slice(size, None), slice(None, -size)
-        values = sums[tuple(ends)] - sums[tuple(begins)]
+        border[axis] = (1, 0)
+        sums = xp.pad(xp.cumsum(values, axis=axis), border)
+        ends, begins = xp.asarray(at + reach + 1), xp.asarray(at - reach)
+        values = xp.take(sums, ends, axis=axis) - xp.take(sums, begins, axis=axis)
     return values
 
 

@@ -42,7 +42,7 @@ class Tissue:
         ∫ µ dz through all tissue of an A-line, float32 over the bins; 0 where no agarose is seen
         below.
     optical_depth_error
-        Standard error of those.
+        Standard error of those: how unlike single blocks of agarose are.
     """
 
     mask: Array
@@ -87,6 +87,9 @@ def find_tissue(
     snr_threshold_db
         Lowest signal to noise at which power is used.
 
+    Returns
+    -------
+    Its mask is all over the slice, and no optical depth is known, where no agarose is.
     """
     xp = namespace(total)
     sums, weight = (gaussian(part, (1, sigma, sigma)) for part in (total, count))
@@ -108,13 +111,15 @@ def find_tissue(
     loss = xp.exp(excess * np.float32(-2 * axial_mm))
     steady = to_host(excess[excess > 0])
     usual = float(np.quantile(steady, _FLAT_QUANTILE)) if steady.size else 0.0
-    step = -(-round(_BELOW_UM / axial_mm / 1000) // 4)
+    step = max(1, -(-round(_BELOW_UM / axial_mm / 1000) // 4))
     level, far = _blocks(signal, profile, floor, known, step)
     below = _below(level, far, usual * axial_mm * 2 * step)
     mask = _descend(signal, known, limit, loss, audible, below, level, step)
     taken = _taken(level, below, mask, step)
-    alone = to_host(level.mean(axis=0)).ravel()[lines[dark]]
-    error = MEDIAN_TO_SIGMA * float(np.median(np.abs(alone - np.median(alone)))) / 2
+    alone = to_host(level).reshape(len(level), unknown.size)[:, lines[dark]]
+    alone = alone[alone > 0]
+    apart = np.abs(alone - np.median(alone)) if alone.size else np.zeros(1)
+    error = MEDIAN_TO_SIGMA * float(np.median(apart)) / 2
     thickness = mask.sum(axis=0).astype(np.float32) * np.float32(axial_mm)
     through = xp.where(taken > 0, taken + np.float32(agarose_mu_per_mm) * thickness, np.float32(0))
     return Tissue(mask, through, error)
@@ -203,6 +208,8 @@ def _taken(level: Array, below: Array, tissue: Array, step: int) -> Array:
     """Return what tissue takes beyond agarose of its thickness, ½·ln of power; 0 where unknown."""
     xp = namespace(level)
     n = len(level)
+    if not n:
+        return xp.zeros(tissue.shape[1:], np.float32)
     there = tissue[: n * step].reshape(n, step, *tissue.shape[1:]).any(axis=1)
     deepest = xp.where(there, xp.arange(1, n + 1)[:, None, None], 0).max(axis=0)
     used = below & (xp.arange(n)[:, None, None] >= deepest) & (deepest > 0)

@@ -253,6 +253,8 @@ def estimate_attenuation(
     usable = tissue
     if params.method in ("klett", "li"):
         usable = cut_at_noise(power, tissue, noise, params.snr_threshold_db)
+        # Where optical depth is known it is that of all tissue.
+        usable = xp.where(found_tissue.optical_depth > 0, tissue, usable)
     region = 2 * round(_REGION_UM / (2 * bin_px * voxel_um[1])) + 1
     mean, unlike = log_moments(total, number, noise, power, usable, width)
     power = power * xp.exp(mean)

@@ -255,10 +255,14 @@ def register_slices(model: Any, found: StageMetrics) -> None:
         )
 
 
+_NAMED = 8
+
+
 def _rotations(model: Any, found: StageMetrics) -> None:
     """Say how far slices are rotated against most of them: the reference may be the odd one."""
     turns = np.array(list(model.rotation_deg.values()))
-    against = turns - np.median(turns) if len(turns) > 2 else turns
+    # A half that is rotated is rotated against the other one.
+    against = turns - np.quantile(turns, 0.5, method="lower") if len(turns) > 2 else turns
     found.add(
         "rotation_max",
         max(against.tolist(), key=abs, default=None),
@@ -273,7 +277,8 @@ def _rotations(model: Any, found: StageMetrics) -> None:
         if limit.status(turn) != OK
     ]
     if told:
-        found.warnings.append(f"rotated against most slices: {', '.join(told)}")
+        more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+        found.warnings.append(f"rotated against most slices: {', '.join(told[:_NAMED])}{more}")
 
 
 @metrics_of("auto_exclude_slices")

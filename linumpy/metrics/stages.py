@@ -5,6 +5,7 @@ Newer stages have theirs beside their models, with the same decorator.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -259,12 +260,21 @@ def _torn_pairs(model: Any) -> list[tuple[Any, float]]:
             off_um = np.subtract(pair.displacement_um, np.subtract(b.corner_um, a.corner_um))
             if np.hypot(*(off_um / pixel)) > _TORN_PX:
                 apart[pair.a, pair.b] = pair, float(np.hypot(*off_um))
-    for shown in parts.values():
+    for index, shown in parts.items():
         for pair, part in shown:
             others = [other for one, other in shown if one is not pair]
-            if any(np.hypot(*(part - other)) < _SAME_PX for other in others):
+            # Texture that repeats itself does so elsewhere, too.
+            elsewhere = [
+                other for tile, them in parts.items() if tile != index
+                for one, other in them if index not in (one.a, one.b)
+            ]  # fmt: skip
+            if _any_near(part, others) and not _any_near(part, elsewhere):
                 apart[pair.a, pair.b] = pair, float(np.hypot(*(part * pixel)))
     return list(apart.values())
+
+
+def _any_near(part: np.ndarray, others: Sequence[np.ndarray]) -> bool:
+    return any(float(np.hypot(*(part - other))) < _SAME_PX for other in others)
 
 
 def _linear_error(model: Any) -> float | None:

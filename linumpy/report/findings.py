@@ -59,8 +59,14 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
     """
     left_out = {s.slice_id for s in slices if s.left_out}
     pooled = of_all_slices(run, left_out)
-    # All slices together know it better than each.
-    told = {"stage_linear"} if any(f.kind.title == STAGE_LINEAR for f in pooled) else set()
+    # All slices together know it better than each; a slice that is off by more tells its own.
+    told = set()
+    if any(
+        f.kind.title == STAGE_LINEAR
+        and SEVERITIES.index(f.severity) <= SEVERITIES.index(_worst(run, left_out))
+        for f in pooled
+    ):
+        told.add("stage_linear")
     found = [
         *_brain(run),
         *_accuracy(run.accuracy or {}),
@@ -74,6 +80,16 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
         *pooled,
     ]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _worst(run: Run, left_out: set[int]) -> str:
+    """Return how grave `stage_linear` of the worst slice is; a warning at least."""
+    errors = (
+        record["metrics"].get("stage_linear", {}).get("status") == "error"
+        for (_, slice_id), record in run.metrics.items()
+        if slice_id not in left_out
+    )
+    return PROBLEM if any(errors) else ATTENTION
 
 
 def summary_of(findings: Sequence[Finding]) -> str:

@@ -71,7 +71,7 @@ def _counted(
     slices: Sequence[SliceRecord], listed: Callable[[SliceRecord], list[str]]
 ) -> tuple[str, int]:
     """Name the slices that have such tiles, and how many or, if few, which; the worst when many."""
-    tiles = [(record, listed(record)) for record in slices if listed(record)]
+    tiles = [(record, named) for record in slices if (named := listed(record))]
     shown = sorted(tiles, key=lambda item: -len(item[1]))[:_NAMED_AT_MOST]
     shown.sort(key=lambda item: item[0].slice_id)
     names = ", ".join(

@@ -249,7 +249,7 @@ def test_no_windows_have_no_peaks(xp):
 
 
 def test_peaks_are_where_a_gaussian_has_its_top_and_as_high_above_noise(xp, rng):
-    """Against the definition: every sample's excess over the mean of 7 × 7 samples by SciPy."""
+    """Against the definition: every sample's excess over the mean of 7 × 7 samples about it."""
     tops = rng.uniform(-6, 6, (20, 2))
     d1, d2 = np.mgrid[-15:16, -12:13]
     away = (d1 - tops[:, 0, None, None]) ** 2 + (d2 - tops[:, 1, None, None]) ** 2
@@ -260,9 +260,7 @@ def test_peaks_are_where_a_gaussian_has_its_top_and_as_high_above_noise(xp, rng)
     np.testing.assert_allclose(peaks.displacement_px, tops, atol=0.1)
     for n, surface in enumerate(values):
         known = np.isfinite(surface)
-        filled = np.where(known, surface, 0)
-        around = uniform_filter(filled, 7, mode="constant")
-        around /= uniform_filter(known.astype(float), 7, mode="constant")
+        around = mean_around(surface)
         i, j = np.unravel_index(np.nanargmax(surface), surface.shape)
         rows, columns = np.indices(surface.shape)
         elsewhere = known & (np.maximum(abs(rows - i), abs(columns - j)) > 4)
@@ -321,9 +319,29 @@ def test_a_slope_that_ends_with_the_overlap_has_no_top(xp):
     np.testing.assert_allclose(peaks.displacement_px, [[0, 3], [0, 3.2]], atol=0.02)
 
 
-def test_the_mean_around_a_sample_is_scipys(rng):
+def mean_around(surface):
+    """Mean of the known samples in 7 × 7, or of the largest odd box that the border leaves."""
+    means = np.empty(surface.shape)
+    for i, j in np.ndindex(surface.shape):
+        r, c = (min(3, at, n - 1 - at) for at, n in zip((i, j), surface.shape, strict=True))
+        box = surface[i - r : i + r + 1, j - c : j + c + 1]
+        means[i, j] = np.nanmean(box) if np.isfinite(box).any() else 0
+    return means
+
+
+def test_the_mean_around_a_sample_is_scipys_but_at_borders(rng):
     known = rng.random((31, 20)) > 0.3
     values = np.where(known, rng.normal(size=known.shape), 0)
     share = uniform_filter(known.astype(float), 7, mode="constant")
     expected = uniform_filter(values, 7, mode="constant") / share
-    np.testing.assert_allclose(_window_mean(values[None], known[None], 7)[0], expected, atol=1e-12)
+    got = _window_mean(values[None], known[None], 7)[0]
+    np.testing.assert_allclose(got[3:-3, 3:-3], expected[3:-3, 3:-3], atol=1e-12)
+    np.testing.assert_allclose(got, mean_around(np.where(known, values, np.nan)), atol=1e-12)
+
+
+def test_a_slope_is_no_match_at_its_border(xp, rng):
+    """Wide hills and noise, no match. Seen to fail (10 % accepted) with means of one side."""
+    noise, hills = (gaussian_filter(rng.normal(size=(200, 61, 81)), (0, s, s)) for s in (3, 10))
+    surfaces = xp.asarray(0.05 * noise / noise.std() + 0.3 * hills / hills.std())
+    peaks = find_peaks(surfaces, xp.ones(surfaces.shape))
+    assert (peaks.found & (peaks.z_score >= ACCEPT_Z_SCORE)).mean() < 0.02

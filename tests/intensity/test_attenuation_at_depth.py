@@ -173,6 +173,17 @@ def test_agarose_is_seen_below_tissue_alone(xp, rng, steep):
     assert not depth[:, 9:].any()
 
 
+@pytest.mark.parametrize(("planes", "axial_mm"), [(1, 0.01), (2, 0.01), (9, 0.0015), (5, 0.25)])
+def test_few_or_thick_planes_show_no_agarose_below(xp, rng, planes, axial_mm):
+    """Seen to fail (no array to take the largest of; a division by zero)."""
+    mu, amplitude = (part[:planes] for part in grey(50))
+    total, count = bin_power(xp.asarray(forward(rng, mu, amplitude, 2.0)), None, 4)
+    noise = np.full(planes, 4.0)
+    found = find_tissue(total, count.astype(np.float32), 0.5, noise, axial_mm)
+    assert found.mask.shape == (planes, 48, 48)
+    assert not to_host(found.optical_depth).any() and np.isfinite(found.optical_depth_error)
+
+
 def test_errors_of_the_response_are_stated(xp, rng):
     """An exponential, which nothing in a slice can tell, shifts all of µ."""
     mu = np.full((50, 96, 96), 2.0)

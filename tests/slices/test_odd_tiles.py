@@ -147,3 +147,17 @@ def test_a_tile_that_lost_b_scans_is_named(tiny, tmp_path):
     one.change(1, 1, lose)
     count, text = said()
     assert count > 0 and "(1, 1)" in text
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_two_neighbours_that_see_one_part_of_a_tile_elsewhere_tell_that_it_is_torn(many) -> None:
+    """Texture that repeats itself does so in all pairs. Seen to fail where any two are enough."""
+    model = positions((9, 9))
+    model.pairs[:] = [replace(p, residual_um=(0.0, 0.0)) for p in model.pairs]
+    ends = [(n, p.b == (1, 1)) for n, p in enumerate(model.pairs) if (1, 1) in (p.a, p.b)]
+    for n, is_second in ends if not many else [(n, True) for n in range(len(model.pairs))]:
+        off_um = 60.0 if is_second else -60.0
+        model.pairs[n] = replace(model.pairs[n], second_um=(off_um, 2.0), second_confidence=0.7)
+    found = measure("register_tiles", model)
+    assert found is not None
+    assert found.metrics["torn_pairs"].value == (0 if many else len(ends) > 1 and len(ends))
