@@ -218,7 +218,9 @@ def find_peaks(
     values = values.astype(xp.float64)
     heights = values * weight
     excess, floor, known = _excess(heights)
-    searched = xp.where(known, heights if highest else excess, -xp.inf)
+    # One-sided means would let slopes stand out at borders.
+    chosen = heights if highest else _excess(heights, centred=True)[0]
+    searched = xp.where(known, chosen, -xp.inf)
     if within_px is not None:
         about = np.zeros(2) if about_px is None else np.asarray(about_px, float)
         d1, d2 = (np.arange(m) - (m - 1) // 2 - at for m, at in zip(sides, about, strict=True))
@@ -260,7 +262,7 @@ def _around(values: Array, i: Array, j: Array) -> Array:
     return found.reshape(len(values), 9)
 
 
-def _excess(heights: Array) -> tuple[Array, Array, Array]:
+def _excess(heights: Array, centred: bool = False) -> tuple[Array, Array, Array]:
     """Return heights above their surroundings, these surroundings, and where heights are known.
 
     Coarse structure, such as the brain's border, makes a surface slope and bulge widely; a true
@@ -269,7 +271,8 @@ def _excess(heights: Array) -> tuple[Array, Array, Array]:
     """
     xp = namespace(heights)
     known = xp.isfinite(heights)
-    surroundings = _window_mean(xp.where(known, heights, 0), known, _SURROUNDINGS_PX)
+    filled = xp.where(known, heights, 0)
+    surroundings = _window_mean(filled, known, _SURROUNDINGS_PX, centred)
     return xp.where(known, heights - surroundings, 0), surroundings, known
 
 
@@ -300,29 +303,31 @@ def _median(values: Array, counts: Array) -> Array:
     return xp.where(count > 0, 0.5 * (middle[0] + middle[1]), 0.0)
 
 
-def _window_mean(values: Array, known: Array, size: int) -> Array:
+def _window_mean(values: Array, known: Array, size: int, centred: bool = False) -> Array:
     """Return the mean of the known samples in a square around each; unknown `values` are 0.
 
-    Towards a border squares shrink, so that each sample stays in the middle of its own: on a slope
-    it would stand out otherwise.
+    Beyond a border there is nothing. Where `centred`, squares shrink towards it, so that each
+    sample stays in the middle of its own.
     """
     xp = namespace(values)
-    count = _window_sum(known.astype(xp.float64), size)
-    return _window_sum(values, size) / xp.maximum(count, 1)
+    count = _window_sum(known.astype(xp.float64), size, centred)
+    return _window_sum(values, size, centred) / xp.maximum(count, 1)
 
 
-def _window_sum(values: Array, size: int) -> Array:
-    """Sum over squares of an odd side, or of what the nearer border leaves, along the last axes."""
+def _window_sum(values: Array, size: int, centred: bool) -> Array:
+    """Sum over squares of an odd side, along the last two axes, as `_window_mean` wants them."""
     xp = namespace(values)
+    half = size // 2
     for axis in (1, 2):
         n = values.shape[axis]
-        at = np.arange(n)
-        reach = np.minimum(size // 2, np.minimum(at, n - 1 - at))
         border = [(0, 0)] * 3
-        border[axis] = (1, 0)
-        sums = xp.pad(xp.cumsum(values, axis=axis), border)
-        ends, begins = xp.asarray(at + reach + 1), xp.asarray(at - reach)
-        values = xp.take(sums, ends, axis=axis) - xp.take(sums, begins, axis=axis)
+        border[axis] = (half + 1, half)
+        sums = xp.moveaxis(xp.cumsum(xp.pad(values, border), axis=axis), axis, 0)
+        found = sums[size:] - sums[:-size]
+        for at in range(min(half, -(-n // 2)) if centred else 0):
+            found[at] = sums[half + 1 + 2 * at] - sums[half]
+            found[n - 1 - at] = sums[half + n] - sums[half + n - 1 - 2 * at]
+        values = xp.moveaxis(found, 0, axis)
     return values
 
 

@@ -249,7 +249,7 @@ def test_no_windows_have_no_peaks(xp):
 
 
 def test_peaks_are_where_a_gaussian_has_its_top_and_as_high_above_noise(xp, rng):
-    """Against the definition: every sample's excess over the mean of 7 × 7 samples about it."""
+    """Against the definition: every sample's excess over the mean of 7 × 7 samples by SciPy."""
     tops = rng.uniform(-6, 6, (20, 2))
     d1, d2 = np.mgrid[-15:16, -12:13]
     away = (d1 - tops[:, 0, None, None]) ** 2 + (d2 - tops[:, 1, None, None]) ** 2
@@ -260,7 +260,9 @@ def test_peaks_are_where_a_gaussian_has_its_top_and_as_high_above_noise(xp, rng)
     np.testing.assert_allclose(peaks.displacement_px, tops, atol=0.1)
     for n, surface in enumerate(values):
         known = np.isfinite(surface)
-        around = mean_around(surface)
+        filled = np.where(known, surface, 0)
+        around = uniform_filter(filled, 7, mode="constant")
+        around /= uniform_filter(known.astype(float), 7, mode="constant")
         i, j = np.unravel_index(np.nanargmax(surface), surface.shape)
         rows, columns = np.indices(surface.shape)
         elsewhere = known & (np.maximum(abs(rows - i), abs(columns - j)) > 4)
@@ -329,14 +331,30 @@ def mean_around(surface):
     return means
 
 
-def test_the_mean_around_a_sample_is_scipys_but_at_borders(rng):
+def test_the_mean_around_a_sample_is_scipys(rng):
     known = rng.random((31, 20)) > 0.3
     values = np.where(known, rng.normal(size=known.shape), 0)
     share = uniform_filter(known.astype(float), 7, mode="constant")
     expected = uniform_filter(values, 7, mode="constant") / share
-    got = _window_mean(values[None], known[None], 7)[0]
-    np.testing.assert_allclose(got[3:-3, 3:-3], expected[3:-3, 3:-3], atol=1e-12)
-    np.testing.assert_allclose(got, mean_around(np.where(known, values, np.nan)), atol=1e-12)
+    np.testing.assert_allclose(_window_mean(values[None], known[None], 7)[0], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (4, 9), (6, 7), (8, 31)])
+def test_centred_means_shrink_towards_borders(xp, rng, shape):
+    known = rng.random(shape) > 0.2
+    values = np.where(known, rng.normal(size=shape), 0)
+    got = _window_mean(xp.asarray(values[None]), xp.asarray(known[None]), 7, centred=True)[0]
+    expected = mean_around(np.where(known, values, np.nan))
+    np.testing.assert_allclose(to_host(got), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(9, 9), (13, 13), (13, 49)])
+def test_noise_on_a_small_surface_is_no_match(xp, rng, shape):
+    """Seen to fail (18 % accepted on 9 × 9) where excesses over centred means are judged."""
+    noise = gaussian_filter(rng.normal(size=(400, shape[0] + 20, shape[1] + 20)), (0, 1, 1))
+    surfaces = xp.asarray(noise[:, 10:-10, 10:-10])
+    peaks = find_peaks(surfaces, xp.ones(surfaces.shape))
+    assert (peaks.found & (peaks.z_score >= ACCEPT_Z_SCORE)).mean() < 0.04
 
 
 def test_a_slope_is_no_match_at_its_border(xp, rng):
