@@ -218,8 +218,9 @@ def find_peaks(
     values = values.astype(xp.float64)
     heights = values * weight
     excess, floor, known = _excess(heights)
-    # One-sided means would let slopes stand out at borders.
-    chosen = heights if highest else _excess(heights, centred=True)[0]
+    # One-sided means would let slopes stand out at borders, means of few samples noise.
+    centred = excess if highest else _excess(heights, centred=True)[0]
+    chosen = heights if highest else centred
     searched = xp.where(known, chosen, -xp.inf)
     if within_px is not None:
         about = np.zeros(2) if about_px is None else np.asarray(about_px, float)
@@ -232,8 +233,10 @@ def find_peaks(
     inner = [xp.clip(at, 1, m - 2) for at, m in zip((i, j), sides, strict=True)]
     around = _around(searched, *inner)
     found = (inner[0] == i) & (inner[1] == j) & xp.isfinite(around).all(axis=1)
-    z_score = _z_score(excess, known, i, j)
-    floor = floor[xp.arange(n), i, j]
+    at = (xp.arange(n), i, j)
+    height = xp.where(centred[at] < excess[at], centred[at], excess[at])
+    z_score = _z_score(height, excess, known, i, j)
+    floor = floor[at]
     *offset, width, has_top = _subpixel(_around(values, *inner), floor)
     middle = [(m - 1) // 2 for m in sides]
     answer = xp.stack(
@@ -241,7 +244,7 @@ def find_peaks(
             found,
             i - middle[0] + offset[0],
             j - middle[1] + offset[1],
-            values[xp.arange(n), i, j],
+            values[at],
             z_score,
             has_top,
             width,
@@ -276,16 +279,15 @@ def _excess(heights: Array, centred: bool = False) -> tuple[Array, Array, Array]
     return xp.where(known, heights - surroundings, 0), surroundings, known
 
 
-def _z_score(excess: Array, known: Array, i: Array, j: Array) -> Array:
-    """Return the excess of peaks in units of the spread of the excesses elsewhere."""
+def _z_score(height: Array, excess: Array, known: Array, i: Array, j: Array) -> Array:
+    """Return heights of peaks in units of the spread of the excesses elsewhere."""
     xp = namespace(excess)
     away = [abs(xp.arange(m) - at[:, None]) for m, at in zip(excess.shape[1:], (i, j), strict=True)]
     elsewhere = xp.maximum(away[0][:, :, None], away[1][:, None, :]) > _PEAK_REACH_PX
     elsewhere &= known
     spread = MEDIAN_TO_SIGMA * _median(abs(excess), elsewhere)
     enough = elsewhere.sum(axis=(1, 2)) >= _MIN_NOISE_SAMPLES
-    at = (xp.arange(len(excess)), i, j)
-    return xp.where(enough, excess[at] / xp.maximum(spread, 1e-6), 0.0)
+    return xp.where(enough, height / xp.maximum(spread, 1e-6), 0.0)
 
 
 def _median(values: Array, counts: Array) -> Array:
