@@ -261,13 +261,13 @@ def _torn_pairs(model: Any) -> list[tuple[Any, float]]:
             if np.hypot(*(off_um / pixel)) > _TORN_PX:
                 apart[pair.a, pair.b] = pair, float(np.hypot(*off_um))
     for index, shown in parts.items():
+        # Texture that repeats itself does so elsewhere, too.
+        elsewhere = [
+            other for tile, them in parts.items() if tile != index
+            for one, other in them if index not in (one.a, one.b)
+        ]  # fmt: skip
         for pair, part in shown:
             others = [other for one, other in shown if one is not pair]
-            # Texture that repeats itself does so elsewhere, too.
-            elsewhere = [
-                other for tile, them in parts.items() if tile != index
-                for one, other in them if index not in (one.a, one.b)
-            ]  # fmt: skip
             if _any_near(part, others) and not _any_near(part, elsewhere):
                 apart[pair.a, pair.b] = pair, float(np.hypot(*(part * pixel)))
     return list(apart.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from linumpy.io.sample_checks import LINES, flag_word
 from linumpy.report.collect import SliceRecord
@@ -38,8 +38,8 @@ def of_tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     } - _TOLD_FLAGS
     masked, other = words & _DAMAGED, words - _DAMAGED
     for severity, kind, count, value in (
-        (ATTENTION, "missing_tiles", _missing_tiles, ""),
-        (ATTENTION, "alone", _alone_tiles, ""),
+        (ATTENTION, "missing_tiles", lambda s: _named(s.missing_tiles), ""),
+        (ATTENTION, "alone", lambda s: _named(s.alone_in_tissue), ""),
         (PROBLEM, "damaged", _tiles_with(masked), ", ".join(sorted(masked))),
         (ATTENTION, "lines", _tiles_with({LINES}), ""),
         (ATTENTION, "flagged", _tiles_with(other), ", ".join(sorted(other))),
@@ -50,12 +50,8 @@ def of_tiles(slices: Sequence[SliceRecord]) -> list[Finding]:
     return found
 
 
-def _missing_tiles(record: SliceRecord) -> list[str]:
-    return [f"({ix}, {iy})" for ix, iy in record.missing_tiles]
-
-
-def _alone_tiles(record: SliceRecord) -> list[str]:
-    return [f"({ix}, {iy})" for ix, iy in record.alone_in_tissue]
+def _named(indices: Iterable[tuple[int, int]]) -> list[str]:
+    return [f"({ix}, {iy})" for ix, iy in indices]
 
 
 def _tiles_with(words: set[str]) -> Callable[[SliceRecord], list[str]]:
