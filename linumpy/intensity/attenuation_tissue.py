@@ -24,7 +24,15 @@ _BELOW_BINS = 5
 _BELOW_SHARE = 0.5
 """Depth and bins over which what lies below tissue is known for agarose, and its least power in
 them as a share of the noise's: of the mean of some 2000 voxels that is known to 5 %."""
+_BELOW_BLOCKS = 6
+"""Blocks of about 25 um in which agarose is seen below tissue. A structure of 30 % in amplitude
+makes as many of tissue of 5 per mm look flat once in a thousand times."""
+_LEAST_SHARE = 0.75
+_STRUCTURE = 0.5
+"""Share of what the upper half of tissue says that all of it took, which agarose below confirms,
+but for so much of ln power that structure changes: the better part of 30 % in amplitude."""
 _FLAT_QUANTILE = 0.25
+_TINY = np.float32(1e-30)
 _FAINT = 0.2
 """Share of the noise's amplitude to which the mean of an A-line is known: the root of one over the
 root of some 500 voxels, those of a bin in 30 planes."""
@@ -106,14 +114,16 @@ def find_tissue(
     profile = like(_profile(signal, known, lines[dark]), signal)[xp.maximum(depth, 0)]
     limit = profile * np.float32(_TISSUE_CONTRAST**2)
     audible = floor * np.float32(10 ** (snr_threshold_db / 10))
-    slope = _slope_below(signal, known & (signal > limit), signal > audible, axial_mm)
+    bright = known & (signal > limit)
+    slope = _slope_below(signal, bright, signal > audible, axial_mm)
     excess = xp.maximum(slope - np.float32(agarose_mu_per_mm), np.float32(0))
     loss = xp.exp(excess * np.float32(-2 * axial_mm))
     steady = to_host(excess[excess > 0])
     usual = float(np.quantile(steady, _FLAT_QUANTILE)) if steady.size else 0.0
     step = max(1, -(-round(_BELOW_UM / axial_mm / 1000) // 4))
     level, far = _blocks(signal, profile, floor, known, step)
-    below = _below(level, far, usual * axial_mm * 2 * step)
+    first = -(-bright.argmax(axis=0) // step)
+    below = _below(level, far, first, usual * axial_mm * 2 * step)
     mask = _descend(signal, known, limit, loss, audible, below, level, step)
     taken = _taken(level, below, mask, step)
     alone = to_host(level).reshape(len(level), unknown.size)[:, lines[dark]]
@@ -152,11 +162,13 @@ def _blocks(
     return xp.where(enough, ratio / xp.maximum(count, 1), np.float32(0)), noise
 
 
-def _below(level: Array, noise: Array, limit: float) -> Array:
+def _below(level: Array, noise: Array, first: Array, limit: float) -> Array:
     """Return which blocks have agarose below tissue: from there on it falls as slowly as alone.
 
-    Two blocks are compared with the two below them. Tissue would fall by more than a limit of
-    logarithms. At the lower end, what the last ones show goes on.
+    Tissue begins with the `first` block, int over the bins. Two blocks are compared with the two
+    below them. A straight line goes through all that are seen from there on: tissue that grows
+    brighter downwards hides its own fall for a while. Tissue would fall by more than a limit of
+    logarithms in two blocks. At the lower end, what the last ones show goes on.
     """
     xp = namespace(level)
     found = xp.zeros(level.shape, bool)
@@ -164,11 +176,47 @@ def _below(level: Array, noise: Array, limit: float) -> Array:
         return found
     pairs = level[1:] + level[:-1]
     upper, lower = pairs[:-2], pairs[2:]
-    # Nothing above agarose makes it brighter.
-    flat = (upper < lower * np.float32(np.exp(limit))) & (upper <= 2)
-    found[:-3] = flat & (xp.minimum(upper, lower) > noise[:-3] * np.float32(2 * _BELOW_SHARE))
+    flat = upper < lower * np.float32(np.exp(limit))
+    flat &= upper <= 2 * _most_below(level, first)[:-3]
+    seen = level > noise * np.float32(_BELOW_SHARE)
+    fall, count = _fall_below(level, seen)
+    lasting = (count >= _BELOW_BLOCKS) & (2 * fall < limit)
+    audible = xp.minimum(upper, lower) > noise[:-3] * np.float32(2 * _BELOW_SHARE)
+    found[:-3] = flat & audible & lasting[:-3]
     found[-3:] = found[-4]
     return found
+
+
+def _most_below(level: Array, first: Array) -> Array:
+    """Return how bright agarose may be at most, by what the upper half of the tissue took.
+
+    Tissue that goes on has fallen evenly down to a block; where it ends, power falls from its
+    own backscatter to that of agarose at once, and is then less by all that the tissue took.
+    """
+    xp = namespace(level)
+    logarithm = xp.log(xp.maximum(level, _TINY))
+    most = xp.ones_like(level)
+    top = xp.take_along_axis(logarithm, first.clip(0, len(level) - 1)[None], axis=0)[0]
+    for block in range(1, len(level)):
+        half = ((first + block) // 2).clip(0, len(level) - 1)
+        fall = top - xp.take_along_axis(logarithm, half[None], axis=0)[0]
+        least = np.float32(2 * _LEAST_SHARE) * fall - np.float32(_STRUCTURE)
+        most[block] = xp.exp(-xp.maximum(least, np.float32(0)))
+    return most
+
+
+def _fall_below(level: Array, seen: Array) -> tuple[Array, Array]:
+    """Return by how much ln of a level falls a block from each one down, and how many are seen."""
+    xp = namespace(level)
+    weight = seen.astype(np.float32)
+    place = xp.arange(len(level), dtype=np.float32)[:, None, None]
+    logarithm = xp.log(xp.where(seen, level, np.float32(1)))
+    terms = (weight, weight * place, weight * place**2, logarithm, logarithm * place)
+    n, x, xx, y, xy = (xp.cumsum(term[::-1], axis=0)[::-1] for term in terms)
+    spread = n * xx - x * x
+    fitted = spread > 0
+    fall = (x * y - n * xy) / xp.where(fitted, spread, np.float32(1))
+    return xp.where(fitted, fall, np.float32(np.inf)), n
 
 
 def _descend(
@@ -305,7 +353,7 @@ def line_slope(power: Array, used: Array, axial_mm: float) -> tuple[Array, Array
     planes = xp.arange(len(power), dtype=np.float32)[:, None, None] * np.float32(axial_mm)
     count = used.sum(axis=0).astype(np.float32)
     safe = xp.maximum(count, 1)
-    logarithm = xp.where(used, xp.log(xp.maximum(power, np.float32(1e-30))), np.float32(0))
+    logarithm = xp.where(used, xp.log(xp.maximum(power, _TINY)), np.float32(0))
     centre = xp.where(used, planes, np.float32(0)).sum(axis=0) / safe
     away = xp.where(used, planes - centre, np.float32(0))
     square = (away * away).sum(axis=0)
