@@ -42,7 +42,7 @@ class Device:
         Which of the visible GPUs; None for the one that is current in CuPy.
     count
         Of GPUs that work together, from the first visible one on. The slice engine divides tiles
-        among them, `linumpy.brain.depth_parts` parts of depth, `linumpy.slices.slice_evidence`
+        among them, `linumpy.brain.depth_parts` parts of depth, `linumpy.slices.evidence_lanes`
         slices; all else is done by the first.
     """
 

@@ -23,11 +23,12 @@ from linumpy.intensity.compensate_psf import AxialResponse
 from linumpy.io.grid import check_slice_ids, open_grid
 from linumpy.io.models import load_model, save_model
 from linumpy.io.omezarr import Shape, Triple
+from linumpy.slices.evidence_lanes import Lanes
 from linumpy.slices.psf_stages import CompensatePsf
 from linumpy.slices.raw_source import RawInput, SliceInput
 from linumpy.slices.register_stage import SCAN_MODEL, load_scan
-from linumpy.slices.slice_evidence import SURFACE, Lanes, SliceMeasurer, make_learners
-from linumpy.slices.tile_stages import LEARNED, FieldStage
+from linumpy.slices.slice_evidence import SURFACE, FirstLook, SliceMeasurer, make_learners
+from linumpy.slices.tile_stages import LEARNED, FieldStage, FixIllumination3d
 from linumpy.stage_params.slices import FIRST_TILES, LEAST_SLICES, LearnParams, SliceParams
 from linumpy.tiles.scan_distortion import ScanDistortion, fit_scan_distortion
 
@@ -97,7 +98,8 @@ def learn_models(
 
     The focal surface is learned twice: first from some slices, with tiles where the stage put them,
     which flattens tiles well enough to register them; then, with the other models, from all, at the
-    registered positions, where overlapping tiles show the same tissue. Response and scan distortion
+    registered positions, where overlapping tiles show the same tissue. Gains of single lines, which
+    tiles would match by, are learned with the first. Response and scan distortion
     are learned from the same tiles then.
 
     Parameters
@@ -113,7 +115,7 @@ def learn_models(
         Memory for tiles that wait for the second time they are needed; None for what
         `slices.engine.resting_bytes` says. Slices that do not fit are read twice.
     lanes, apart
-        Slices at a time, as of `slice_evidence.Lanes`; models do not depend on them.
+        Slices at a time, as of `evidence_lanes.Lanes`; models do not depend on them.
 
     Raises
     ------
@@ -135,14 +137,16 @@ def learn_models(
     make = partial(SliceMeasurer, inputs, params, budget_bytes=budget_bytes)
     n_tiles, tile_nbytes = sum(c.n_tiles for c in chosen), 4 * math.prod(chosen[0].scan[0])
     with Lanes(make, device, len(chosen), n_tiles, tile_nbytes, lanes, apart=apart) as side_by_side:
-        surface = None
+        look = None
         if SURFACE in learners:
             first = [c.slice_id for c in _choose(chosen, FIRST_TILES, 1)]
-            rough = make_learners(params)[SURFACE]
+            rough, light = make_learners(params)[SURFACE], FixIllumination3d()
             for evidence in side_by_side.run(first, None).values():
                 evidence.give(rough)
+                evidence.give(light)
             surface = side_by_side.solve({SURFACE: rough})[SURFACE]
-        found = side_by_side.run([c.slice_id for c in chosen], surface)
+            look = FirstLook(surface, light.line_gain())
+        found = side_by_side.run([c.slice_id for c in chosen], look)
         for learner in learners.values():
             for evidence in found.values():
                 evidence.give(learner)

@@ -71,15 +71,24 @@ class RegisterTiles(Stage):
         The microscope's scan distortion. None: estimated from the slice's own pairs.
     measure_strips
         Whether to measure strips of overlaps too, for `evidence`.
+    line_gain
+        Gain of lines that tiles still have, over axis 1 and axis 2: overlaps would match by it.
     """
 
     name = "register_tiles"
     learns = True
     changes = False
 
-    def __init__(self, scan: ScanDistortion | None = None, *, measure_strips: bool = False) -> None:
+    def __init__(
+        self,
+        scan: ScanDistortion | None = None,
+        *,
+        measure_strips: bool = False,
+        line_gain: np.ndarray | None = None,
+    ) -> None:
         self._scan = scan
         self._measure_strips = measure_strips
+        self._line_gain = line_gain
         self.evidence: ScanEvidence | None = None
 
     def start(self, layout: GridInfo) -> None:
@@ -110,7 +119,8 @@ class RegisterTiles(Stage):
 
     def measure(self, tile: Tile) -> tuple[TileEvidence, Array]:
         """Return flattened slabs and the depth mean, where the tile lies."""
-        return tile_evidence(tile.data, tile.valid), depth_mean(tile.data, tile.valid)
+        evidence = tile_evidence(tile.data, tile.valid, self._line_gain)
+        return evidence, depth_mean(tile.data, tile.valid)
 
     def gather(self, key: Key, measurement: tuple[TileEvidence, Array]) -> None:
         """Correlate a tile with the neighbours that came before it."""

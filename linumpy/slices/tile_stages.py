@@ -29,7 +29,7 @@ from linumpy.intensity.fix_illumination_3d import (
     fit_flat_field,
     fix_illumination_3d,
 )
-from linumpy.intensity.line_gain import LineMaps, line_maps
+from linumpy.intensity.line_gain import LineMaps, fit_line_gain, line_maps, places_of
 from linumpy.io.grid import GridInfo
 from linumpy.slices.engine import Stage
 from linumpy.slices.tile import Key, Tile
@@ -221,6 +221,21 @@ class FixIllumination3d(FieldStage):
             cell=self._cell,
             lines=[self._lines[place] for place in self._values],
         )
+
+    def line_gain(self) -> np.ndarray | None:
+        """Return the gains of single lines, as far as tiles show them without a field.
+
+        float32 (axis 1, axis 2), None where none stands out.
+        """
+        corners = np.array([m.corner_px for m in self.maps]).reshape(-1, 2)
+        places = places_of(corners, self._tile_shape)
+        first, second = (
+            fit_line_gain([self._lines[place].across[axis] for place in self._values], places).short
+            for axis in (0, 1)
+        )
+        if not (first.any() or second.any()):
+            return None
+        return np.exp(first[:, None] + second).astype(np.float32)
 
     def apply(self, tile: Tile) -> Tile:
         """Divide a tile."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.core.device import Array, is_device_array, namespace, to_host
+from linumpy.core.device import Array, is_device_array, like, namespace, to_host
 from linumpy.geometry.correlation import (
     CorrelationSurface,
     PendingSurface,
@@ -131,7 +131,9 @@ def find_pairs(stage_px: np.ndarray, tile_shape: tuple[int, int]) -> list[TilePa
     ]
 
 
-def tile_evidence(array: Array, valid: Array | None = None) -> TileEvidence:
+def tile_evidence(
+    array: Array, valid: Array | None = None, line_gain: np.ndarray | None = None
+) -> TileEvidence:
     """Reduce a tile to flattened depth slabs for `correlate_pair`.
 
     Parameters
@@ -140,6 +142,8 @@ def tile_evidence(array: Array, valid: Array | None = None) -> TileEvidence:
         Corrected tile (z, axis 1, axis 2), float32, NumPy or CuPy.
     valid
         Its mask, or None.
+    line_gain
+        What it is divided by, over axis 1 and axis 2; None for nothing.
     """
     thickness = -(-array.shape[0] // MAX_SLABS)
     if is_device_array(array):
@@ -150,6 +154,8 @@ def tile_evidence(array: Array, valid: Array | None = None) -> TileEvidence:
         slabs, there = _slab_means(
             to_host(array), None if valid is None else to_host(valid), thickness
         )
+    if line_gain is not None:
+        slabs /= like(line_gain, slabs)
     # A mask that leaves nothing out must not round differently from none: files always have one.
     if there is None or bool(there.all()):
         return TileEvidence(flatten(slabs), slabs.mean(axis=(1, 2)))

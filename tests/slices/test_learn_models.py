@@ -1,18 +1,21 @@
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from linumpy.core import device as device_policy
 from linumpy.core import worker_process
-from linumpy.core.device import CPU, Device
+from linumpy.core.device import CPU, Device, like
 from linumpy.core.errors import InputError
 from linumpy.core.leases.lease import Ask
 from linumpy.geometry.resample import apply_axis_weights, axis_weights
-from linumpy.slices import engine, slice_evidence
+from linumpy.slices import engine, evidence_lanes, slice_evidence
 from linumpy.slices import learn_models as learning
 from linumpy.slices.learn_models import learn_models
+from linumpy.slices.register_stage import RegisterTiles
+from linumpy.slices.tile_stages import ResampleMosaicGrid
 from linumpy.stage_params.slices import LearnParams, SliceParams
 
 PARAMS = SliceParams.from_values({"compensate_psf_enabled": False})
@@ -124,11 +127,11 @@ def test_many_cores_measure_slices_in_processes(
             super().__init__()
             started.append(setting.threads)
 
-    monkeypatch.setattr(slice_evidence, "WorkerProcess", Recorded)
+    monkeypatch.setattr(evidence_lanes, "WorkerProcess", Recorded)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(device_policy, "granted_host_bytes", lambda: memory_gib << 30)
-    slice_evidence.Lanes(lambda _, sharing=1: room.append(sharing), CPU, slices, tiles, 128 << 20)
+    evidence_lanes.Lanes(lambda _, sharing=1: room.append(sharing), CPU, slices, tiles, 128 << 20)
     assert started == [threads] * max(0, processes - 1)
     assert room == [max(1, processes)]
 
@@ -159,31 +162,31 @@ def test_gpus_take_turns_to_measure_slices_each_in_its_process(
             started.append(setting.gpu)
             assert setting.device == Device("cuda")
 
-    monkeypatch.setattr(slice_evidence, "WorkerProcess", Recorded)
+    monkeypatch.setattr(evidence_lanes, "WorkerProcess", Recorded)
     # Asking for cores or memory of a GPU would lease one alone.
-    monkeypatch.setattr(slice_evidence, "hold", asked.append)
+    monkeypatch.setattr(evidence_lanes, "hold", asked.append)
     monkeypatch.setattr(worker_process, "processes_a_gpu", lambda **_: each * len(asked))
     monkeypatch.setattr(worker_process, "granted_host_bytes", lambda: memory_gib << 30)
     monkeypatch.setattr(worker_process, "batch_share", lambda: batches)
     monkeypatch.setattr(
-        slice_evidence, "share_of_gpu", lambda n: shares.append(n) or nullcontext(1 << 33)
+        evidence_lanes, "share_of_gpu", lambda n: shares.append(n) or nullcontext(1 << 33)
     )
     several = Device("cuda", count=gpus)
-    slice_evidence.Lanes(made.append, several, slices, tiles, 128 << 20)
+    evidence_lanes.Lanes(made.append, several, slices, tiles, 128 << 20)
     assert asked == [Ask(count=gpus)]
     assert started == expected
     assert made == [Device("cuda")]
     assert shares == ([sharing] if expected else [])
     # One that is asked for divides tiles among all.
-    slice_evidence.Lanes(made.append, several, slices, tiles, 128 << 20, 1)
+    evidence_lanes.Lanes(made.append, several, slices, tiles, 128 << 20, 1)
     assert made[1:] == [several]
 
 
 def test_few_large_slices_are_worth_as_many_lanes_of_a_gpu_as_many_small_ones(monkeypatch):
     asked = []
-    monkeypatch.setattr(slice_evidence, "usual_overlap", lambda _, n: asked.append(n) or 1)
+    monkeypatch.setattr(evidence_lanes, "usual_overlap", lambda _, n: asked.append(n) or 1)
     for n_slices in (3, 12):
-        slice_evidence.Lanes(lambda _: None, Device("cuda"), n_slices, 384, 128 << 20)
+        evidence_lanes.Lanes(lambda _: None, Device("cuda"), n_slices, 384, 128 << 20)
     assert asked == [12, 12]
 
 
@@ -206,6 +209,35 @@ def test_surface_of_few_slices_registers_as_well_as_that_of_all(
     assert np.sqrt(((ratio - 1) ** 2).mean()) < 0.002
 
 
+@pytest.mark.slow
+def test_gains_of_lines_are_seen_at_the_first_look(tiny_grids, device, monkeypatch):
+    """Before there is a field; what registers tiles is given them, and no other of 1 % or more."""
+    apply, rng = ResampleMosaicGrid.apply, np.random.default_rng(4)
+    gain = np.exp(0.08 * rng.normal(size=200)).astype(np.float32)
+    looks = []
+
+    def striped(self, tile):
+        if all(matrix is None for matrix in self._matrices):
+            return tile  # It was in memory, striped.
+        tile = apply(self, tile)
+        lines = gain[: tile.data.shape[1], None]
+        return replace(tile, data=tile.data * like(lines, tile.data))
+
+    def register(**given):
+        looks.append(given["line_gain"])
+        return RegisterTiles(**given)
+
+    monkeypatch.setattr(slice_evidence, "RegisterTiles", register)
+    learn_models(tiny_grids, PARAMS, device=device, lanes=1)
+    assert all(gain is None or np.log(gain).std() < 0.01 for gain in looks)
+    monkeypatch.setattr(ResampleMosaicGrid, "apply", striped)
+    learn_models(tiny_grids, PARAMS, device=device, lanes=1)
+    found = np.log(looks[-1])
+    # Half of it: waves of 8 lines and more are not in it. Flattening takes the longest.
+    assert (found.mean(axis=1) - np.log(gain[: len(found)])).std() < 0.5 * 0.08
+    assert found.std(axis=1).max() < 0.01
+
+
 def test_what_is_switched_off_is_not_learned(tiny_grids, device):
     off = {"fix_curvature_enabled": False, "compensate_psf_enabled": False}
     models = learn(tiny_grids[:1], device, SliceParams.from_values(off))
@@ -223,7 +255,6 @@ def test_grids_of_different_tiles_are_refused(tiny_grids, tmp_path, device):
 
 @pytest.mark.parametrize("value", [0.0, -0.5, float("inf")])
 def test_impossible_resolutions_are_refused(value):
-    from linumpy.slices.tile_stages import ResampleMosaicGrid
     from linumpy.stage_params.slices import ResampleParams
 
     with pytest.raises(InputError, match="--resolution"):

@@ -63,6 +63,29 @@ def narrow_pairs(xp, seed, overlap, side=90):
     return [np.abs(r.displacement_px - (true[r.pair.b] - true[r.pair.a])).max() for r in found]
 
 
+def test_gains_of_lines_do_not_draw_tiles(xp):
+    """Lines that differ by 8 %, the same in all tiles: divided out, the steps of even tiles."""
+    rng = np.random.default_rng(11)
+    side, step = 96, 77
+    nominal = np.array([(8 + step * i, 8) for i in range(3)], float)
+    field = fixed_field(rng, 16, (16 + 2 * step + side, 16 + side))
+    tiles = [image(rng, field, corner, (side, side), 0.5) for corner in nominal]
+    lines = np.exp(0.08 * rng.normal(size=(side, 1))).astype(np.float32)
+    gain = np.broadcast_to(lines, (side, side)).copy()
+
+    def steps(gain, divided):
+        evidence = [tile_evidence(xp.asarray(tile * gain), None, divided) for tile in tiles]
+        found = [
+            correlate_pair(evidence[p.a], evidence[p.b], p)
+            for p in find_pairs(nominal, (side, side))
+        ]
+        return np.array([r.displacement_px for r in found])
+
+    even = steps(1, None)
+    np.testing.assert_allclose(steps(gain, gain), even, atol=1e-3)
+    assert np.abs(steps(gain, None) - even)[:, 0].max() > 0.02
+
+
 @pytest.mark.slow
 def test_a_tenth_of_a_tile_is_enough_where_tissue_ends_in_it(xp, monkeypatch):
     """Most of 12 pairs, and none wrong; few where as little is known along the border as across."""
