@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ _LEAST_BODY_PX = _LOCAL_PX**2
 """Fewer columns than are averaged are seen where tissue ends a pixel earlier."""
 _MIDDLE = 75
 _OUTLIER = 4.0
+_LEAST_AROUND = 0.75
+"""Share of what lies around a body that is lit: where tissue ends it is dark on one side."""
 _MOST_FOREIGN = 0.25
 """Of the tissue. Half is where medians break down; half of that leaves them room."""
 
@@ -100,23 +103,49 @@ def widened(columns: Array, by_px: int) -> Array:
     return ndimage.binary_dilation(columns, xp.ones((2 * margin + 1,) * 2, bool))
 
 
-def foreign_bodies(columns: Array) -> tuple[ForeignBody, ...]:
+def lit_columns(planes: Array, known: Array) -> Array:
+    """Return where a slice shows more than agarose; False outside what is known in most planes."""
+    xp, ndimage = namespace(planes), ndimage_of(planes)
+    mean = ndimage.uniform_filter(planes.mean(axis=0), _LOCAL_PX)
+    seen = 2 * (known > 0).sum(axis=0) > len(planes)
+    return seen & (mean > TISSUE_LEVEL * xp.percentile(mean, _MIDDLE))
+
+
+def foreign_bodies(columns: Array, lit: Sequence[Array]) -> tuple[ForeignBody, ...]:
     """Return the connected regions of what `foreign_columns` found, largest first.
 
-    Those of less than 0.0025 mm² at 10 µm are left out.
+    Left out are those of less than 0.0025 mm² at 10 µm, and those where the tissue of the darker
+    slice ends: its border lies elsewhere in the other, or deep tissue shows what is no more there.
+
+    Parameters
+    ----------
+    lit
+        `lit_columns` of the first and of the second slice.
     """
     from scipy import ndimage
 
     found = to_host(columns)
+    first_lit, second_lit = (to_host(part) for part in lit)
     labels, _ = ndimage.label(found, np.ones((3, 3)))
     # Of few columns: SciPy's sums of labels go through the whole plane each.
     at = np.nonzero(labels)
     sizes, signs, *centres = (
         np.bincount(labels[at], weights)[1:] for weights in (None, found[at], *at)
     )
-    bodies = [
-        ForeignBody(bool(sign < 0), int(size), (float(y / size), float(x / size)))
-        for size, sign, y, x in zip(sizes, signs, *centres, strict=True)
-        if size >= _LEAST_BODY_PX
-    ]
+    boxes = ndimage.find_objects(labels)
+    margin = _LOCAL_PX // 2
+    bodies = []
+    for n, (size, sign, y, x) in enumerate(zip(sizes, signs, *centres, strict=True)):
+        if size < _LEAST_BODY_PX:
+            continue
+        near = tuple(slice(max(0, b.start - _LOCAL_PX), b.stop + _LOCAL_PX) for b in boxes[n])
+        near_body, wide = (
+            ndimage.binary_dilation(labels[near] == n + 1, np.ones((3, 3)), px)
+            for px in (margin, _LOCAL_PX)
+        )
+        around = (first_lit if sign < 0 else second_lit)[near][wide & ~near_body]
+        if around.mean() >= _LEAST_AROUND:
+            bodies.append(
+                ForeignBody(bool(sign < 0), int(size), (float(y / size), float(x / size)))
+            )
     return tuple(sorted(bodies, key=lambda body: -body.n_px))

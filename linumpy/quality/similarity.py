@@ -25,6 +25,7 @@ from linumpy.quality.foreign_bodies import (
     ForeignBody,
     foreign_bodies,
     foreign_columns,
+    lit_columns,
     widened,
 )
 
@@ -207,6 +208,7 @@ def compare_planes(
     joint = known_a * known_b
     first, moved = first * joint, moved * joint
     columns = foreign_columns(first, moved, joint)
+    lit = lit_columns(first, joint), lit_columns(moved, joint)
     away = widened(columns != 0, SSIM_WINDOW_PX // 2)
     a, b = to_white(first, away), to_white(moved, away)
     similarities, edges, weights = [], [], []
@@ -235,7 +237,7 @@ def compare_planes(
     return Similarity(
         float(np.average(similarities, weights=weights)),
         float(np.average(edges, weights=weights)),
-        tuple(placed(body) for body in foreign_bodies(columns)),
+        tuple(placed(body) for body in foreign_bodies(columns, lit)),
     )
 
 

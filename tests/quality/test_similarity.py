@@ -7,7 +7,13 @@ from scipy.ndimage import gaussian_filter
 
 from linumpy.brain.slice_planes import bin_planes
 from linumpy.core.device import to_host
-from linumpy.quality.foreign_bodies import ForeignBody, foreign_bodies, foreign_columns, widened
+from linumpy.quality.foreign_bodies import (
+    ForeignBody,
+    foreign_bodies,
+    foreign_columns,
+    lit_columns,
+    widened,
+)
 from linumpy.quality.similarity import (
     SSIM_WINDOW_PX,
     compare_planes,
@@ -142,10 +148,11 @@ def test_a_tear_and_a_particle_are_foreign_and_contrast_of_tissue_is_not(xp, rng
     odd[20:90, 50:58] = odd[100:108, 90:98] = True
     torn = found(np.where(odd, 0.05 * second, second))
     assert torn[odd].mean() > 0.95 and torn[~odd].mean() < 0.12
-    planes = (
+    planes = [
         xp.asarray(a.astype(np.float32)) for a in (first, np.where(odd, 0.05 * second, second))
-    )
-    tear, particle = foreign_bodies(foreign_columns(*planes, known))
+    ]
+    lit = [lit_columns(part, known) for part in planes]
+    tear, particle = foreign_bodies(foreign_columns(*planes, known), lit)
     assert not tear.in_first and not particle.in_first
     assert tear.centre_px == pytest.approx((54.5, 53.5), abs=2)
     assert particle.centre_px == pytest.approx((103.5, 93.5), abs=2)
@@ -153,6 +160,27 @@ def test_a_tear_and_a_particle_are_foreign_and_contrast_of_tissue_is_not(xp, rng
     # Most of the tissue: a bad slice, not a foreign body.
     wide = np.arange(120) < 70
     assert not found(np.where(wide, 0.05 * second, second)).any()
+
+
+def test_where_tissue_ends_there_is_no_foreign_body(xp, rng):
+    """A lobe that one slice lacks is dark on all sides but one; a hole in it is a body.
+
+    Seen to fail where what lies around a body does not count.
+    """
+    tissue = np.zeros((5, 120, 120))
+    tissue[:, :, :70] = 1
+    lobe = np.hypot(np.arange(120)[:, None] - 60, np.arange(120) - 70) < 14
+    first = np.where(lobe, 1.0, tissue)
+    hole = np.hypot(np.arange(120)[:, None] - 25, np.arange(120) - 30) < 8
+    second = np.where(hole, 0.02, tissue)
+    known = xp.ones(first.shape, xp.float32)
+    planes = [
+        xp.asarray((a * rng.gamma(20, 1 / 20, a.shape)).astype(np.float32)) for a in (first, second)
+    ]
+    columns = foreign_columns(*planes, known)
+    assert to_host(columns)[60, 75] == to_host(columns)[25, 30] == 1
+    (body,) = foreign_bodies(columns, [lit_columns(part, known) for part in planes])
+    assert not body.in_first and body.centre_px == pytest.approx((25, 30), abs=1)
 
 
 def test_nearly_half_of_the_tissue_is_no_foreign_body():
@@ -177,11 +205,12 @@ def test_regions_are_those_of_scipy_and_of_the_darker_slice(xp):
     columns[6, 8:11] = 1
     columns = np.kron(columns, np.ones((3, 3), np.int8))
     columns[:4, 30:] = 1
-    assert foreign_bodies(xp.asarray(columns)) == (
+    lit = [xp.ones(columns.shape, bool)] * 2
+    assert foreign_bodies(xp.asarray(columns), lit) == (
         ForeignBody(True, 63, (pytest.approx(1 + 36 / 7), pytest.approx(1 + 48 / 7))),
         ForeignBody(False, 27, (19.0, 28.0)),
     )
-    assert foreign_bodies(xp.zeros((4, 4), np.int8)) == ()
+    assert foreign_bodies(xp.zeros((4, 4), np.int8), lit) == ()
 
 
 def test_a_body_lies_where_it_is_in_the_first_planes(xp, rng):
