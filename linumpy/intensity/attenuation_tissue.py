@@ -107,11 +107,11 @@ def find_tissue(
     # Depths count from each A-line's first voxel: faces may be tilted.
     depth = xp.cumsum(known, axis=0, dtype=np.int32) - 1
     faint = _FAINT * float(np.sqrt(np.median(noise)))
-    lines, dark = _agarose_lines(xp.sqrt(signal), known, depth, faint)
+    lines = _agarose_lines(xp.sqrt(signal), known, depth, faint)
     unknown = xp.zeros(total.shape[1:], np.float32)
-    if not dark.any():
+    if not len(lines):
         return Tissue(xp.ones(total.shape, bool), unknown, 0.0)
-    profile = like(_profile(signal, known, lines[dark]), signal)[xp.maximum(depth, 0)]
+    profile = like(_profile(signal, known, lines), signal)[xp.maximum(depth, 0)]
     limit = profile * np.float32(_TISSUE_CONTRAST**2)
     audible = floor * np.float32(10 ** (snr_threshold_db / 10))
     bright = known & (signal > limit)
@@ -126,7 +126,7 @@ def find_tissue(
     below = _below(level, far, first, usual * axial_mm * 2 * step)
     mask = _descend(signal, known, limit, loss, audible, below, level, step)
     taken = _taken(level, below, mask, step)
-    alone = to_host(level).reshape(len(level), unknown.size)[:, lines[dark]]
+    alone = to_host(level).reshape(len(level), unknown.size)[:, lines]
     alone = alone[alone > 0]
     apart = np.abs(alone - np.median(alone)) if alone.size else np.zeros(1)
     error = MEDIAN_TO_SIGMA * float(np.median(apart)) / 2
@@ -268,33 +268,41 @@ def _taken(level: Array, below: Array, tissue: Array, step: int) -> Array:
     return xp.where(seen, taken, 0).astype(np.float32)
 
 
-def _agarose_lines(
-    amplitude: Array, known: Array, depth: Array, faint: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return A-lines that are long enough to judge, and which of them are agarose.
+def _agarose_lines(amplitude: Array, known: Array, depth: Array, faint: float) -> np.ndarray:
+    """Return which A-lines, of those that are long enough to judge, show agarose alone.
 
     Below bubbles A-lines show nothing, whose logarithm would draw the threshold: less than `faint`
     counts as that.
     """
     xp = namespace(amplitude)
-    nothing = np.zeros(0, int), np.zeros(0, bool)
+    nothing = np.zeros(0, int)
     n_known = to_host(depth[-1]) + 1
     if not n_known.any():
         return nothing
     n_upper = max(1, int(np.median(n_known[n_known > 0])) // 3)
-    upper = known & (depth < n_upper)
-    lines = np.flatnonzero(n_known.ravel() >= n_upper)
-    level = to_host(xp.where(upper, amplitude, 0).sum(axis=0)).ravel()[lines] / n_upper
-    lines, level = lines[level > 0], level[level > 0]
+
+    def mean_between(first: int, stop: int) -> np.ndarray:
+        part = known & (depth >= first) & (depth < stop)
+        return to_host(xp.where(part, amplitude, 0).sum(axis=0)).ravel() / (stop - first)
+
+    level = mean_between(0, n_upper)
+    lines = np.flatnonzero((n_known.ravel() >= n_upper) & (level > 0))
+    level = level[lines]
     logarithm = np.log(np.maximum(level, faint))
     if not level.size or np.ptp(logarithm) == 0:
         return nothing
     dark = logarithm < otsu_threshold(logarithm)
     if not _MIN_SHARE < dark.mean() < 1 - _MIN_SHARE:
         return nothing
-    if np.median(level[~dark]) < _MIN_CONTRAST * np.median(level[dark]):
+    usual = np.median(level[dark])
+    if np.median(level[~dark]) < _MIN_CONTRAST * usual:
         return nothing
-    return lines, dark
+    # Above a dome there is agarose, and tissue below, which is brighter: agarose never becomes so.
+    alone = lines[dark]
+    half = max(1, n_upper // 2)
+    for first in range(n_upper, int(n_known.max()), half):
+        alone = alone[mean_between(first, first + half)[alone] < _MIN_CONTRAST * usual]
+    return alone if len(alone) > _MIN_SHARE * len(lines) else lines[dark]
 
 
 def _profile(signal: Array, known: Array, lines: np.ndarray) -> np.ndarray:

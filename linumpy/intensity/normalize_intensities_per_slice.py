@@ -15,6 +15,9 @@ from linumpy.intensity.tissue import two_media
 _SCALE_QUANTILE = 0.5
 """The median over planes: noise that a large gain raised in the deep ones does not move it."""
 
+_TISSUE_CONTRAST = 1.5
+"""Amplitude of tissue over agarose, as of `attenuation_tissue`, in planes that show tissue."""
+
 
 @dataclass(frozen=True)
 class AgaroseMask:
@@ -44,7 +47,8 @@ class Normalization:
     floor, cap
         Of each plane: median of the agarose, and the upper percentile of all.
     scale
-        One number for the slice: what the values above the floor are divided by.
+        One number for the slice: what the values above the floor are divided by. It is measured on
+        planes that show tissue; above a dome the first ones do not.
     tissue
         Median amplitude of the columns that are not agarose, of each plane that no later slice
         shows better; 0 where no more than half of these columns have data. Empty in models of
@@ -129,13 +133,14 @@ def solve_normalization(
     cap = _known_everywhere(histogram_quantile(all_counts, percentile_max / 100))
     floor = np.minimum(_known_everywhere(histogram_quantile(agarose_counts, 0.5)), cap)
     span = cap - floor
-    scale = float(np.quantile(span[:n_upper], _SCALE_QUANTILE))
+    tissue = _tissue_medians(all_counts[:n_upper] - agarose_counts[:n_upper])
+    shown = np.flatnonzero(tissue > _TISSUE_CONTRAST * floor[:n_upper])
+    if not len(shown) and n_upper is not None:
+        below = _tissue_medians(all_counts - agarose_counts)
+        shown = np.flatnonzero(below > _TISSUE_CONTRAST * floor)[:n_upper]
+    scale = float(np.quantile(span[shown] if len(shown) else span[:n_upper], _SCALE_QUANTILE))
     if scale <= 0:
         scale = float(span.max())
-    tissue_counts = to_host(all_counts[:n_upper] - agarose_counts[:n_upper])
-    n_tissue = tissue_counts.sum(axis=1)
-    enough = 2 * n_tissue > n_tissue.max(initial=0)
-    tissue = np.where(enough, histogram_quantile(tissue_counts, 0.5), 0)
     return Normalization(
         slice_id,
         floor.astype(np.float32).tolist(),
@@ -144,6 +149,13 @@ def solve_normalization(
         agarose_fraction,
         tissue.astype(np.float32).tolist(),
     )
+
+
+def _tissue_medians(counts: Array) -> np.ndarray:
+    """Return the median of each plane of tissue columns; 0 where half of them have no data."""
+    host = to_host(counts)
+    number = host.sum(axis=1)
+    return np.where(2 * number > number.max(initial=0), histogram_quantile(host, 0.5), 0)
 
 
 def _known_everywhere(values: np.ndarray) -> np.ndarray:

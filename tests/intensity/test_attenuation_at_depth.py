@@ -173,6 +173,21 @@ def test_agarose_is_seen_below_tissue_alone(xp, rng, steep):
     assert not depth[:, 9:].any()
 
 
+def test_tissue_of_a_dome_lies_below_agarose(xp, rng):
+    """Nearly all A-lines begin with agarose, and most end in tissue.
+
+    Seen to fail (no tissue) where those taught what agarose looks like.
+    """
+    mu, amplitude = bands([0.5, 0.5, 2.0], n=60), bands([AGAROSE, AGAROSE, 200.0], n=60)
+    mu[25:, :, 20:], amplitude[25:, :, 20:] = 2.0, 200.0
+    mu[:25, :, 64:88], amplitude[:25, :, 64:88] = 0.5, AGAROSE
+    model = estimate(xp, forward(rng, mu, amplitude, 1.0), 1.0)
+    found = to_host(model.mu_per_mm).astype(float)
+    assert np.median(found[27:, 2:-2, 6:20]) == pytest.approx(2.0, rel=0.1)
+    assert found[:22, :, :16].max() == pytest.approx(0.5, abs=0.01)
+    assert found[:, :, :4].max() == pytest.approx(0.5, abs=0.01)
+
+
 def test_structure_of_steep_tissue_is_no_agarose(xp, rng):
     """Dimmer than agarose at depth, and of a few A-lines brighter downwards for 100 um.
 

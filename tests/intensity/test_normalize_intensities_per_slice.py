@@ -94,6 +94,23 @@ def test_noise_in_most_planes_does_not_scale_the_slice():
     assert scales[1] == pytest.approx(scales[0], rel=1e-6)
 
 
+@pytest.mark.parametrize("n_upper", [3, None])
+def test_a_dome_is_scaled_by_its_tissue(xp, rng, n_upper):
+    """Tissue begins below the upper planes: seen to fail (speckle of agarose, 0.2 of it)."""
+    planes = rng.rayleigh(20.0, (9, 20_000)).astype(np.float32)
+    planes[4:, 5000:] = rng.rayleigh(200.0, (5, 15_000))
+    agarose = np.arange(20_000) < 5000
+    model = solve_normalization(
+        0,
+        float_histogram(xp.asarray(planes), None),
+        float_histogram(xp.asarray(planes), None, xp.asarray(agarose)),
+        0.25,
+        99.9,
+        n_upper,
+    )
+    assert model.scale == pytest.approx(np.percentile(planes[4:], 99.9), rel=0.05)
+
+
 @pytest.mark.parametrize("white", [1.3, 1.6, 2.2])
 @pytest.mark.parametrize("dark_share", [0.03, 0.4, 0.9])
 def test_tissue_is_not_taken_for_agarose(rng, white, dark_share):
