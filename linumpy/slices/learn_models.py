@@ -145,7 +145,7 @@ def learn_models(
                 evidence.give(rough)
                 evidence.give(light)
             surface = side_by_side.solve({SURFACE: rough})[SURFACE]
-            look = FirstLook(surface, light.line_gain())
+            look = FirstLook(surface.in_whole_planes(), light.line_gain())
         found = side_by_side.run([c.slice_id for c in chosen], look)
         for learner in learners.values():
             for evidence in found.values():

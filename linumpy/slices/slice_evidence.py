@@ -51,7 +51,7 @@ class FirstLook:
     Attributes
     ----------
     surface
-        A focal surface that is good enough for it.
+        A focal surface that is good enough for it, in whole planes: A-lines keep their power.
     line_gain
         From `FixIllumination3d.line_gain`.
     """
