@@ -58,6 +58,9 @@ class PairSimilarity:
     foreign
         Bubbles, debris and tears that were left out of the comparison: ``slice_id`` of the darker
         slice, ``area_um2``, and ``centre_um`` by its own metadata along axis 1 and axis 2.
+    displaced
+        What lies elsewhere than the rest in one of them: ``area_um2``, ``centre_um`` by the fixed
+        slice's metadata, and ``by_um``, how far the moving slice shows it off.
     """
 
     fixed_id: int
@@ -66,6 +69,7 @@ class PairSimilarity:
     edges: float | None
     variance: float | None
     foreign: tuple[dict[str, Any], ...] = ()
+    displaced: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -250,11 +254,24 @@ def _match(
         {
             "slice_id": fixed.slice_id if body.in_first else moving.slice_id,
             "area_um2": body.n_px * comparison.column_um2,
-            "centre_um": comparison.place_of(body),
+            "centre_um": comparison.place_of(body.centre_px, body.in_first),
         }
         for body in found.foreign
     )
-    return {"ssim": found.ssim, "edges": found.edges, "foreign": foreign}
+    displaced = tuple(
+        {
+            "area_um2": part.n_px * comparison.column_um2,
+            "centre_um": comparison.place_of(part.centre_px),
+            "by_um": comparison.size_um(part.by_px),
+        }
+        for part in found.displaced
+    )
+    return {
+        "ssim": found.ssim,
+        "edges": found.edges,
+        "foreign": foreign,
+        "displaced": displaced,
+    }
 
 
 def _has_agarose(volume: SliceVolume) -> bool:

@@ -18,7 +18,7 @@ from linumpy.stage_params.quality import ComparisonParams
 STEM = "compare_pairs"
 
 Match = dict[str, Any]
-"""Fields ``ssim, edges, foreign`` of `PairSimilarity`."""
+"""Fields ``ssim, edges, foreign, displaced`` of `PairSimilarity`."""
 
 
 @dataclass
@@ -116,5 +116,7 @@ def _add(known: Known, model: MeasuredSimilarities, now: Mapping[int, Mapping[st
         ids, match = (int(pair["fixed_id"]), int(pair["moving_id"])), pair["match"]
         if set(ids) <= same:
             if match is not None:
+                displaced = match.get("displaced", ())
                 match = {name: match[name] for name in ("ssim", "edges", "foreign")}
+                match["displaced"] = tuple(displaced)
             known.pairs.setdefault(ids, {})[int(pair["start"])] = match

@@ -16,9 +16,15 @@ from linumpy.brain.slice_planes import bin_planes
 from linumpy.core.device import Array, is_device_array, namespace, ndimage_of, to_host
 from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.geometry.correlated_windows import Windows, correlate_windows
-from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak, correlation_peak
+from linumpy.geometry.correlation_peaks import (
+    ACCEPT_Z_SCORE,
+    Peak,
+    correlation_peak,
+    find_peaks,
+)
 from linumpy.geometry.flatten import flatten
 from linumpy.geometry.neighbours import shared_windows
+from linumpy.quality.displaced_parts import DisplacedPart, displaced_parts
 from linumpy.quality.foreign_bodies import (
     MIN_TISSUE_PX,
     TISSUE_LEVEL,
@@ -126,11 +132,14 @@ class Similarity:
         least 0 each.
     foreign
         What was left out of the comparison, in pixels of the planes that show it.
+    displaced
+        What lies elsewhere than the rest in one of them, in pixels of the first.
     """
 
     ssim: float
     edges: float
     foreign: tuple[ForeignBody, ...] = ()
+    displaced: tuple[DisplacedPart, ...] = ()
 
 
 def detail_variance(planes: Array, valid: Array | None) -> np.ndarray:
@@ -204,7 +213,7 @@ def compare_planes(
     first, known_a = (x[(slice(None), *here)] for x in (first, known_a))
     second, known_b = (x[(slice(None), *there)] for x in (second, known_b))
     flat_a, flat_b = flatten(first, known_a), flatten(second, known_b)
-    moved, known_b = _match_patches(flat_a, flat_b, (second, known_b))
+    (moved, known_b), parts = _match_patches(flat_a, flat_b, (second, known_b))
     joint = known_a * known_b
     first, moved = first * joint, moved * joint
     columns = foreign_columns(first, moved, joint)
@@ -227,17 +236,18 @@ def compare_planes(
     if not weights:
         return None
 
-    def placed(body: ForeignBody) -> ForeignBody:
-        y, x = (
-            px + window.start
-            for px, window in zip(body.centre_px, here if body.in_first else there, strict=True)
-        )
-        return replace(body, centre_px=(y, x))
+    def at(centre_px: tuple[float, float], windows: Sequence[slice]) -> tuple[float, float]:
+        y, x = (px + window.start for px, window in zip(centre_px, windows, strict=True))
+        return y, x
 
     return Similarity(
         float(np.average(similarities, weights=weights)),
         float(np.average(edges, weights=weights)),
-        tuple(placed(body) for body in foreign_bodies(columns, lit)),
+        tuple(
+            replace(body, centre_px=at(body.centre_px, here if body.in_first else there))
+            for body in foreign_bodies(columns, lit)
+        ),
+        tuple(replace(part, centre_px=at(part.centre_px, here)) for part in parts),
     )
 
 
@@ -269,8 +279,15 @@ def match_peak(first: Array, second: Array, reach_px: int) -> Peak | None:
     )
 
 
-def _match_patches(fixed: Array, moving: Array, carried: Sequence[Array]) -> list[Array]:
-    """Move patches of arrays to where the flattened `moving` fits the flattened `fixed` best."""
+def _match_patches(
+    fixed: Array, moving: Array, carried: Sequence[Array]
+) -> tuple[list[Array], tuple[DisplacedPart, ...]]:
+    """Move patches of arrays to where the flattened `moving` fits the flattened `fixed` best.
+
+    Returns
+    -------
+    The arrays, and the parts that fit elsewhere than the others.
+    """
     xp, reach = namespace(fixed), PATCH_REACH_PX
     border = ((0, 0), (reach, reach), (reach, reach))
     moving = xp.pad(moving, border)
@@ -283,6 +300,9 @@ def _match_patches(fixed: Array, moving: Array, carried: Sequence[Array]) -> lis
     surfaces = correlate_windows(
         fixed, moving, pairs, (reach, reach), min_overlap_share=_LEAST_PATCH_SHARE
     )
+    peaks = find_peaks(*surfaces)
+    where = replace(peaks, displacement_px=-peaks.displacement_px)
+    parts = displaced_parts(low, side, len(columns), where)
     moved = [xp.empty_like(array) for array in carried]
     for window, values, weight in zip(windows, *map(to_host, surfaces), strict=True):
         # Of what can overlap most of it must: a patch may hold little tissue.
@@ -295,7 +315,7 @@ def _match_patches(fixed: Array, moving: Array, carried: Sequence[Array]) -> lis
         source = _moved(window, tuple(2 * reach - int(k) for k in best), 0)
         for out, array in zip(moved, padded, strict=True):
             out[window] = array[source]
-    return moved
+    return moved, parts
 
 
 def _moved(window: tuple[slice, ...], by: tuple[int, ...], wider: int) -> tuple[slice, ...]:

@@ -10,7 +10,6 @@ from linumpy.brain.slice_planes import SliceVolume, Window, bin_planes, plane_of
 from linumpy.brain.stacking import BLOCK_PX, cuts
 from linumpy.core.device import Array, namespace
 from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
-from linumpy.quality.foreign_bodies import ForeignBody
 from linumpy.quality.similarity import Similarity, compare_planes, match_peak
 from linumpy.stage_params.quality import ComparisonParams
 
@@ -130,18 +129,26 @@ class SliceComparison:
         """Area of a pixel of the planes compared."""
         return self._factor**2 * self._pixel_um[0] * self._pixel_um[1]
 
-    def place_of(self, body: ForeignBody) -> tuple[float, float]:
-        """Return where the middle of a body lies by its slice's own metadata, um (axes 1, 2)."""
+    def size_um(self, by_px: tuple[float, float]) -> tuple[float, float]:
+        """Return a length along axis 1 and axis 2 in pixels of the planes compared as um."""
+        return by_px[0] * self._factor * self._pixel_um[0], by_px[
+            1
+        ] * self._factor * self._pixel_um[1]
+
+    def place_of(
+        self, centre_px: tuple[float, float], in_first: bool = True
+    ) -> tuple[float, float]:
+        """Return where a pixel of a slice lies by its own metadata, um (axes 1, 2)."""
         assert self._windows is not None
-        own = self._fixed if body.in_first else self._moving
+        own = self._fixed if in_first else self._moving
         y, x = (
             corner - moved + size * (window.start + (px + 0.5) * self._factor)
             for corner, moved, size, window, px in zip(
                 own.corner_um,
                 own.moved_um,
                 self._pixel_um,
-                self._windows[0 if body.in_first else 1],
-                body.centre_px,
+                self._windows[0 if in_first else 1],
+                centre_px,
                 strict=True,
             )
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 from linumpy.metrics.brain_stages import foreign_bodies_of
+from linumpy.quality.displaced_parts import displaced_parts_of
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
 from linumpy.report.kinds import (
@@ -73,6 +75,7 @@ def find_issues(run: Run, slices: Sequence[SliceRecord]) -> list[Finding]:
         *_slices(slices),
         *of_tiles([s for s in slices if s.slice_id not in left_out]),
         *_foreign_bodies(run, left_out),
+        *_displaced_parts(run, left_out),
         *_reflections(run, left_out),
         *_slice_pairs(run),
         *_tables(run),
@@ -188,6 +191,20 @@ def _foreign_bodies(run: Run, left_out: set[int]) -> list[Finding]:
     if not ids:
         return []
     return [Finding(ATTENTION, KINDS["foreign"], id_ranges(ids), len(ids), _joined(texts, "; "))]
+
+
+def _displaced_parts(run: Run, left_out: set[int]) -> list[Finding]:
+    model = run.model("assess_slice_quality") or {"slices": [], "pairs": []}
+    texts = {}
+    for slice_id in (int(s["slice_id"]) for s in model["slices"]):
+        parts = displaced_parts_of(model["pairs"], slice_id)
+        if parts and slice_id not in left_out:
+            by_um = math.hypot(*parts[0]["by_um"])
+            texts[slice_id] = f"{_bodies(slice_id, parts)} by {by_um:.0f} um"
+    if not texts:
+        return []
+    value = _joined(list(texts.values()), "; ")
+    return [Finding(ATTENTION, KINDS["displaced"], id_ranges(texts), len(texts), value)]
 
 
 def _reflections(run: Run, left_out: set[int]) -> list[Finding]:

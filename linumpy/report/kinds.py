@@ -171,6 +171,12 @@ KINDS = {
         "matter differ, and is in the brain all the same. Places: the largest, stage axes 1, 2.",
         "Exclude these places from measurements; look for bubbles before the next acquisition.",
     ),
+    "displaced": Kind(
+        "Tissue displaced within a slice",
+        "A flap, a fold or what slid: slices above and below show it elsewhere, so that the brain "
+        "has it twice. Places: the largest, stage axes 1, 2.",
+        "Look at the slice there; leave it out (use in slice_config.csv) where that matters.",
+    ),
     "reflections": Kind(
         "Bubbles or debris above the cut face",
         "Something reflects in the water there. Cells of 160 µm that are clearly darker below it "
@@ -266,6 +272,7 @@ REMARK_OF_METRIC = {
     "lies aside of the one above": "lean",
     "tiles match beside where": "torn_pairs",
     "rotated against most": "rotation_max",
+    "as the slices around it": "light_change",
 }
 """Remarks that say more of a metric, by words of them."""
 

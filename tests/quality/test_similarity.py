@@ -88,6 +88,23 @@ def test_rotated_slice_stays_similar_to_its_neighbour_alone(xp, seed):
         assert of_noise < 0.1
 
 
+@pytest.mark.parametrize("turn_deg", [0.0, 2.0])
+def test_a_flap_is_displaced_and_a_rotation_is_not(xp, turn_deg):
+    """Seen to fail where what shift and rotation leave is not what counts, with 2 degrees."""
+    rng = np.random.default_rng(7)
+    planes = tissue_planes(rng, 2, (400, 420))
+    other = ndimage.rotate(planes, turn_deg, axes=(1, 2), reshape=False, order=1)
+    whole = compare_planes(xp.asarray(planes), xp.asarray(other), 20)
+    assert whole.displaced == ()
+    flap = other.copy()
+    flap[:, 130:260, 140:270] = other[:, 142:272, 133:263]
+    (part, *rest) = compare_planes(xp.asarray(planes), xp.asarray(flap), 20).displaced
+    # What lies at a pixel of the second is what the first has 12 rows further on.
+    assert part.by_px == pytest.approx((-12, 7), abs=1.5)
+    assert part.centre_px == pytest.approx((207, 198), abs=40)
+    assert 0.4 < part.n_px / 130**2 < 1.6 and not rest
+
+
 def test_planes_that_match_nowhere_are_compared_only_on_request(xp, rng):
     planes = xp.asarray(tissue_planes(rng))
     noise = xp.asarray(np.abs(rng.normal(size=planes.shape)).astype(np.float32))

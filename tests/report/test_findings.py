@@ -318,6 +318,30 @@ def test_bubbles_and_debris_are_reported_of_their_slice(full_run: Path) -> None:
     assert told(*pairs[:2]) == told(*pairs[2:]) == []
 
 
+def test_tissue_displaced_against_both_sides_is_reported(full_run: Path) -> None:
+    """Oblique structure goes on the same way; one side alone may be the neighbour's."""
+    flap = {"area_um2": 9e5, "centre_um": [1250.0, -300.0], "by_um": [-150.0, 80.0]}
+    back = {**flap, "centre_um": [1300.0, -200.0], "by_um": [140.0, -75.0]}
+    path = full_run / "models/assess_slice_quality.json"
+
+    def told(above: dict[str, Any], below: dict[str, Any]) -> list[Finding]:
+        pairs = [
+            {"fixed_id": 0, "moving_id": 1, "displaced": [above]},
+            {"fixed_id": 1, "moving_id": 2, "displaced": [below]},
+        ]
+        slices = [{"slice_id": i} for i in range(3)]
+        path.write_text(json.dumps({"slices": slices, "pairs": pairs}))
+        run = Run(full_run)
+        found = find_issues(run, slice_records(run))
+        return [f for f in found if f.kind == KINDS["displaced"]]
+
+    (found,) = told(flap, back)
+    assert (found.where, found.severity) == ("z01", ATTENTION)
+    assert found.value == "z01: 0.9 mm² at 1.25, -0.30 mm by 170 um"
+    assert not told(flap, flap) and not told(flap, {**back, "centre_um": [0.0, 0.0]})
+    assert not told(flap, {**back, "by_um": [90.0, -30.0]})
+
+
 def test_tiles_that_show_a_shadow_are_flagged(full_run: Path) -> None:
     """Seen to fail without the flag."""
     run = Run(full_run)
