@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,40 @@ def assess_slice_quality(model: Any, found: StageMetrics) -> None:
         "um2",
         "bubbles, debris and tears of the slice that shows most of them",
     )
+    _light(model.slices, found)
     for s in out:
         found.warnings.append(f"slice z{s['slice_id']:02d} is left out: {s['exclude_reason']}")
+
+
+_BESIDE = 2
+
+
+def _light(slices: Sequence[Mapping[str, Any]], found: StageMetrics) -> None:
+    """Say by what factor a slice is brighter or dimmer than those around it, two on either side."""
+    known = [s for s in slices if s.get("brightness") and not s["exclude_reason"]]
+    light = np.array([s["brightness"] for s in known], float)
+    if len(light) <= _BESIDE:
+        return
+    around = [
+        np.median(np.delete(light, n)[max(0, n - _BESIDE) : n + _BESIDE]) for n in range(len(light))
+    ]
+    ratio = light / np.array(around)
+    factor = np.maximum(ratio, 1 / ratio)
+    found.add(
+        "light_change",
+        float(factor.max()),
+        "",
+        "brightness of a slice over that of those around it, or the inverse",
+        "light_change",
+    )
+    limit = LIMITS["light_change"].warning
+    told = [
+        f"z{s['slice_id']:02d} is {each:.1f} times as {'bright' if more else 'dim'}"
+        for s, each, more in zip(known, factor.tolist(), (ratio > 1).tolist(), strict=True)
+        if each >= limit
+    ]
+    if told:
+        found.warnings.append(f"{', '.join(told)} as the slices around it")
 
 
 def foreign_bodies_of(pairs: Iterable[Mapping[str, Any]], slice_id: int) -> list[Mapping[str, Any]]:

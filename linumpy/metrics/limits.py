@@ -115,6 +115,9 @@ LIMITS = {
     # Of what was learned.
     "learned_tiles": Limits(48, 12, higher_is_better=True),
     "surface_residual": Limits(2, 5),
+    # Of brightness, a factor: light that is halved is a change of the microscope, a quarter is left
+    # out as dim (assess_quality_min_brightness).
+    "light_change": Limits(2.0, 4.0),
     # Of decisions on slices.
     "excluded_share": Limits(0.1, 0.5),
 }

@@ -222,6 +222,12 @@ METRICS = {
         "They share too few planes, or too little tissue; uneven cuts between them are not seen.",
         "Image deeper, or leave fewer slices out; measure no depths across them.",
     ),
+    "light_change": (
+        "A slice is much brighter or dimmer than those around it",
+        "Each slice is scaled to its own tissue, so that the brain shows it alike, but noise and "
+        "what is lost in it differ.",
+        "Look for changed laser power, gain or focus, or a bubble over all of the slice.",
+    ),
     "uneven_cut": (
         "A cut was uneven",
         "It was thicker or thinner than stage, slice thickness or interval say, or these err.",

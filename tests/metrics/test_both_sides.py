@@ -28,6 +28,13 @@ def _known(sigma_um: float) -> list[dict[str, Any]]:
     return [entry | {"depth_sigma_um": sigma_um} for entry in _slices()]
 
 
+def _lit(*brightness: float) -> list[dict[str, Any]]:
+    return [
+        {"slice_id": n, "score": 0.9, "exclude_reason": "", "brightness": each}
+        for n, each in enumerate(brightness)
+    ]
+
+
 _SQUARE = [tile((500.0 * i, 500.0 * j), (500.0 * i, 500.0 * j), 0) for i in (0, 1) for j in (0, 1)]
 _ALONE = [tile((0, 0), (0, 0), -1)] * 5
 _CLEAR = [tile_pair(0, 1, (0.0, 0.0))] * 3
@@ -105,6 +112,9 @@ EACH_SIDE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     ("assess_slice_quality", "excluded_share"): (
         {"slices": [{"slice_id": 0, "score": 0.9, "exclude_reason": ""}]}, {},
+    ),
+    ("assess_slice_quality", "light_change"): (
+        {"slices": _lit(1.0, 0.6, 1.2, 1.0)}, {"slices": _lit(1.0, 0.45, 1.0, 1.0)},
     ),
     ("register_slices", "accepted_share"): (
         {"pairs": _pairs(True, True)}, {"pairs": _pairs(True, False, False)},

@@ -304,6 +304,24 @@ def test_residual_deformation_is_flagged(left_um: float | None, status: str) -> 
         assert f"by {left_um:.0f} um" in said[0]
 
 
+def test_dim_and_bright_slices_are_named() -> None:
+    """Of slices that grow dimmer evenly none is; one that is left out counts for nothing."""
+
+    def light(*values: float, out: int = -1) -> StageMetrics:
+        slices = [
+            {"slice_id": n, "score": 1.0, "exclude_reason": "dim" * (n == out), "brightness": v}
+            for n, v in enumerate(values)
+        ]
+        return measure("assess_slice_quality", SliceQuality(VOXEL, 0.3, slices, []))
+
+    odd = light(1.0, 1 / 3, 1.1, 0.9, 3.0, 1.0)
+    assert odd.metrics["light_change"].status == "warning"
+    assert "z01 is 3.0 times as dim, z04 is 3.0 times as bright as the slices" in odd.warnings[-1]
+    even = light(2.0, 1.6, 1.2, 0.9, 0.7, 0.5)
+    assert even.metrics["light_change"].status == "ok" and not even.warnings
+    assert light(1.0, 0.2, 1.0, 1.0, out=1).metrics["light_change"].value == pytest.approx(1.0)
+
+
 def test_uneven_cuts_are_named() -> None:
     """Seen to fail without the warning."""
     even = _registered([0, 8, 3, -4, 15])
