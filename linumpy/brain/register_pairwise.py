@@ -49,7 +49,7 @@ def register_pair(
     expected_um
         How far the faces may be apart, the likeliest distance first; None for what the slices' own
         metadata and the interval say. Where slices that follow each other match clearly at none
-        of them, a cut thicker by an interval is tried, too.
+        of them, a cut thicker by an interval is tried, too, and a thinner one: none was made.
     known
         Measurements of this pair that were made before; those made now are added.
 
@@ -66,7 +66,7 @@ def register_pair(
     known = {} if known is None else known
 
     def measure(distance_um: float) -> PairShift:
-        offset = plane_of_top(fixed, moving, distance_um, voxel_um[0])
+        offset = max(0, plane_of_top(fixed, moving, distance_um, voxel_um[0]))
         if offset not in known:
             known[offset] = _register_at(fixed, moving, voxel_um, offset, params)
         return known[offset]
@@ -79,11 +79,12 @@ def register_pair(
             break
     best = none if best is None else best
     if not _is_clear(best) and step == 1 and not params.expected_z:
-        # A double cut. It has to be clear: what is not is more likely as deep as it should be.
-        deeper = expected_um[0] + interval_um
-        found = measure(deeper)
-        if _is_clear(found) and _clearness(found) > _clearness(best):
-            best = found
+        # A double cut, or a missed one. It has to be clear: what is not is more likely as deep as it
+        # should be.
+        for off_um in (interval_um, -interval_um):
+            found = measure(expected_um[0] + off_um)
+            if _is_clear(found) and _clearness(found) > _clearness(best):
+                best = found
     shift = best.shift_um.copy()
     if best.z_measured:
         shift[0] -= step * interval_um

@@ -147,6 +147,16 @@ def test_double_cut_is_found_against_the_stage(xp, rng, tissue, drift_mm):
     assert not found.reason and found.z_measured and abs(found.shift_um[0]) < 5
 
 
+def test_a_missed_cut_is_found(xp, rng, tissue):
+    """Both slices show the same face: seen to fail (no match within the drift)."""
+    params = replace(PARAMS, drift_mm=0.05)
+    fixed = volume(xp, 1, cut(rng, tissue, 1))
+    moving = volume(xp, 2, cut(rng, tissue, 2, (1, 1), -STEP))
+    found = register_pair(fixed, moving, VOXEL_UM, INTERVAL_UM, params)
+    assert not found.reason and found.z_measured
+    np.testing.assert_allclose(found.shift_um, (-INTERVAL_UM, 10, 10), atol=3.0)
+
+
 @pytest.mark.parametrize("stage", [None, 1.0, -1.0])
 def test_uneven_cuts_are_solved_and_reported(xp, rng, tissue, stage):
     """Before slice 2 the cut is 5 planes too thick; the stage may tell it, of either sign."""
