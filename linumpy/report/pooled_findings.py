@@ -57,13 +57,21 @@ def _linear(run: Run, left_out: set[int]) -> list[Finding]:
     limit = limits.warning
     mean, error = found
     sure = np.where((abs(mean) >= limit) & (abs(mean) >= SURE * error), abs(mean), 0)
-    at = divmod(int(sure.argmax()), 2)
-    if not sure[at]:
+    if not sure.any():
         return []
-    what = f"scale along axis {at[0] + 1}" if at[0] == at[1] else "rotation or shear"
+    turned = (0, 1) if sure[0, 1] >= sure[1, 0] else (1, 0)
+    names = {
+        (0, 0): "scale along axis 1",
+        (1, 1): "scale along axis 2",
+        turned: "rotation or shear",
+    }
+    told = ", ".join(
+        f"{name} {100 * mean[at]:+.2f} ± {100 * error[at]:.2f} %"
+        for at, name in names.items()
+        if sure[at]
+    )
     kind = Kind(*METRICS["stage_linear"], f"below {100 * limit:g} %")
-    told = f"{what} {100 * mean[at]:+.2f} ± {100 * error[at]:.2f} %"
-    severity = ATTENTION if limits.status(float(sure[at])) == WARNING else PROBLEM
+    severity = ATTENTION if limits.status(float(sure.max())) == WARNING else PROBLEM
     return [Finding(severity, kind, "all slices", len(models), told)]
 
 

@@ -106,6 +106,11 @@ def test_agarose_that_does_not_match_is_no_reversed_axis(full_run: Path) -> None
     ("mean", "error", "said"),
     [
         ([[0, 0], [0, -0.013]], 0.002, "scale along axis 2 -1.30 ± 0.20 %"),
+        (
+            [[0.01, 0.009], [0, 0.02]],
+            [[0.001, 0.001], [0.001, 0.01]],
+            "scale along axis 1 +1.00 ± 0.10 %, rotation or shear +0.90 ± 0.10 %",
+        ),
         ([[0, 0.006], [0.0055, 0]], 0.001, "rotation or shear +0.60 ± 0.10 %"),
         ([[0, 0], [0, -0.013]], 0.003, None),
         ([[0, 0], [0, 0.004]], 0.0001, None),
