@@ -79,8 +79,8 @@ def register_pair(
             break
     best = none if best is None else best
     if not _is_clear(best) and step == 1 and not params.expected_z:
-        # A double cut, or a missed one. It has to be clear: what is not is more likely as deep as it
-        # should be.
+        # A double cut, or a missed one. It has to be clear: what is not is more likely as deep as
+        # it should be.
         for off_um in (interval_um, -interval_um):
             found = measure(expected_um[0] + off_um)
             if _is_clear(found) and _clearness(found) > _clearness(best):
