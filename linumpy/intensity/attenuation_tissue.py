@@ -196,9 +196,9 @@ def _most_below(level: Array, first: Array) -> Array:
     xp = namespace(level)
     logarithm = xp.log(xp.maximum(level, _TINY))
     most = xp.ones_like(level)
-    top = xp.take_along_axis(logarithm, first.clip(0, len(level) - 1)[None], axis=0)[0]
+    top = xp.take_along_axis(logarithm, xp.clip(first, 0, len(level) - 1)[None], axis=0)[0]
     for block in range(1, len(level)):
-        half = ((first + block) // 2).clip(0, len(level) - 1)
+        half = xp.clip((first + block) // 2, 0, len(level) - 1)
         fall = top - xp.take_along_axis(logarithm, half[None], axis=0)[0]
         least = np.float32(2 * _LEAST_SHARE) * fall - np.float32(_STRUCTURE)
         most[block] = xp.exp(-xp.maximum(least, np.float32(0)))
