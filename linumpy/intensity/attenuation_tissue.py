@@ -24,13 +24,13 @@ _BELOW_BINS = 5
 _BELOW_SHARE = 0.5
 """Depth and bins over which what lies below tissue is known for agarose, and its least power in
 them as a share of the noise's: of the mean of some 2000 voxels that is known to 5 %."""
-_BELOW_BLOCKS = 6
-"""Blocks of about 25 um in which agarose is seen below tissue. A structure of 30 % in amplitude
-makes as many of tissue of 5 per mm look flat once in a thousand times."""
-_LEAST_SHARE = 0.75
-_STRUCTURE = 0.5
+_BELOW_BLOCKS = 4
+"""Blocks of about 25 um in which agarose is seen below tissue, at least."""
+_LEAST_SHARE = 0.5
+_STRUCTURE = 1.0
 """Share of what the upper half of tissue says that all of it took, which agarose below confirms,
-but for so much of ln power that structure changes: the better part of 30 % in amplitude."""
+but for so much of ln power: what grey and white matter differ by in amplitude, as both the rim of
+what ends obliquely and structure do. Less leaves out more of what truly ends."""
 _FLAT_QUANTILE = 0.25
 _TINY = np.float32(1e-30)
 _FAINT = 0.2

@@ -201,7 +201,7 @@ def test_structure_of_steep_tissue_is_no_agarose(xp, rng):
     found = find_tissue(
         total, count.astype(np.float32), 0.5, np.full(64, 1.0), STEP_MM, agarose_mu_per_mm=0.5
     )
-    assert (to_host(found.optical_depth) > 0).mean() < 0.002
+    assert (to_host(found.optical_depth) > 0).mean() < 0.015
     assert to_host(found.mask)[:45, :, 18:].mean() > 0.99
 
 
