@@ -10,6 +10,7 @@ from linumpy.core.device import Array, like, namespace, to_host
 from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.intensity.compensate_attenuation_methods import box_sums, gaussian
 from linumpy.intensity.quantiles import otsu_threshold
+from linumpy.intensity.tissue import TISSUE_RANGE
 
 _MIN_CONTRAST = 2.0
 _TISSUE_CONTRAST = 1.5
@@ -27,10 +28,10 @@ them as a share of the noise's: of the mean of some 2000 voxels that is known to
 _BELOW_BLOCKS = 4
 """Blocks of about 25 um in which agarose is seen below tissue, at least."""
 _LEAST_SHARE = 0.5
-_STRUCTURE = 1.0
+_STRUCTURE = float(np.log(TISSUE_RANGE))
 """Share of what the upper half of tissue says that all of it took, which agarose below confirms,
-but for so much of ln power: what grey and white matter differ by in amplitude, as both the rim of
-what ends obliquely and structure do. Less leaves out more of what truly ends."""
+but for so much of ln power as structure, and the rim of what ends obliquely, may add to it: half of
+what grey and white matter differ by."""
 _FLAT_QUANTILE = 0.25
 _TINY = np.float32(1e-30)
 _FAINT = 0.2
