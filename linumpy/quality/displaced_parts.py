@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ def _left_by_affine(centre: np.ndarray, moved: np.ndarray, clear: np.ndarray) ->
 
 
 def displaced_parts_of(
-    pairs: Iterable[Mapping[str, Any]], slice_id: int
+    pairs: Sequence[Mapping[str, Any]], slice_id: int
 ) -> list[Mapping[str, Any]]:
     """Return what of a slice is displaced against slices on both sides of it, alike.
 
@@ -109,12 +109,15 @@ def displaced_parts_of(
     ----------
     pairs
         Of the model `linumpy.quality.assess_slice_quality.SliceQuality`.
+
+    Returns
+    -------
+    Entries of the pair with a slice above it, the one that shows most, largest first.
     """
-    above = [
-        p for pair in pairs if pair["moving_id"] == slice_id for p in pair.get("displaced", ())
-    ]
+    above = [pair.get("displaced", ()) for pair in pairs if pair["moving_id"] == slice_id]
     below = [p for pair in pairs if pair["fixed_id"] == slice_id for p in pair.get("displaced", ())]
-    return [part for part in above if any(_opposite(part, other) for other in below)]
+    seen = [[p for p in parts if any(_opposite(p, other) for other in below)] for parts in above]
+    return max(seen, key=lambda parts: sum(p["area_um2"] for p in parts), default=[])
 
 
 def _opposite(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

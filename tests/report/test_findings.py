@@ -331,6 +331,7 @@ def test_tissue_displaced_against_both_sides_is_reported(full_run: Path) -> None
 
     def told(above: dict[str, Any], below: dict[str, Any]) -> list[Finding]:
         pairs = [
+            {"fixed_id": -1, "moving_id": 1, "displaced": [{**above, "area_um2": 4e5}]},
             {"fixed_id": 0, "moving_id": 1, "displaced": [above]},
             {"fixed_id": 1, "moving_id": 2, "displaced": [below]},
         ]
