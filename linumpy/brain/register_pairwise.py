@@ -49,7 +49,8 @@ def register_pair(
     expected_um
         How far the faces may be apart, the likeliest distance first; None for what the slices' own
         metadata and the interval say. Where slices that follow each other match clearly at none
-        of them, a cut thicker by an interval is tried, too, and a thinner one: none was made.
+        of them, a cut thicker by an interval is tried, too, and one that was missed. The latter
+        stays unknown where the stage errs by less than a pixel.
     known
         Measurements of this pair that were made before; those made now are added.
 
@@ -66,7 +67,7 @@ def register_pair(
     known = {} if known is None else known
 
     def measure(distance_um: float) -> PairShift:
-        offset = max(0, plane_of_top(fixed, moving, distance_um, voxel_um[0]))
+        offset = plane_of_top(fixed, moving, distance_um, voxel_um[0])
         if offset not in known:
             known[offset] = _register_at(fixed, moving, voxel_um, offset, params)
         return known[offset]
@@ -80,9 +81,12 @@ def register_pair(
     best = none if best is None else best
     if not _is_clear(best) and step == 1 and not params.expected_z:
         # A double cut, or a missed one. It has to be clear: what is not is more likely as deep as
-        # it should be.
-        for off_um in (interval_um, -interval_um):
-            found = measure(expected_um[0] + off_um)
+        # it should be. Reflections and what else is fixed to the microscope match at one depth,
+        # too, but where the stage says, to a pixel.
+        deeper, higher = expected_um[0] + interval_um, expected_um[0] - interval_um
+        double, missed = measure(deeper), measure(higher)
+        moved = np.hypot(*missed.shift_um[1:]) > max(voxel_um[1:])
+        for found in (double, missed) if moved else (double,):
             if _is_clear(found) and _clearness(found) > _clearness(best):
                 best = found
     shift = best.shift_um.copy()

@@ -25,8 +25,6 @@ _BELOW_BINS = 5
 _BELOW_SHARE = 0.5
 """Depth and bins over which what lies below tissue is known for agarose, and its least power in
 them as a share of the noise's: of the mean of some 2000 voxels that is known to 5 %."""
-_BELOW_BLOCKS = 4
-"""Blocks of about 25 um in which agarose is seen below tissue, at least."""
 _LEAST_SHARE = 0.5
 _STRUCTURE = float(np.log(TISSUE_RANGE))
 """Share of what the upper half of tissue says that all of it took, which agarose below confirms,
@@ -167,9 +165,9 @@ def _below(level: Array, noise: Array, first: Array, limit: float) -> Array:
     """Return which blocks have agarose below tissue: from there on it falls as slowly as alone.
 
     Tissue begins with the `first` block, int over the bins. Two blocks are compared with the two
-    below them. A straight line goes through all that are seen from there on: tissue that grows
-    brighter downwards hides its own fall for a while. Tissue would fall by more than a limit of
-    logarithms in two blocks. At the lower end, what the last ones show goes on.
+    below them: tissue would fall by more than a limit of logarithms, but where it grows brighter
+    downwards. Agarose is as much darker as the tissue above says. At the lower end, what the last
+    blocks show goes on.
     """
     xp = namespace(level)
     found = xp.zeros(level.shape, bool)
@@ -179,11 +177,8 @@ def _below(level: Array, noise: Array, first: Array, limit: float) -> Array:
     upper, lower = pairs[:-2], pairs[2:]
     flat = upper < lower * np.float32(np.exp(limit))
     flat &= upper <= 2 * _most_below(level, first)[:-3]
-    seen = level > noise * np.float32(_BELOW_SHARE)
-    fall, count = _fall_below(level, seen)
-    lasting = (count >= _BELOW_BLOCKS) & (2 * fall < limit)
     audible = xp.minimum(upper, lower) > noise[:-3] * np.float32(2 * _BELOW_SHARE)
-    found[:-3] = flat & audible & lasting[:-3]
+    found[:-3] = flat & audible
     found[-3:] = found[-4]
     return found
 
@@ -201,23 +196,9 @@ def _most_below(level: Array, first: Array) -> Array:
     for block in range(1, len(level)):
         half = xp.clip((first + block) // 2, 0, len(level) - 1)
         fall = top - xp.take_along_axis(logarithm, half[None], axis=0)[0]
-        least = np.float32(2 * _LEAST_SHARE) * fall - np.float32(_STRUCTURE)
+        least = fall * np.float32(2 * _LEAST_SHARE) - np.float32(_STRUCTURE)
         most[block] = xp.exp(-xp.maximum(least, np.float32(0)))
     return most
-
-
-def _fall_below(level: Array, seen: Array) -> tuple[Array, Array]:
-    """Return by how much ln of a level falls a block from each one down, and how many are seen."""
-    xp = namespace(level)
-    weight = seen.astype(np.float32)
-    place = xp.arange(len(level), dtype=np.float32)[:, None, None]
-    logarithm = xp.log(xp.where(seen, level, np.float32(1)))
-    terms = (weight, weight * place, weight * place**2, logarithm, logarithm * place)
-    n, x, xx, y, xy = (xp.cumsum(term[::-1], axis=0)[::-1] for term in terms)
-    spread = n * xx - x * x
-    fitted = spread > 0
-    fall = (x * y - n * xy) / xp.where(fitted, spread, np.float32(1))
-    return xp.where(fitted, fall, np.float32(np.inf)), n
 
 
 def _descend(

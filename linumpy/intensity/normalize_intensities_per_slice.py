@@ -17,6 +17,8 @@ _SCALE_QUANTILE = 0.5
 
 _TISSUE_CONTRAST = 1.5
 """Amplitude of tissue over agarose, as of `attenuation_tissue`, in planes that show tissue."""
+_LEAST_SHOWN = 0.25
+"""Share of the upper planes that show tissue where a slice is measured on them."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def solve_normalization(
     span = cap - floor
     tissue = _tissue_medians(all_counts[:n_upper] - agarose_counts[:n_upper])
     shown = np.flatnonzero(tissue > _TISSUE_CONTRAST * floor[:n_upper])
-    if not len(shown) and n_upper is not None:
+    # Haze in one plane is no tissue.
+    if n_upper is not None and len(shown) < _LEAST_SHOWN * len(tissue):
         below = _tissue_medians(all_counts - agarose_counts)
         shown = np.flatnonzero(below > _TISSUE_CONTRAST * floor)[:n_upper]
     scale = float(np.quantile(span[shown] if len(shown) else span[:n_upper], _SCALE_QUANTILE))

@@ -60,15 +60,21 @@ _BESIDE = 2
 
 
 def _light(slices: Sequence[Mapping[str, Any]], found: StageMetrics) -> None:
-    """Say by what factor a slice is brighter or dimmer than those around it, two on either side."""
+    """Say by what factor a slice is brighter or dimmer than slices on both sides of it.
+
+    A dim slice is compared with the brightest of two on either side, a bright one with the dimmest:
+    bad neighbours accuse no good slice. A change that lasts is not told, nor the first and the last
+    slice.
+    """
     known = [s for s in slices if s.get("brightness") and not s["exclude_reason"]]
     light = np.array([s["brightness"] for s in known], float)
     if len(light) <= _BESIDE:
         return
-    around = [
-        np.median(np.delete(light, n)[max(0, n - _BESIDE) : n + _BESIDE]) for n in range(len(light))
-    ]
-    ratio = light / np.array(around)
+    ratio = np.ones(len(light))
+    for n in range(1, len(light) - 1):
+        sides = light[max(0, n - _BESIDE) : n], light[n + 1 : n + 1 + _BESIDE]
+        bright, dim = min(s.max() for s in sides), max(s.min() for s in sides)
+        ratio[n] = min(1.0, light[n] / bright) if light[n] < bright else max(1.0, light[n] / dim)
     factor = np.maximum(ratio, 1 / ratio)
     found.add(
         "light_change",
@@ -79,12 +85,12 @@ def _light(slices: Sequence[Mapping[str, Any]], found: StageMetrics) -> None:
     )
     limit = LIMITS["light_change"].warning
     told = [
-        f"z{s['slice_id']:02d} is {each:.1f} times as {'bright' if more else 'dim'}"
-        for s, each, more in zip(known, factor.tolist(), (ratio > 1).tolist(), strict=True)
-        if each >= limit
+        f"z{s['slice_id']:02d} has {each:.2g} times the light"
+        for s, each in zip(known, ratio.tolist(), strict=True)
+        if max(each, 1 / each) >= limit
     ]
     if told:
-        found.warnings.append(f"{', '.join(told)} as the slices around it")
+        found.warnings.append(f"{', '.join(told)} of the slices around it")
 
 
 def foreign_bodies_of(pairs: Iterable[Mapping[str, Any]], slice_id: int) -> list[Mapping[str, Any]]:

@@ -1,4 +1,7 @@
-"""Find parts of a slice that lie elsewhere than in the other slice of a pair: flaps and folds."""
+"""Find parts of a slice that lie elsewhere than in the other slice of a pair: flaps and folds.
+
+No farther off than patches are sought (`linumpy.quality.similarity.PATCH_REACH_PX`).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from linumpy.core.robust import MEDIAN_TO_SIGMA, tukey
 from linumpy.geometry.correlation_peaks import Peaks
 from linumpy.geometry.least_squares import linear_combination, normal_equations, solve_positive
 
-LEAST_PX = 5.0
-"""At 10 µm a pixel more than smooth deformation leaves of shift and rotation: 30 µm are usual."""
+LEAST_PX = 8.0
+"""At 10 µm a pixel more than smooth deformation leaves of shift and rotation: 30 µm are usual, 56
+were seen of a patch."""
 _CLEAR_Z_SCORE = 10.0
 """Twice what is accepted: patches of little tissue match by their rim, with 7 to 9."""
 _OUTLIER = 4.0

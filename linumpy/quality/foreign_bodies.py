@@ -144,7 +144,7 @@ def foreign_bodies(columns: Array, lit: Sequence[Array]) -> tuple[ForeignBody, .
             for px in (margin, _LOCAL_PX)
         )
         around = (first_lit if sign < 0 else second_lit)[near][wide & ~near_body]
-        if around.mean() >= _LEAST_AROUND:
+        if around.size and around.mean() >= _LEAST_AROUND:
             bodies.append(
                 ForeignBody(bool(sign < 0), int(size), (float(y / size), float(x / size)))
             )

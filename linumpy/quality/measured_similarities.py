@@ -116,7 +116,7 @@ def _add(known: Known, model: MeasuredSimilarities, now: Mapping[int, Mapping[st
         ids, match = (int(pair["fixed_id"]), int(pair["moving_id"])), pair["match"]
         if set(ids) <= same:
             if match is not None:
-                displaced = match.get("displaced", ())
-                match = {name: match[name] for name in ("ssim", "edges", "foreign")}
-                match["displaced"] = tuple(displaced)
+                if "displaced" not in match:
+                    continue  # Of an earlier version: it is measured again.
+                match = {name: match[name] for name in ("ssim", "edges", "foreign", "displaced")}
             known.pairs.setdefault(ids, {})[int(pair["start"])] = match

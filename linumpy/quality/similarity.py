@@ -131,7 +131,8 @@ class Similarity:
         Mean structural similarity over the tissue, and correlation of edge strengths there, at
         least 0 each.
     foreign
-        What was left out of the comparison, in pixels of the planes that show it.
+        Bodies within tissue, of what was left out of the comparison, in pixels of the planes that
+        show them.
     displaced
         What lies elsewhere than the rest in one of them, in pixels of the first.
     """

@@ -272,7 +272,7 @@ REMARK_OF_METRIC = {
     "lies aside of the one above": "lean",
     "tiles match beside where": "torn_pairs",
     "rotated against most": "rotation_max",
-    "as the slices around it": "light_change",
+    "of the slices around it": "light_change",
 }
 """Remarks that say more of a metric, by words of them."""
 

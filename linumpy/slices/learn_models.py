@@ -98,8 +98,8 @@ def learn_models(
 
     The focal surface is learned twice: first from some slices, with tiles where the stage put them,
     which flattens tiles well enough to register them; then, with the other models, from all, at the
-    registered positions, where overlapping tiles show the same tissue. Gains of single lines, which
-    tiles would match by, are learned with the first. Response and scan distortion
+    registered positions, where overlapping tiles show the same tissue. Gains of single lines
+    are learned with the first: pairs would match by them. Response and scan distortion
     are learned from the same tiles then.
 
     Parameters

@@ -37,6 +37,8 @@ from linumpy.stage_params.slices import FocalParams, IlluminationParams, Resampl
 
 _CELLS_A_SIDE = 48
 
+_ROUNDING_PX = np.float32(1e-4)
+
 LEAST_FLAT = 1e-3
 """Of a flat field whose mean is 1: what is divided by less would be noise alone."""
 
@@ -176,6 +178,9 @@ class DetectFocalCurvature(FieldStage):
     def apply(self, tile: Tile) -> Tile:
         """Move the A-lines."""
         surface = self.model.surface_um / np.float32(self._voxel_um[0])
+        # Whole planes, but for rounding.
+        whole = np.rint(surface)
+        surface = np.where(abs(surface - whole) < _ROUNDING_PX, whole, surface)
         data, valid = correct_focal_curvature(tile.data, surface, tile.valid)
         return Tile(tile.key, data, valid)
 

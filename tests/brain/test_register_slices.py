@@ -157,6 +157,18 @@ def test_a_missed_cut_is_found(xp, rng, tissue):
     np.testing.assert_allclose(found.shift_um, (-INTERVAL_UM, 10, 10), atol=3.0)
 
 
+def test_what_is_fixed_to_the_microscope_is_no_missed_cut(xp, rng, tissue):
+    """Other tissue, and a pattern in a few planes of both slices: seen to fail (-80 um)."""
+    params = replace(PARAMS, drift_mm=0.05)
+    pattern = np.ones(SHAPE, np.float32)
+    pattern[8:14] += 0.5 * gaussian_filter(rng.normal(size=SHAPE[1:]), 1) / 0.28
+    slices = [
+        volume(xp, n, (cut(rng, tissue, n, deeper=deeper) * pattern).astype(np.float32))
+        for n, deeper in ((0, 0), (1, 26))
+    ]
+    assert not register_pair(*slices, VOXEL_UM, INTERVAL_UM, params).z_measured
+
+
 @pytest.mark.parametrize("stage", [None, 1.0, -1.0])
 def test_uneven_cuts_are_solved_and_reported(xp, rng, tissue, stage):
     """Before slice 2 the cut is 5 planes too thick; the stage may tell it, of either sign."""

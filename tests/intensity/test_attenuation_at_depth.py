@@ -10,6 +10,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 
 from linumpy.core.device import to_host
 from linumpy.geometry.turned import Turn
+from linumpy.intensity import attenuation_tissue
 from linumpy.intensity.attenuation_exponent import (
     PRIOR_ERROR,
     PRIOR_EXPONENT,
@@ -188,21 +189,36 @@ def test_tissue_of_a_dome_lies_below_agarose(xp, rng):
     assert found[:, :, :4].max() == pytest.approx(0.5, abs=0.01)
 
 
-def test_structure_of_steep_tissue_is_no_agarose(xp, rng):
-    """Dimmer than agarose at depth, and of a few A-lines brighter downwards for 100 um.
+@pytest.mark.slow
+def test_structure_of_steep_tissue_is_no_agarose(xp, monkeypatch):
+    """Dimmer than agarose at depth, and of some A-lines brighter downwards for 100 um.
 
-    Seen to fail (6 % of the A-lines) where two blocks alone were compared with the next two.
+    Four draws; without the comparison with the tissue above, ends of 7 % are told.
     """
-    mu = bands([0.5] + [6.5] * 3, n=64, side=256)
-    field = gaussian_filter(rng.normal(size=mu.shape), (8, 12, 12), mode="wrap")
-    amplitude = bands([AGAROSE] + [260.0] * 3, n=64, side=256)
-    amplitude[..., 64:] *= np.exp(0.3 * field / field.std())[..., 64:]
-    total, count = bin_power(xp.asarray(forward(rng, mu, amplitude, 1.0)), None, 4)
-    found = find_tissue(
-        total, count.astype(np.float32), 0.5, np.full(64, 1.0), STEP_MM, agarose_mu_per_mm=0.5
-    )
-    assert (to_host(found.optical_depth) > 0).mean() < 0.015
-    assert to_host(found.mask)[:45, :, 18:].mean() > 0.99
+
+    def told():
+        shares = []
+        for seed in range(4):
+            rng = np.random.default_rng(seed)
+            mu = bands([0.5, 0.5, 0.5] + [6.5] * 3, n=64, side=192)
+            field = gaussian_filter(rng.normal(size=mu.shape), (8, 12, 12), mode="wrap")
+            amplitude = bands([AGAROSE] * 3 + [260.0] * 3, n=64, side=192)
+            # It begins below agarose here and there.
+            mu[:6, :64, 96:], amplitude[:6, :64, 96:] = 0.5, AGAROSE
+            structure = np.exp(0.3 * field / field.std())
+            amplitude = np.where(mu > 1, amplitude * structure, amplitude)
+            total, count = bin_power(xp.asarray(forward(rng, mu, amplitude, 1.0)), None, 4)
+            found = find_tissue(
+                total, count.astype(np.float32), 0.5, np.full(64, 1.0), STEP_MM,
+                agarose_mu_per_mm=0.5,
+            )  # fmt: skip
+            shares.append((to_host(found.optical_depth)[:, 26:] > 0).mean())
+        return np.mean(shares)
+
+    few = told()
+    monkeypatch.setattr(attenuation_tissue, "_most_below", lambda level, _: xp.ones_like(level))
+    many = told()
+    assert few < 0.5 * many and many > 0.05
 
 
 @pytest.mark.parametrize(("planes", "axial_mm"), [(1, 0.01), (2, 0.01), (9, 0.0015), (5, 0.25)])

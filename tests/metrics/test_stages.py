@@ -316,7 +316,12 @@ def test_dim_and_bright_slices_are_named() -> None:
 
     odd = light(1.0, 1 / 3, 1.1, 0.9, 3.0, 1.0)
     assert odd.metrics["light_change"].status == "warning"
-    assert "z01 is 3.0 times as dim, z04 is 3.0 times as bright as the slices" in odd.warnings[-1]
+    said = "z01 has 0.33 times the light, z04 has 3 times the light of the slices around it"
+    assert odd.warnings == [said]
+    # Bad neighbours accuse no good one.
+    (said,) = light(1.0, 1.0, 1.0, 0.45, 0.45, 1.0, 1.0).warnings
+    assert "z03 has 0.45" in said and "z04 has 0.45" in said and "z05" not in said
+    assert not light(0.3, 1.0, 1.0).warnings and not light(1.0, 1.0, 1.0, 0.4, 0.4, 0.4).warnings
     even = light(2.0, 1.6, 1.2, 0.9, 0.7, 0.5)
     assert even.metrics["light_change"].status == "ok" and not even.warnings
     assert light(1.0, 0.2, 1.0, 1.0, out=1).metrics["light_change"].value == pytest.approx(1.0)

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from linumpy.core.device import CPU, to_host
+from linumpy.geometry.detect_focal_curvature import FocalCurvature
 from linumpy.intensity.fix_illumination_3d import brightness_map
 from linumpy.io.grid import open_grid
 from linumpy.slices.engine import on_device
 from linumpy.slices.grid_io import GridSource
+from linumpy.slices.tile import Tile
 from linumpy.slices.tile_stages import DetectFocalCurvature, FixIllumination3d
 from linumpy.stage_params.slices import FocalParams
 
@@ -54,3 +56,20 @@ def test_a_cell_is_the_median_of_its_pixels(source, device):
             assert cells[i, j] == pytest.approx(np.log(np.nanmedian(here)), abs=1e-6)
         else:
             assert np.isnan(cells[i, j])
+
+
+@pytest.mark.parametrize("step_um", [2.7, 3.54, 10.0])
+def test_a_surface_in_whole_planes_interpolates_nothing(rng, device, step_um):
+    """Quotients in float32 are whole but for rounding: seen to lose voxels (3.54 um)."""
+    fall = np.linspace(-20, 40, 8 * 90, dtype=np.float32).reshape(8, 90) * np.float32(step_um)
+    surface = FocalCurvature(fall, (step_um, 10.0, 10.0), 1, 0, 0.0).in_whole_planes()
+    stage = DetectFocalCurvature(FocalParams(), surface)
+    stage._voxel_um = surface.voxel_um
+    data = rng.rayleigh(1.0, (120, 8, 90)).astype(np.float32)
+    moved = stage.apply(on_device(Tile((0, 0), data), device))
+    planes = np.rint(fall / np.float32(step_um)).astype(int)
+    z = np.arange(120)[:, None, None] + planes
+    inside = (z >= 0) & (z < 120)
+    expected = np.take_along_axis(data, z.clip(0, 119), axis=0)
+    np.testing.assert_array_equal(to_host(moved.valid), inside)
+    np.testing.assert_array_equal(to_host(moved.data)[inside], expected[inside])
