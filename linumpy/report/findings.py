@@ -200,7 +200,7 @@ def _displaced_parts(run: Run, left_out: set[int]) -> list[Finding]:
         parts = displaced_parts_of(model["pairs"], slice_id)
         if parts and slice_id not in left_out:
             by_um = math.hypot(*parts[0]["by_um"])
-            texts[slice_id] = f"{_bodies(slice_id, parts)} by {by_um:.0f} um"
+            texts[slice_id] = f"{_bodies(slice_id, parts)}, displaced by {by_um:.0f} um"
     if not texts:
         return []
     value = _joined(list(texts.values()), "; ")

@@ -343,7 +343,7 @@ def test_tissue_displaced_against_both_sides_is_reported(full_run: Path) -> None
 
     (found,) = told(flap, back)
     assert (found.where, found.severity) == ("z01", ATTENTION)
-    assert found.value == "z01: 0.9 mm² at 1.25, -0.30 mm by 170 um"
+    assert found.value == "z01: 0.9 mm² at 1.25, -0.30 mm, displaced by 170 um"
     assert not told(flap, flap) and not told(flap, {**back, "centre_um": [0.0, 0.0]})
     assert not told(flap, {**back, "by_um": [90.0, -30.0]})
 
