@@ -10,10 +10,9 @@ from linumpy.core.device import Array, like, namespace, to_host
 from linumpy.core.robust import MEDIAN_TO_SIGMA
 from linumpy.intensity.compensate_attenuation_methods import box_sums, gaussian
 from linumpy.intensity.quantiles import otsu_threshold
-from linumpy.intensity.tissue import TISSUE_RANGE
+from linumpy.intensity.tissue import TISSUE_CONTRAST, TISSUE_RANGE
 
 _MIN_CONTRAST = 2.0
-_TISSUE_CONTRAST = 1.5
 _MIN_SHARE = 0.005
 _MAX_SAMPLES = 4096
 _SLOPE_UM = 200.0
@@ -111,7 +110,7 @@ def find_tissue(
     if not len(lines):
         return Tissue(xp.ones(total.shape, bool), unknown, 0.0)
     profile = like(_profile(signal, known, lines), signal)[xp.maximum(depth, 0)]
-    limit = profile * np.float32(_TISSUE_CONTRAST**2)
+    limit = profile * np.float32(TISSUE_CONTRAST**2)
     audible = floor * np.float32(10 ** (snr_threshold_db / 10))
     bright = known & (signal > limit)
     slope = _slope_below(signal, bright, signal > audible, axial_mm)

@@ -10,13 +10,11 @@ from linumpy.core.device import Array, is_device_array, to_host
 from linumpy.geometry.banded import row_blocks
 from linumpy.geometry.smoothing import smooth_map
 from linumpy.intensity.quantiles import clip_outer, histogram_quantile, otsu_threshold
-from linumpy.intensity.tissue import two_media
+from linumpy.intensity.tissue import TISSUE_CONTRAST, two_media
 
 _SCALE_QUANTILE = 0.5
 """The median over planes: noise that a large gain raised in the deep ones does not move it."""
 
-_TISSUE_CONTRAST = 1.5
-"""Amplitude of tissue over agarose, as of `attenuation_tissue`, in planes that show tissue."""
 _LEAST_SHOWN = 0.25
 """Share of the upper planes that show tissue where a slice is measured on them."""
 
@@ -136,11 +134,11 @@ def solve_normalization(
     floor = np.minimum(_known_everywhere(histogram_quantile(agarose_counts, 0.5)), cap)
     span = cap - floor
     tissue = _tissue_medians(all_counts[:n_upper] - agarose_counts[:n_upper])
-    shown = np.flatnonzero(tissue > _TISSUE_CONTRAST * floor[:n_upper])
+    shown = np.flatnonzero(tissue > TISSUE_CONTRAST * floor[:n_upper])
     # Haze in one plane is no tissue.
     if n_upper is not None and len(shown) < _LEAST_SHOWN * len(tissue):
         below = _tissue_medians(all_counts - agarose_counts)
-        shown = np.flatnonzero(below > _TISSUE_CONTRAST * floor)[:n_upper]
+        shown = np.flatnonzero(below > TISSUE_CONTRAST * floor)[:n_upper]
     scale = float(np.quantile(span[shown] if len(shown) else span[:n_upper], _SCALE_QUANTILE))
     if scale <= 0:
         scale = float(span.max())

@@ -9,6 +9,8 @@ import numpy as np
 
 from linumpy.core.device import CPU, default_workers
 
+TISSUE_CONTRAST = 1.5
+"""Amplitude of tissue over agarose at one depth, at least."""
 TISSUE_RANGE = 2.7
 """What grey and white matter differ by in amplitude, at most. Reduced scattering of white matter is
 7 times that of grey matter (6.0 to 0.84 per mm at 670 nm, 3.6 to 0.53 at 1064 nm: table 1 of

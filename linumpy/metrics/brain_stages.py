@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ def _light(slices: Sequence[Mapping[str, Any]], found: StageMetrics) -> None:
     for n in range(1, len(light) - 1):
         sides = light[max(0, n - _BESIDE) : n], light[n + 1 : n + 1 + _BESIDE]
         bright, dim = min(s.max() for s in sides), max(s.min() for s in sides)
-        ratio[n] = min(1.0, light[n] / bright) if light[n] < bright else max(1.0, light[n] / dim)
+        ratio[n] = light[n] / bright if light[n] < bright else max(1.0, light[n] / dim)
     factor = np.maximum(ratio, 1 / ratio)
     found.add(
         "light_change",
@@ -86,8 +86,8 @@ def _light(slices: Sequence[Mapping[str, Any]], found: StageMetrics) -> None:
     limit = LIMITS["light_change"].warning
     told = [
         f"z{s['slice_id']:02d} has {each:.2g} times the light"
-        for s, each in zip(known, ratio.tolist(), strict=True)
-        if max(each, 1 / each) >= limit
+        for s, each, by in zip(known, ratio.tolist(), factor.tolist(), strict=True)
+        if by >= limit
     ]
     if told:
         found.warnings.append(f"{', '.join(told)} of the slices around it")
@@ -116,15 +116,49 @@ def foreign_bodies_of(pairs: Iterable[Mapping[str, Any]], slice_id: int) -> list
             below += bodies
         elif bodies:
             above.append(bodies)
-    seen = [[body for body in bodies if any(_same(body, b) for b in below)] for bodies in above]
-    most = max(seen, key=lambda bodies: sum(b["area_um2"] for b in bodies), default=[])
-    return sorted(most, key=lambda body: -body["area_um2"])
+    return _on_both_sides(above, below, _near)
 
 
-def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def displaced_parts_of(
+    pairs: Sequence[Mapping[str, Any]], slice_id: int
+) -> list[Mapping[str, Any]]:
+    """Return what of a slice is displaced against slices on both sides of it, alike.
+
+    Structure that runs obliquely goes on the same way, and is none. Of the first and the last slice
+    nothing is told: their neighbour may be the one. Parameters and answer are those of
+    `foreign_bodies_of`.
+    """
+    above = [pair.get("displaced", ()) for pair in pairs if pair["moving_id"] == slice_id]
+    below = [p for pair in pairs if pair["fixed_id"] == slice_id for p in pair.get("displaced", ())]
+    return _on_both_sides(above, below, _opposite)
+
+
+def _on_both_sides(
+    above: Iterable[Sequence[Mapping[str, Any]]],
+    below: Sequence[Mapping[str, Any]],
+    alike: Callable[[Mapping[str, Any], Mapping[str, Any]], bool],
+) -> list[Mapping[str, Any]]:
+    """Return the entries of the pair above, largest first, that shows most of what is below too."""
+    seen = [[each for each in of_pair if any(alike(each, b) for b in below)] for of_pair in above]
+    most = max(seen, key=lambda of_pair: sum(each["area_um2"] for each in of_pair), default=[])
+    return sorted(most, key=lambda each: -each["area_um2"])
+
+
+def _near(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two entries lie within the width of the larger one of each other."""
     distance_um = math.dist(first["centre_um"], second["centre_um"])
     return distance_um <= math.sqrt(max(first["area_um2"], second["area_um2"]))
+
+
+_ALIKE_SHARE = 0.25
+
+
+def _opposite(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two entries lie together, and are displaced by the same, one the other way."""
+    both = np.add(first["by_um"], second["by_um"])
+    return _near(first, second) and bool(
+        np.hypot(*both) <= _ALIKE_SHARE * np.hypot(*first["by_um"])
+    )
 
 
 def _deformation(record: Mapping[str, Any], found: StageMetrics) -> None:

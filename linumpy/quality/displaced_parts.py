@@ -5,9 +5,7 @@ No farther off than patches are sought (`linumpy.quality.similarity.PATCH_REACH_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +20,6 @@ _CLEAR_Z_SCORE = 10.0
 """Twice what is accepted: patches of little tissue match by their rim, with 7 to 9."""
 _OUTLIER = 4.0
 _ALIKE_PX = 2.0
-_ALIKE_SHARE = 0.25
 _LEAST_CLEAR = 8
 _ROUNDS = 10
 
@@ -99,34 +96,3 @@ def _left_by_affine(centre: np.ndarray, moved: np.ndarray, clear: np.ndarray) ->
             fit.append(linear_combination(design, solve_positive(normal + 1e-6 * np.eye(3), right)))
         left = moved - np.stack(fit, axis=1)
     return left
-
-
-def displaced_parts_of(
-    pairs: Sequence[Mapping[str, Any]], slice_id: int
-) -> list[Mapping[str, Any]]:
-    """Return what of a slice is displaced against slices on both sides of it, alike.
-
-    Structure that runs obliquely goes on the same way, and is none. Of the first and the last slice
-    nothing is told: their neighbour may be the one.
-
-    Parameters
-    ----------
-    pairs
-        Of the model `linumpy.quality.assess_slice_quality.SliceQuality`.
-
-    Returns
-    -------
-    Entries of the pair with a slice above it, the one that shows most, largest first.
-    """
-    above = [pair.get("displaced", ()) for pair in pairs if pair["moving_id"] == slice_id]
-    below = [p for pair in pairs if pair["fixed_id"] == slice_id for p in pair.get("displaced", ())]
-    seen = [[p for p in parts if any(_opposite(p, other) for other in below)] for parts in above]
-    return max(seen, key=lambda parts: sum(p["area_um2"] for p in parts), default=[])
-
-
-def _opposite(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether entries of pairs above and below lie together, and by the same the other way."""
-    apart = np.subtract(first["centre_um"], second["centre_um"])
-    near = np.hypot(*apart) <= np.sqrt(max(first["area_um2"], second["area_um2"]))
-    both = np.add(first["by_um"], second["by_um"])
-    return bool(near and np.hypot(*both) <= _ALIKE_SHARE * np.hypot(*first["by_um"]))

@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
-from linumpy.metrics.brain_stages import foreign_bodies_of
-from linumpy.quality.displaced_parts import displaced_parts_of
+from linumpy.metrics.brain_stages import displaced_parts_of, foreign_bodies_of
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
 from linumpy.report.kinds import (
@@ -180,45 +179,45 @@ def _by_reason(
 
 
 def _foreign_bodies(run: Run, left_out: set[int]) -> list[Finding]:
-    model = run.model("assess_slice_quality") or {"slices": [], "pairs": []}
-    texts, ids = [], []
-    for slice_id in (int(s["slice_id"]) for s in model["slices"]):
-        bodies = foreign_bodies_of(model["pairs"], slice_id)
-        if slice_id in left_out or not bodies:
-            continue
-        ids.append(slice_id)
-        texts.append(_bodies(slice_id, bodies))
-    if not ids:
-        return []
-    return [Finding(ATTENTION, KINDS["foreign"], id_ranges(ids), len(ids), _joined(texts, "; "))]
+    bodies = _of_compared(run, left_out, foreign_bodies_of)
+    return _by_slice("foreign", {i: _bodies(i, each) for i, each in bodies.items()})
 
 
 def _displaced_parts(run: Run, left_out: set[int]) -> list[Finding]:
-    model = run.model("assess_slice_quality") or {"slices": [], "pairs": []}
-    texts = {}
-    for slice_id in (int(s["slice_id"]) for s in model["slices"]):
-        parts = displaced_parts_of(model["pairs"], slice_id)
-        if parts and slice_id not in left_out:
-            by_um = math.hypot(*parts[0]["by_um"])
-            texts[slice_id] = f"{_bodies(slice_id, parts)}, displaced by {by_um:.0f} um"
-    if not texts:
-        return []
-    value = _joined(list(texts.values()), "; ")
-    return [Finding(ATTENTION, KINDS["displaced"], id_ranges(texts), len(texts), value)]
+    parts = _of_compared(run, left_out, displaced_parts_of)
+    by_um = {i: math.hypot(*each[0]["by_um"]) for i, each in parts.items()}
+    return _by_slice(
+        "displaced",
+        {i: f"{_bodies(i, each)}, displaced by {by_um[i]:.0f} um" for i, each in parts.items()},
+    )
 
 
 def _reflections(run: Run, left_out: set[int]) -> list[Finding]:
     found = {
-        slice_id: bodies
+        slice_id: _bodies(slice_id, bodies)
         for slice_id, crop in sorted(run.crops.items())
         if slice_id not in left_out and (bodies := crop.get("reflections"))
     }
-    if not found:
+    return _by_slice("reflections", found)
+
+
+def _of_compared(
+    run: Run,
+    left_out: set[int],
+    told_of: Callable[[Sequence[Mapping[str, Any]], int], list[Mapping[str, Any]]],
+) -> dict[int, list[Mapping[str, Any]]]:
+    """Return what comparisons of slices tell of each that is kept; slices of which they do."""
+    model = run.model("assess_slice_quality") or {"slices": [], "pairs": []}
+    ids = (int(s["slice_id"]) for s in model["slices"])
+    found = {i: told_of(model["pairs"], i) for i in ids if i not in left_out}
+    return {i: each for i, each in found.items() if each}
+
+
+def _by_slice(kind: str, texts: Mapping[int, str]) -> list[Finding]:
+    if not texts:
         return []
-    texts = [_bodies(slice_id, bodies) for slice_id, bodies in found.items()]
-    return [
-        Finding(ATTENTION, KINDS["reflections"], id_ranges(found), len(found), _joined(texts, "; "))
-    ]
+    value = _joined(list(texts.values()), "; ")
+    return [Finding(ATTENTION, KINDS[kind], id_ranges(texts), len(texts), value)]
 
 
 def _bodies(slice_id: int, bodies: Sequence[Mapping[str, Any]]) -> str:
