@@ -263,8 +263,10 @@ def _agarose_lines(amplitude: Array, known: Array, depth: Array, faint: float) -
     n_upper = max(1, int(np.median(n_known[n_known > 0])) // 3)
 
     def mean_between(first: int, stop: int) -> np.ndarray:
-        part = known & (depth >= first) & (depth < stop)
-        return to_host(xp.where(part, amplitude, 0).sum(axis=0)).ravel() / (stop - first)
+        # No plane above shows that depth.
+        there, below = known[first:], depth[first:]
+        part = there & (below >= first) & (below < stop)
+        return to_host(xp.where(part, amplitude[first:], 0).sum(axis=0)).ravel() / (stop - first)
 
     level = mean_between(0, n_upper)
     lines = np.flatnonzero((n_known.ravel() >= n_upper) & (level > 0))

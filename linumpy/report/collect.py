@@ -15,7 +15,7 @@ from typing import Any
 from linumpy import __version__
 from linumpy.core.errors import InputError
 from linumpy.io.models import read_json
-from linumpy.metrics.brain_stages import foreign_bodies_of
+from linumpy.metrics.both_sides import foreign_bodies_of
 from linumpy.quality.run import PRIOR_ONLY, Run, TileRegistration, numbered
 from linumpy.records.launches import page_record
 from linumpy.tiles.positions import MeasuredPair

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
-from linumpy.metrics.brain_stages import displaced_parts_of, foreign_bodies_of
+from linumpy.metrics.both_sides import displaced_parts_of, foreign_bodies_of
 from linumpy.quality.run import Run
 from linumpy.report.collect import SliceRecord, id_ranges
 from linumpy.report.kinds import (
