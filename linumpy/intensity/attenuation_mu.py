@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -65,6 +66,7 @@ def estimate_mu(
     width: int,
     smith_sigma: float,
     response_errors: np.ndarray,
+    agarose_mu_per_mm: float = 0.0,
 ) -> MuEstimate:
     """Estimate µ where power is well above noise.
 
@@ -87,6 +89,8 @@ def estimate_mu(
         Smoothing of the map of C of ``smith``, bins.
     response_errors
         (errors, planes): independent standard errors of ln of the axial response.
+    agarose_mu_per_mm
+        What tissue takes at least.
     """
     xp = namespace(power)
     n_fit = max(5, round(_TAIL_UM / 1000 / axial_mm))
@@ -94,8 +98,9 @@ def estimate_mu(
     # Tissue that ends within what is seen is steep at its end for another reason.
     goes_on = usable & ~told
     # The slope of ln P: the same whatever the exponent.
-    mu_end, last = fit_end(power, goes_on, n_fit, axial_mm, region)
-    own_slope = fit_end(power, goes_on, n_fit, axial_mm)[0] if region > 1 else mu_end
+    fit = partial(fit_end, n_fit=n_fit, axial_mm=axial_mm, least_mu=agarose_mu_per_mm)
+    mu_end, last = fit(power, goes_on, lateral_width=region)
+    own_slope = fit(power, goes_on)[0] if region > 1 else mu_end
 
     def solve(
         exponent: float,
@@ -135,7 +140,7 @@ def estimate_mu(
         variance = variance + (other[0] - other[1]) ** 2 / 4
     for error in response_errors:
         brighter = power * like(np.exp(error).astype(np.float32), power)[:, None, None]
-        end = fit_end(brighter, goes_on, n_fit, axial_mm, region)
+        end = fit(brighter, goes_on, lateral_width=region)
         variance = variance + (solve(exponent.k, end[0], brighter, end[1]) - mu) ** 2
     grain = np.float32(_grain(power, usable))
     own = mu * np.float32(exponent.k) * xp.sqrt(unlike**2 + grain**2)

@@ -261,7 +261,17 @@ def estimate_attenuation(
     errors = np.zeros((0, len(power)), np.float32) if response_errors is None else response_errors
     smith_sigma = _SMITH_SIGMA_PX / bin_px
     found = estimate_mu(
-        power, usable, unlike, found_tissue, params, axial_mm, region, width, smith_sigma, errors
+        power,
+        usable,
+        unlike,
+        found_tissue,
+        params,
+        axial_mm,
+        region,
+        width,
+        smith_sigma,
+        errors,
+        agarose_mu_per_mm,
     )
     # Where tissue drowns in noise it gets the value above it.
     deep = tissue & ~usable

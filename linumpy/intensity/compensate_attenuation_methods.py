@@ -114,9 +114,17 @@ def tail_smith(power: Array, tissue: Array, n_end: int, lateral_sigma: float) ->
 
 
 def fit_end(
-    power: Array, tissue: Array, n_fit: int, axial_mm: float, lateral_width: int = 1
+    power: Array,
+    tissue: Array,
+    n_fit: int,
+    axial_mm: float,
+    lateral_width: int = 1,
+    least_mu: float = 0.0,
 ) -> tuple[Array, Array]:
     """Fit a straight line through ln I over the lowest part of the tissue.
+
+    Tissue that grows brighter downwards hides what it takes. Where the median line falls by no
+    more than `least_mu`, lines go through all of the tissue.
 
     Parameters
     ----------
@@ -126,36 +134,47 @@ def fit_end(
         Voxels above the lower end of the tissue that the straight line goes through.
     lateral_width
         Side of the box that the slopes are averaged over, an odd number.
+    least_mu
+        What tissue takes at least, 1/mm: as much as the medium around it.
 
     Returns
     -------
     µ_E in 1/mm and the line's power at the last voxel, over axis 1 and axis 2; 0 where there is no
-    tissue, or no line anywhere.
+    tissue, or no line anywhere, or none that falls and no `least_mu`.
     """
     xp = namespace(power)
-    used = tissue & (_rank_from_below(tissue) < n_fit) & (power > 0)
+    lit = tissue & (power > 0)
+    rank = _rank_from_below(tissue)
     planes = xp.arange(power.shape[0], dtype=np.float32)[:, None, None]
-    count = used.sum(axis=0).astype(np.float32)
-    safe = xp.maximum(count, 1)
-    logarithm = xp.where(used, xp.log(xp.maximum(power, _TINY)), np.float32(0))
-    centre = xp.where(used, planes, np.float32(0)).sum(axis=0) / safe
-    level = logarithm.sum(axis=0) / safe
-    away = xp.where(used, planes - centre, np.float32(0))
-    square = (away * away).sum(axis=0)
-    slope = (away * logarithm).sum(axis=0) / xp.maximum(square, 1e-6)
-    mu = -slope / np.float32(2 * axial_mm)
-    fitted = count >= _MIN_SAMPLES
     nothing = xp.zeros(power.shape[1:], np.float32)
-    if not bool(fitted.any()):
-        return nothing, nothing
-    typical = xp.median(mu[fitted])
+    for n_voxels in (n_fit, len(power)):
+        used = lit & (rank < n_voxels)
+        count = used.sum(axis=0).astype(np.float32)
+        safe = xp.maximum(count, 1)
+        logarithm = xp.where(used, xp.log(xp.maximum(power, _TINY)), np.float32(0))
+        centre = xp.where(used, planes, np.float32(0)).sum(axis=0) / safe
+        level = logarithm.sum(axis=0) / safe
+        away = xp.where(used, planes - centre, np.float32(0))
+        square = (away * away).sum(axis=0)
+        slope = (away * logarithm).sum(axis=0) / xp.maximum(square, 1e-6)
+        mu = -slope / np.float32(2 * axial_mm)
+        fitted = count >= _MIN_SAMPLES
+        if not bool(fitted.any()):
+            return nothing, nothing
+        # The error of a slope is that of one sample over √Σ(z − mean)²: short lines say little.
+        values, weights = (to_host(part[fitted]) for part in (mu, square))
+        typical = float(np.quantile(values, 0.5, weights=weights, method="inverted_cdf"))
+        if typical > least_mu:
+            break
+    typical = max(typical, least_mu)
     if not typical > 0:
         return nothing, nothing
     if lateral_width > 1:
         weight = xp.where(fitted, count, np.float32(0))
         near, share = (_box_means(part[None], lateral_width)[0] for part in (mu * weight, weight))
         mu = near / xp.maximum(share, 1e-6)
-    mu = xp.clip(xp.where(fitted, mu, typical), typical / _SLOPE_BOUND, typical * _SLOPE_BOUND)
+    least = max(least_mu, typical / _SLOPE_BOUND)
+    mu = xp.clip(xp.where(fitted, mu, typical), least, typical * _SLOPE_BOUND)
     # The line at the last voxel, not its power: that is one sample of speckle.
     last_plane = xp.where(used, planes, np.float32(0)).max(axis=0)
     last = xp.exp(level - 2 * axial_mm * mu * (last_plane - centre))

@@ -70,13 +70,17 @@ def plain_mu(power, tissue, tail):
 def plain_liu(power, tissue, n_fit):
     slopes, ends = np.full(power.shape[1:], np.nan), np.zeros(power.shape[1:])
     places = np.zeros((2, *power.shape[1:]))
+    precise = []
     for i, j, inside in each_line(tissue):
         z = inside[-n_fit:]
         y = np.log(power[z, i, j].astype(float))
         slope = np.polyfit(z, y, 1)[0]
         slopes[i, j] = -slope / (2 * STEP_MM)
         places[:, i, j] = y.mean(), z[-1] - z.mean()
-    typical = np.nanmedian(slopes)
+        precise.append((slopes[i, j], len(z) ** 3 - len(z)))
+    precise.sort()
+    heavy = np.cumsum([weight for _, weight in precise])
+    typical = precise[int(np.searchsorted(heavy, heavy[-1] / 2))][0]
     for i, j, _ in each_line(tissue):
         mu = min(max(slopes[i, j], typical / 2), typical * 2)
         last = math.exp(places[0, i, j] - 2 * mu * STEP_MM * places[1, i, j])
@@ -105,6 +109,32 @@ def test_liu_fits_a_line_above_the_end(xp, lines):
     power, tissue = lines
     found = to_host(tail_of(*fit_end(xp.asarray(power), xp.asarray(tissue), 20, STEP_MM), STEP_MM))
     np.testing.assert_allclose(found, plain_liu(power, tissue, 20), rtol=2e-3)
+
+
+@pytest.mark.parametrize("brighter", [0.0, 3.0])
+def test_an_end_that_brightens_downwards_takes_the_slope_of_the_whole_line(xp, rng, brighter):
+    """ln P falls by 4 per mm, and rises by `brighter` over the lowest 200 µm of the tissue."""
+    z = np.arange(100)
+    smooth = 9 - 4 * STEP_MM * z + brighter * np.clip((z - 80) / 20, 0, 1)
+    logarithm = smooth[:, None, None] + 0.03 * rng.standard_normal((100, 8, 8))
+    # Short lines at the rim, which rise, have little say.
+    tissue = np.ones(logarithm.shape, bool)
+    tissue[6:, :6] = False
+    logarithm[:6, :6] += 0.2 * z[:6, None, None]
+    power = np.exp(logarithm).astype(np.float32)
+    found, last = map(to_host, fit_end(xp.asarray(power), xp.asarray(tissue), 20, STEP_MM, 1, 0.3))
+    n_fit = 100 if brighter else 20
+    slope, level = np.polyfit(z[-n_fit:], smooth[-n_fit:], 1)
+    np.testing.assert_allclose(found[6:], -slope / (2 * STEP_MM), rtol=0.15)
+    np.testing.assert_allclose(np.log(last[6:]), level + 99 * slope, atol=0.15)
+
+
+def test_tissue_takes_no_less_than_the_medium_around_it(xp):
+    power = np.exp(0.01 * np.arange(40, dtype=np.float32))[:, None, None] * np.ones((3, 3), "f4")
+    tissue = np.ones(power.shape, bool)
+    found, last = fit_end(xp.asarray(power), xp.asarray(tissue), 20, STEP_MM, 1, 0.3)
+    np.testing.assert_allclose(to_host(found), 0.3, rtol=1e-6)
+    assert (to_host(last) > 1).all()
 
 
 def test_smith_takes_the_mean_slope(xp, rng):
