@@ -28,11 +28,15 @@ _MIN_COLUMNS = 240
 
 @dataclass(frozen=True)
 class Exponent:
-    """Klett's k, its standard error, and the slice's own estimate, None where it has none."""
+    """Klett's k, its standard error, and the slice's own estimate, None where it has none.
+
+    `seen_error` is the standard error of that estimate.
+    """
 
     k: float
     error: float
     seen: float | None = None
+    seen_error: float = 0.0
 
 
 _PRIOR = Exponent(PRIOR_EXPONENT, PRIOR_ERROR)
@@ -84,7 +88,7 @@ def find_exponent(power: Array, usable: Array, optical_depth: Array, axial_mm: f
     apart = float(np.clip(found, -1, 2)) - PRIOR_EXPONENT
     between = max(0.0, apart**2 - PRIOR_ERROR**2 - variance)
     error = np.sqrt((1 - trust) * (PRIOR_ERROR**2 + trust * between))
-    return Exponent(float(np.clip(k, 0.3, 1.3)), float(error), found)
+    return Exponent(float(np.clip(k, 0.3, 1.3)), float(error), found, float(np.sqrt(variance)))
 
 
 def _regress(level: np.ndarray, slope: np.ndarray) -> float:

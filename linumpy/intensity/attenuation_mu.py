@@ -66,7 +66,6 @@ def estimate_mu(
     width: int,
     smith_sigma: float,
     response_errors: np.ndarray,
-    agarose_mu_per_mm: float = 0.0,
 ) -> MuEstimate:
     """Estimate µ where power is well above noise.
 
@@ -80,7 +79,7 @@ def estimate_mu(
         Of the same shape: by how much bins differ from the mean that `power` is, relatively
         (`log_moments`).
     tissue
-        With the optical depths that agarose below tells.
+        With the optical depths that agarose below tells. It takes no less than agarose.
     region
         Bins a side that slopes are averaged over.
     width
@@ -89,8 +88,6 @@ def estimate_mu(
         Smoothing of the map of C of ``smith``, bins.
     response_errors
         (errors, planes): independent standard errors of ln of the axial response.
-    agarose_mu_per_mm
-        What tissue takes at least.
     """
     xp = namespace(power)
     n_fit = max(5, round(_TAIL_UM / 1000 / axial_mm))
@@ -98,7 +95,7 @@ def estimate_mu(
     # Tissue that ends within what is seen is steep at its end for another reason.
     goes_on = usable & ~told
     # The slope of ln P: the same whatever the exponent.
-    fit = partial(fit_end, n_fit=n_fit, axial_mm=axial_mm, least_mu=agarose_mu_per_mm)
+    fit = partial(fit_end, n_fit=n_fit, axial_mm=axial_mm, least_mu=tissue.agarose_mu_per_mm)
     mu_end, last = fit(power, goes_on, lateral_width=region)
     own_slope = fit(power, goes_on)[0] if region > 1 else mu_end
 

@@ -49,11 +49,14 @@ class Tissue:
         below.
     optical_depth_error
         Standard error of those: how unlike single blocks of agarose are.
+    agarose_mu_per_mm
+        What agarose attenuates.
     """
 
     mask: Array
     optical_depth: Array
     optical_depth_error: float
+    agarose_mu_per_mm: float = 0.0
 
 
 def find_tissue(
@@ -108,7 +111,7 @@ def find_tissue(
     lines = _agarose_lines(xp.sqrt(signal), known, depth, faint)
     unknown = xp.zeros(total.shape[1:], np.float32)
     if not len(lines):
-        return Tissue(xp.ones(total.shape, bool), unknown, 0.0)
+        return Tissue(xp.ones(total.shape, bool), unknown, 0.0, agarose_mu_per_mm)
     profile = like(_profile(signal, known, lines), signal)[xp.maximum(depth, 0)]
     limit = profile * np.float32(TISSUE_CONTRAST**2)
     audible = floor * np.float32(10 ** (snr_threshold_db / 10))
@@ -130,7 +133,7 @@ def find_tissue(
     error = MEDIAN_TO_SIGMA * float(np.median(apart)) / 2
     thickness = mask.sum(axis=0).astype(np.float32) * np.float32(axial_mm)
     through = xp.where(taken > 0, taken + np.float32(agarose_mu_per_mm) * thickness, np.float32(0))
-    return Tissue(mask, through, error)
+    return Tissue(mask, through, error, agarose_mu_per_mm)
 
 
 def _blocks(

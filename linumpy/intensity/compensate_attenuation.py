@@ -71,8 +71,8 @@ class Attenuation:
         Share of the valid voxels that is tissue.
     exponent, exponent_error
         Klett's k, found from the slice, with its standard error; 1 and 0 of other methods.
-    exponent_seen
-        The slice's own estimate of the exponent; None where it has none.
+    exponent_seen, exponent_seen_error
+        The slice's own estimate of the exponent, None where it has none; and its standard error.
     capped_fraction
         Share of the tissue within one slicing interval of the face whose loss cannot be made up
         for: it is beyond `min_bias`, or the signal lies below the noise.
@@ -98,6 +98,7 @@ class Attenuation:
     exponent: float = 1.0
     exponent_error: float = 0.0
     exponent_seen: float | None = None
+    exponent_seen_error: float = 0.0
     capped_fraction: float = 0.0
     mu_error_per_mm: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float16))
     snr_db: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float16))
@@ -105,10 +106,11 @@ class Attenuation:
 
     @property
     def exponent_departure(self) -> float | None:
-        """How far `exponent_seen` lies from reported exponents, in their standard errors."""
+        """How far `exponent_seen` lies from reported exponents, in standard errors."""
         if self.exponent_seen is None:
             return None
-        return abs(self.exponent_seen - PRIOR_EXPONENT) / PRIOR_ERROR
+        error = np.hypot(PRIOR_ERROR, self.exponent_seen_error)
+        return float(abs(self.exponent_seen - PRIOR_EXPONENT) / error)
 
 
 def bin_size(voxel_um: float) -> int:
@@ -261,17 +263,7 @@ def estimate_attenuation(
     errors = np.zeros((0, len(power)), np.float32) if response_errors is None else response_errors
     smith_sigma = _SMITH_SIGMA_PX / bin_px
     found = estimate_mu(
-        power,
-        usable,
-        unlike,
-        found_tissue,
-        params,
-        axial_mm,
-        region,
-        width,
-        smith_sigma,
-        errors,
-        agarose_mu_per_mm,
+        power, usable, unlike, found_tissue, params, axial_mm, region, width, smith_sigma, errors
     )
     # Where tissue drowns in noise it gets the value above it.
     deep = tissue & ~usable
@@ -301,6 +293,7 @@ def estimate_attenuation(
         exponent=found.exponent.k,
         exponent_error=found.exponent.error,
         exponent_seen=found.exponent.seen,
+        exponent_seen_error=found.exponent.seen_error,
         capped_fraction=float((shown & capped).sum()) / max(int(shown.sum()), 1),
         mu_error_per_mm=xp.sqrt(model_error**2 + law_error**2 + own_error**2).astype(np.float16),
         snr_db=(xp.log10(xp.maximum(snr, np.float32(1e-3))) * np.float32(10)).astype(np.float16),

@@ -16,7 +16,8 @@ def foreign_bodies_of(pairs: Iterable[Mapping[str, Any]], slice_id: int) -> list
     """Return the bubbles, debris and tears of a slice: dark against slices on both sides of it.
 
     Anatomy that ends is dark against one side alone, as is all that lies in the first and the last
-    slice, of which nothing is told.
+    slice. But a slice that is dark only down to a depth, where the slice above shows tissue, has a
+    tear that ends there.
 
     Parameters
     ----------
@@ -35,6 +36,7 @@ def foreign_bodies_of(pairs: Iterable[Mapping[str, Any]], slice_id: int) -> list
             below += bodies
         elif bodies:
             above.append(bodies)
+            below += [body for body in bodies if body.get("lit_below")]
     return _on_both_sides(above, below, _near)
 
 

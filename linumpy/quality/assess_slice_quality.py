@@ -57,7 +57,8 @@ class PairSimilarity:
         Smaller over greater variance of the detail, at the same depths below the faces.
     foreign
         Bubbles, debris and tears that were left out of the comparison: ``slice_id`` of the darker
-        slice, ``area_um2``, and ``centre_um`` by its own metadata along axis 1 and axis 2.
+        slice, ``area_um2``, ``centre_um`` by its own metadata along axis 1 and axis 2, and
+        ``lit_below``, whether it is dark from its top on but shows tissue below.
     displaced
         What lies elsewhere than the rest in one of them: ``area_um2``, ``centre_um`` by the fixed
         slice's metadata, and ``by_um``, how far the moving slice shows it off.
@@ -255,6 +256,7 @@ def _match(
             "slice_id": fixed.slice_id if body.in_first else moving.slice_id,
             "area_um2": body.n_px * comparison.column_um2,
             "centre_um": comparison.place_of(body.centre_px, body.in_first),
+            "lit_below": body.lit_below,
         }
         for body in found.foreign
     )

@@ -23,6 +23,8 @@ _MIDDLE = 75
 _OUTLIER = 4.0
 _LEAST_AROUND = 0.75
 """Share of what lies around a body that is lit: where tissue ends it is dark on one side."""
+_LEAST_TOP = 2
+"""Planes from the top in which a tear is dark: one may be that of a rough cut."""
 _MOST_FOREIGN = 0.25
 """Of the tissue. Half is where medians break down; half of that leaves them room."""
 
@@ -39,19 +41,24 @@ class ForeignBody:
         Columns of the region.
     centre_px
         Their mean position along axis 1 and axis 2; the middle of the first pixel is 0.
+    lit_below
+        Whether the second slice is dark from its top down to a depth, and shows tissue below: a
+        tear that ends there. Anatomy that ends in one of the slices shows nothing below.
     """
 
     in_first: bool
     n_px: int
     centre_px: tuple[float, float]
+    lit_below: bool = False
 
 
 def foreign_columns(first: Array, second: Array, known: Array) -> Array:
     """Return which columns show a bubble, debris or a tear in one of two slices.
 
     In most planes these are brighter or darker than the same tissue in the other slice by more than
-    grey and white matter differ, and by more than most of the tissue. Where much of the tissue is
-    so, the slice itself is bad, and nothing is found.
+    grey and white matter differ, and by more than most of the tissue; or the second slice is darker
+    in its upper planes. Where much of the tissue is so, the slice itself is bad, and nothing is
+    found.
 
     Parameters
     ----------
@@ -71,7 +78,9 @@ def foreign_columns(first: Array, second: Array, known: Array) -> Array:
     far = xp.zeros(first.shape[1:], xp.int32)
     odd = xp.zeros_like(far)
     brighter = xp.zeros_like(far)
+    n_top = xp.zeros_like(far)
     tissue = xp.zeros(first.shape[1:], bool)
+    dark = xp.ones(first.shape[1:], bool)
     for a, b, low_a, low_b, data in zip(*smooth, *level, known, strict=True):
         floors = [TISSUE_LEVEL * low for low in (low_a, low_b)]
         shown = ((a > floors[0]) | (b > floors[1])) & (data > 0)
@@ -85,9 +94,11 @@ def foreign_columns(first: Array, second: Array, known: Array) -> Array:
         outlier = beyond & (abs(ratio) > _OUTLIER * spread)
         odd += outlier
         brighter += outlier * xp.sign(ratio).astype(xp.int32)
+        dark &= outlier & (ratio > 0)
+        n_top += dark
         tissue |= shown
     # The mirror of a bubble is bright and its column dark, with a plane between that is neither.
-    found = 2 * odd > len(first)
+    found = (2 * odd > len(first)) | (n_top >= _LEAST_TOP)
     found = ndimage.binary_opening(found, xp.ones((_LEAST_PX, _LEAST_PX), bool))
     # Where nearly half is off, the spread hides a part of it.
     most = _MOST_FOREIGN * float(tissue.sum())
@@ -111,7 +122,27 @@ def lit_columns(planes: Array, known: Array) -> Array:
     return seen & (mean > TISSUE_LEVEL * xp.percentile(mean, _MIDDLE))
 
 
-def foreign_bodies(columns: Array, lit: Sequence[Array]) -> tuple[ForeignBody, ...]:
+def lit_below(planes: Array, known: Array) -> Array:
+    """Return where a slice is dark from its top on, but not all the way down.
+
+    Bright is what is no darker than most of a plane's tissue by more than grey and white matter
+    differ. Below a bubble or debris all planes are dark.
+
+    Parameters
+    ----------
+    planes, known
+        As in `foreign_columns`, with planes below those that both slices show.
+    """
+    xp, ndimage = namespace(planes), ndimage_of(planes)
+    smooth = ndimage.uniform_filter(planes, (0, *(_LOCAL_PX,) * 2))
+    level = xp.percentile(smooth, _MIDDLE, axis=(1, 2), keepdims=True)
+    bright = (smooth * np.float32(TISSUE_RANGE) > level) & (known > 0)
+    return bright[_LEAST_TOP:].any(axis=0) & ~bright[:_LEAST_TOP].any(axis=0)
+
+
+def foreign_bodies(
+    columns: Array, lit: Sequence[Array], below: Array | None = None
+) -> tuple[ForeignBody, ...]:
     """Return the connected regions of what `foreign_columns` found, largest first.
 
     Left out are those of less than 0.0025 mm² at 10 µm, and those where the tissue of the darker
@@ -121,21 +152,25 @@ def foreign_bodies(columns: Array, lit: Sequence[Array]) -> tuple[ForeignBody, .
     ----------
     lit
         `lit_columns` of the first and of the second slice.
+    below
+        `lit_below` of the second slice.
     """
     from scipy import ndimage
 
     found = to_host(columns)
+    goes_on = np.zeros(found.shape, bool) if below is None else to_host(below)
     first_lit, second_lit = (to_host(part) for part in lit)
     labels, _ = ndimage.label(found, np.ones((3, 3)))
     # Of few columns: SciPy's sums of labels go through the whole plane each.
     at = np.nonzero(labels)
-    sizes, signs, *centres = (
-        np.bincount(labels[at], weights)[1:] for weights in (None, found[at], *at)
+    sizes, signs, n_below, *centres = (
+        np.bincount(labels[at], weights)[1:] for weights in (None, found[at], goes_on[at], *at)
     )
     boxes = ndimage.find_objects(labels)
     margin = _LOCAL_PX // 2
     bodies = []
-    for n, (size, sign, y, x) in enumerate(zip(sizes, signs, *centres, strict=True)):
+    each = zip(sizes, signs, n_below, *centres, strict=True)
+    for n, (size, sign, ends, y, x) in enumerate(each):
         if size < _LEAST_BODY_PX:
             continue
         near = tuple(slice(max(0, b.start - _LOCAL_PX), b.stop + _LOCAL_PX) for b in boxes[n])
@@ -145,7 +180,7 @@ def foreign_bodies(columns: Array, lit: Sequence[Array]) -> tuple[ForeignBody, .
         )
         around = (first_lit if sign < 0 else second_lit)[near][wide & ~near_body]
         if around.size and around.mean() >= _LEAST_AROUND:
-            bodies.append(
-                ForeignBody(bool(sign < 0), int(size), (float(y / size), float(x / size)))
-            )
+            centre_px = float(y / size), float(x / size)
+            ends_above = bool(sign > 0 and 2 * ends > size)
+            bodies.append(ForeignBody(bool(sign < 0), int(size), centre_px, ends_above))
     return tuple(sorted(bodies, key=lambda body: -body.n_px))

@@ -7,7 +7,7 @@ unbiased variances, and the magnitude of Sobel gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +31,7 @@ from linumpy.quality.foreign_bodies import (
     ForeignBody,
     foreign_bodies,
     foreign_columns,
+    lit_below,
     lit_columns,
     widened,
 )
@@ -44,6 +45,8 @@ _WHITE_PERCENTILE = 99.9
 _MIN_PATCH_SHARE = 0.5
 _LEAST_PATCH_SHARE = 0.02
 _LEAST_OVERLAP_SHARE = 0.1
+
+_Moves = list[tuple[tuple[slice, ...], tuple[slice, ...]]]
 
 
 def ssim_map(first: Array, second: Array, data_range: float = 1.0) -> Array:
@@ -178,6 +181,7 @@ def compare_planes(
     reach_px: int,
     valid: tuple[Array | None, Array | None] = (None, None),
     *,
+    deeper: Callable[[], tuple[Array, Array | None]] | None = None,
     must_match: bool = False,
 ) -> Similarity | None:
     """Compare planes of two slices that show the same tissue, where they match best.
@@ -193,6 +197,8 @@ def compare_planes(
         How far the second may be off.
     valid
         Their masks; None where all is data. Only what both slices imaged is compared.
+    deeper
+        Reads planes of the second slice below those compared, and their mask; None without any.
     must_match
         Do not compare planes that are nowhere found to match: they may share too little to compare.
 
@@ -214,11 +220,21 @@ def compare_planes(
     first, known_a = (x[(slice(None), *here)] for x in (first, known_a))
     second, known_b = (x[(slice(None), *there)] for x in (second, known_b))
     flat_a, flat_b = flatten(first, known_a), flatten(second, known_b)
-    (moved, known_b), parts = _match_patches(flat_a, flat_b, (second, known_b))
+    moves, parts = _match_patches(flat_a, flat_b)
+    moved, known_b = (_move_patches(x, moves) for x in (second, known_b))
     joint = known_a * known_b
     first, moved = first * joint, moved * joint
     columns = foreign_columns(first, moved, joint)
     lit = lit_columns(first, joint), lit_columns(moved, joint)
+    below = None
+    if bool((columns > 0).any()):
+        seen, known_b = moved, joint
+        if deeper is not None:
+            planes, mask = (None if x is None else x[(slice(None), *there)] for x in deeper())
+            mask = xp.ones_like(planes) if mask is None else (mask > 0).astype(xp.float32)
+            planes, mask = (_move_patches(x, moves) for x in (planes * mask, mask))
+            seen, known_b = xp.concatenate([moved, planes]), xp.concatenate([joint, mask])
+        below = lit_below(seen, known_b)
     away = widened(columns != 0, SSIM_WINDOW_PX // 2)
     a, b = to_white(first, away), to_white(moved, away)
     similarities, edges, weights = [], [], []
@@ -246,7 +262,7 @@ def compare_planes(
         float(np.average(edges, weights=weights)),
         tuple(
             replace(body, centre_px=at(body.centre_px, here if body.in_first else there))
-            for body in foreign_bodies(columns, lit)
+            for body in foreign_bodies(columns, lit, below)
         ),
         tuple(replace(part, centre_px=at(part.centre_px, here)) for part in parts),
     )
@@ -280,31 +296,27 @@ def match_peak(first: Array, second: Array, reach_px: int) -> Peak | None:
     )
 
 
-def _match_patches(
-    fixed: Array, moving: Array, carried: Sequence[Array]
-) -> tuple[list[Array], tuple[DisplacedPart, ...]]:
-    """Move patches of arrays to where the flattened `moving` fits the flattened `fixed` best.
+def _match_patches(fixed: Array, moving: Array) -> tuple[_Moves, tuple[DisplacedPart, ...]]:
+    """Find where patches of the flattened `moving` fit the flattened `fixed` best.
 
     Returns
     -------
-    The arrays, and the parts that fit elsewhere than the others.
+    Each patch, and where it lies in arrays that are wider by `PATCH_REACH_PX` on all sides; and the
+    parts that fit elsewhere than the others.
     """
-    xp, reach = namespace(fixed), PATCH_REACH_PX
-    border = ((0, 0), (reach, reach), (reach, reach))
-    moving = xp.pad(moving, border)
-    padded = [xp.pad(array, border) for array in carried]
+    reach = PATCH_REACH_PX
     rows, columns = (_patches(n) for n in fixed.shape[1:])
     windows = [(slice(None), r, c) for r in rows for c in columns]
     low = np.array([[w.start for w in window[1:]] for window in windows])
     side = np.array([[w.stop - w.start for w in window[1:]] for window in windows])
     pairs = Windows(low, side, low, side + 2 * reach, np.full_like(low, -reach))
     surfaces = correlate_windows(
-        fixed, moving, pairs, (reach, reach), min_overlap_share=_LEAST_PATCH_SHARE
+        fixed, _widen(moving), pairs, (reach, reach), min_overlap_share=_LEAST_PATCH_SHARE
     )
     peaks = find_peaks(*surfaces)
     where = replace(peaks, displacement_px=-peaks.displacement_px)
     parts = displaced_parts(low, side, len(columns), where)
-    moved = [xp.empty_like(array) for array in carried]
+    moves = []
     for window, values, weight in zip(windows, *map(to_host, surfaces), strict=True):
         # Of what can overlap most of it must: a patch may hold little tissue.
         enough = np.isfinite(values) & (weight.astype(np.float64) ** 2 >= _MIN_PATCH_SHARE)
@@ -313,10 +325,22 @@ def _match_patches(
         if not enough.any():
             best = (np.intp(reach), np.intp(reach))
         # The first displacement sampled is that of the far border.
-        source = _moved(window, tuple(2 * reach - int(k) for k in best), 0)
-        for out, array in zip(moved, padded, strict=True):
-            out[window] = array[source]
-    return moved, parts
+        moves.append((window, _moved(window, tuple(2 * reach - int(k) for k in best), 0)))
+    return moves, parts
+
+
+def _move_patches(planes: Array, moves: _Moves) -> Array:
+    """Move the patches of planes to where `_match_patches` found them."""
+    padded = _widen(planes)
+    out = namespace(planes).empty_like(planes)
+    for window, source in moves:
+        out[window] = padded[source]
+    return out
+
+
+def _widen(planes: Array) -> Array:
+    reach = PATCH_REACH_PX
+    return namespace(planes).pad(planes, ((0, 0), (reach, reach), (reach, reach)))
 
 
 def _moved(window: tuple[slice, ...], by: tuple[int, ...], wider: int) -> tuple[slice, ...]:

@@ -122,7 +122,21 @@ class SliceComparison:
         here, there = self._windows
         first, valid = slabs(self._fixed, [start + z for z in offsets], here, self._factor)
         second, other = slabs(self._moving, [top + z for z in offsets], there, self._factor)
-        return compare_planes(first, second, self._reach, (valid, other), must_match=self._apart)
+
+        def deeper() -> tuple[Array, Array | None]:
+            shared = top + offsets[-1] + SLAB_PLANES
+            left = self._moving.shape[0] - shared
+            starts = [shared + z for z in spread_depths(left, self._params.sample_depth)]
+            return slabs(self._moving, starts, there, self._factor)
+
+        return compare_planes(
+            first,
+            second,
+            self._reach,
+            (valid, other),
+            deeper=deeper if top + depth + SLAB_PLANES <= self._moving.shape[0] else None,
+            must_match=self._apart,
+        )
 
     @property
     def column_um2(self) -> float:

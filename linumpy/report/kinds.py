@@ -168,7 +168,8 @@ KINDS = {
     "foreign": Kind(
         "Bubbles, debris or tears",
         "Tissue is darker there than in the slices above and below, by more than grey and white "
-        "matter differ, and is in the brain all the same. Places: the largest, stage axes 1, 2.",
+        "matter differ, or down to a depth of a tear. It is in the brain all the same. Places: the "
+        "largest, stage axes 1, 2.",
         "Exclude these places from measurements; look for bubbles before the next acquisition.",
     ),
     "displaced": Kind(

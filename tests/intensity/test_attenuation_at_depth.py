@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import zlib
 
 import numpy as np
@@ -401,7 +402,8 @@ def test_steep_dark_tissue_is_detected(xp, rng, true, found):
     shown, depth = (xp.asarray(a.astype(np.float32)) for a in (seen, optical))
     exponent = find_exponent(shown, shown > 0, depth, STEP_MM)
     assert exponent.seen is not None
-    departure = abs(exponent.seen - PRIOR_EXPONENT) / PRIOR_ERROR
+    assert exponent.seen_error < 0.1
+    departure = abs(exponent.seen - PRIOR_EXPONENT) / math.hypot(PRIOR_ERROR, exponent.seen_error)
     assert (departure > LIMITS["exponent_departure"].warning) is found
     assert (exponent.error > PRIOR_ERROR) is found
 

@@ -374,13 +374,21 @@ def test_unknown_depths_are_flagged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "status"),
-    [(None, "ok"), (0.6, "ok"), (1.3, "ok"), (0.2, "warning"), (-0.3, "error"), (1.5, "warning")],
+    ("seen", "error", "status"),
+    [
+        (None, 0.0, "ok"),
+        (0.6, 0.0, "ok"),
+        (1.3, 0.0, "ok"),
+        (0.2, 0.0, "warning"),
+        (-0.3, 0.0, "error"),
+        (1.5, 0.0, "warning"),
+        (1.5, 0.3, "ok"),
+    ],
 )
 def test_attenuation_that_does_not_go_with_brightness_is_a_finding(
-    seen: float | None, status: str
+    seen: float | None, error: float, status: str
 ) -> None:
-    model = replace(MODELS["compensate_attenuation"], exponent_seen=seen)
+    model = replace(MODELS["compensate_attenuation"], exponent_seen=seen, exponent_seen_error=error)
     found = measure("compensate_attenuation", model)
     assert found is not None and found.metrics["exponent_departure"].status == status
 

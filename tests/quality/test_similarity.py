@@ -11,6 +11,7 @@ from linumpy.quality.foreign_bodies import (
     ForeignBody,
     foreign_bodies,
     foreign_columns,
+    lit_below,
     lit_columns,
     widened,
 )
@@ -177,6 +178,28 @@ def test_a_tear_and_a_particle_are_foreign_and_contrast_of_tissue_is_not(xp, rng
     # Most of the tissue: a bad slice, not a foreign body.
     wide = np.arange(120) < 70
     assert not found(np.where(wide, 0.05 * second, second)).any()
+
+
+@pytest.mark.parametrize(("n_dark", "n_deeper"), [(2, 0), (3, 2), (5, 2)])
+def test_a_tear_that_ends_at_a_depth_shows_tissue_below(xp, rng, n_dark, n_deeper):
+    """Dark in `n_dark` of five planes, with `n_deeper` below; a shadow is dark in all of them.
+
+    Seen to fail where most planes have to be dark, and where planes below are not looked at.
+    """
+    tissue = np.exp(0.3 * gaussian_filter(rng.normal(size=(7, 120, 120)), (2, 3, 3)) * 10)
+    first, second = (tissue * rng.gamma(20, 1 / 20, tissue.shape) for _ in range(2))
+    second[:n_dark, 20:90, 50:58] *= 0.05
+    second[:, 30:50, 90:110] *= 0.05
+    planes = xp.asarray(second[: 5 + n_deeper].astype(np.float32))
+    known = xp.ones(planes.shape, xp.float32)
+    shared = xp.asarray(first[:5].astype(np.float32)), planes[:5]
+    columns = foreign_columns(*shared, known[:5])
+    lit = [lit_columns(part, known[:5]) for part in shared]
+    bodies = foreign_bodies(columns, lit, lit_below(planes, known))
+    found = {body.lit_below: body for body in bodies}
+    assert len(bodies) == 2 and not any(body.in_first for body in bodies)
+    assert found[True].centre_px == pytest.approx((54.5, 53.5), abs=2)
+    assert found[False].centre_px == pytest.approx((39.5, 99.5), abs=2)
 
 
 def test_where_tissue_ends_there_is_no_foreign_body(xp, rng):

@@ -321,6 +321,10 @@ def test_bubbles_and_debris_are_reported_of_their_slice(full_run: Path) -> None:
     (found,) = told(*pairs, {"fixed_id": 1, "moving_id": 3, "foreign": [also]})
     assert found.value == "z01: 0.062 mm² at 1.25, -0.30 mm"
     assert told(*pairs[:2]) == told(*pairs[2:]) == []
+    # What ends within the slice needs no slice below it: the last one has none.
+    ends = {**body, "slice_id": 2, "lit_below": True}
+    (found,) = told({"fixed_id": 1, "moving_id": 2, "foreign": [{**rim, "slice_id": 2}, ends]})
+    assert (found.where, found.value) == ("z02", "z02: 0.04 mm² at 1.25, -0.30 mm")
 
 
 def test_tissue_displaced_against_both_sides_is_reported(full_run: Path) -> None:
