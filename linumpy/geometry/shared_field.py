@@ -42,9 +42,14 @@ from linumpy.geometry.least_squares import (
 from linumpy.geometry.neighbours import close_pairs
 from linumpy.geometry.tile_fits import TileEvidence, fit_tiles, robust_sigma
 
-_ITERATIONS = 12
-_SMALL_STEP = 1e-2
+_ITERATIONS = 20
+_SMALL_STEP = 3e-3
 """Of a standard error; steps become smaller by a factor of four to seven each time."""
+_MEDIAN_SQUARE = 0.455
+"""Median of a squared normal deviate over its variance."""
+_LEAST_VARIANCE, _LEAST_TOLD = 1e-12, 1e-6
+_SMALL_CHANGE = 0.003
+"""Of the share of a pair's variance that levels leave."""
 _EXCESS = np.geomspace(1, 1e4, 41)
 """Factors of the tiles' variance that are compared; with the last they count for nothing."""
 
@@ -170,11 +175,11 @@ def fit_shared_field(
     model = FieldBasis(tile_shape, degree, tuple(lines))
     terms = model.evaluate(u1, u2)
     tiles = fit_tiles([m.values for m in kept], terms, n_groups=len({m.group for m in kept}))
-    rows, differences, pair_of_row = _overlap_equations(kept, terms, model, cell)
+    rows, differences, pair_of_row, pairs = _overlap_equations(kept, terms, model, cell)
     if len(differences):
-        n_pairs = int(pair_of_row[-1]) + 1
+        n_pairs = len(pairs)
         size = max(float(linear_combination(terms, tiles.mean).std()), robust_sigma(differences))
-        overlaps = _Overlaps(rows, differences, pair_of_row, model.prior(size))
+        overlaps = _Overlaps(rows, differences, pair_of_row, pairs, len(kept), model.prior(size))
         theta, overlap_sigma, information = overlaps.with_tiles(tiles, len(term_degrees(degree)))
     else:
         theta, information = tiles.mean, invert_positive(tiles.covariance)
@@ -196,10 +201,13 @@ def fit_shared_field(
 
 def _overlap_equations(
     maps: Sequence[TileMap], terms: np.ndarray, model: FieldBasis, cell: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return basis differences, map differences and pair number of every cell in an overlap."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return basis differences, map differences and pair number of every cell in an overlap.
+
+    And the tiles of each pair.
+    """
     rows, differences, pair_of_row = [], [], []
-    n_pairs = 0
+    pairs: list[tuple[int, int]] = []
     corners = np.array([m.corner_px for m in maps]).reshape(-1, 2)
     for a, b in close_pairs(corners, model.shape).tolist():
         first, second = maps[a], maps[b]
@@ -216,11 +224,16 @@ def _overlap_equations(
             continue
         rows.append(model.evaluate(centre[0][good], centre[1][good]) - terms[at_second][good])
         differences.append(difference[good])
-        pair_of_row.append(np.full(len(rows[-1]), n_pairs))
-        n_pairs += 1
+        pair_of_row.append(np.full(len(rows[-1]), len(pairs)))
+        pairs.append((a, b))
     if not rows:
-        return np.zeros((0, 0)), np.zeros(0), np.zeros(0, dtype=int)
-    return np.concatenate(rows), np.concatenate(differences), np.concatenate(pair_of_row)
+        return np.zeros((0, 0)), np.zeros(0), np.zeros(0, dtype=int), np.zeros((0, 2), dtype=int)
+    return (
+        np.concatenate(rows),
+        np.concatenate(differences),
+        np.concatenate(pair_of_row),
+        np.array(pairs),
+    )
 
 
 def _overlap_cells(
@@ -260,8 +273,10 @@ class _Overlaps:
 
     Attributes
     ----------
-    rows, differences, pair_of_row
+    rows, differences, pair_of_row, pairs
         From `_overlap_equations`.
+    n_tiles
+        That pairs are of.
     prior
         Inverse covariance of the coefficients beforehand.
     """
@@ -269,6 +284,8 @@ class _Overlaps:
     rows: np.ndarray
     differences: np.ndarray
     pair_of_row: np.ndarray
+    pairs: np.ndarray
+    n_tiles: int
     prior: np.ndarray
 
     def with_tiles(
@@ -284,7 +301,9 @@ class _Overlaps:
         -------
         The coefficients, the spread of the differences, and the coefficients' information matrix.
         """
-        excess = 1.0
+        # Where tiles count by their scatter alone at first, overlaps that contradict them all seem
+        # to err: the tilt that all faces have in common was taken for the field's.
+        excess, settled = float(_EXCESS[-1]), False
         while True:
             larger = np.ones(len(tiles.mean))
             larger[:n_polynomial] = math.sqrt(excess)
@@ -298,9 +317,9 @@ class _Overlaps:
             alone = invert_positive(share * overlaps + self.prior)
             part = slice(0, n_polynomial)
             found = _likeliest_excess(left[part], tiles.covariance[part, part], alone[part, part])
-            if found <= excess:
+            if settled and found <= excess:
                 return theta, sigma, share * overlaps + information + self.prior
-            excess = found
+            excess, settled = found, True
 
     def _solve(
         self, tile_mean: np.ndarray, tile_information: np.ndarray
@@ -315,27 +334,101 @@ class _Overlaps:
         """
         theta = tile_mean
         of_tiles = linear_combination(tile_information, tile_mean)
-        sigma = robust_sigma(self.differences - linear_combination(self.rows, theta))
+        levels = _Levels(self.pairs, self.n_tiles)
         for _ in range(_ITERATIONS):
             residual = self.differences - linear_combination(self.rows, theta)
+            residual = residual - levels.of_pairs[self.pair_of_row]
             sigma = robust_sigma(residual)
             weight = tukey(residual, sigma)
             # Neighbouring cells of a pair err together (the pair's true shift is not the nominal
             # one): the scatter of pair means says how many independent cells a pair is worth.
             sums = np.bincount(self.pair_of_row, weight * residual)
             count = np.bincount(self.pair_of_row, weight**2)
-            expected = sigma**2 * np.maximum(count, 1e-9)
-            design_effect = max(1.0, float(np.median(sums**2 / expected) / 0.455))
-            of_overlaps, right = normal_equations(
-                self.rows, self.differences, weight / (sigma**2 * design_effect)
-            )
+            expected = sigma**2 * np.maximum(count, 1e-9) * levels.left
+            design_effect = max(1.0, float(np.median(sums**2 / expected) / _MEDIAN_SQUARE))
+            weight = weight / (sigma**2 * design_effect)
+            of_overlaps, right = normal_equations(self.rows, self.differences, weight)
+            weights = np.bincount(self.pair_of_row, weight)
+            taken = levels.eliminate(self._sums(weight), weights)
+            of_overlaps, right = of_overlaps - taken[0], right - taken[1]
             normal = of_overlaps + tile_information + self.prior
             step = solve_positive(normal, right + of_tiles) - theta
             theta = theta + step
-            if float((step * linear_combination(normal, step)).sum()) < _SMALL_STEP**2 * len(step):
+            settled = levels.solve(theta, invert_positive(normal), weights)
+            size = float((step * linear_combination(normal, step)).sum())
+            if settled and size < _SMALL_STEP**2 * len(step):
                 break
         all_pairs = float((sums**2).sum() / expected.sum())
         return theta, sigma, of_overlaps, min(1.0, design_effect / max(all_pairs, 1.0))
+
+
+    def _sums(self, weight: np.ndarray) -> np.ndarray:
+        """Return weighted sums over each pair of all columns of `rows` and of `differences`."""
+        columns = (*self.rows.T, self.differences)
+        return np.array([np.bincount(self.pair_of_row, weight * c) for c in columns]).T
+
+
+class _Levels:
+    """A level that each tile adds: a light that changes with time, a stage that jitters in depth.
+
+    Levels are random, of one variance, which is found with them (expectation-maximisation: Laird
+    and Ware, Biometrics 38, 963, 1982); of the tiles the median counts, for some may be bad. They
+    are eliminated from the equations of the field (Schur's complement).
+
+    Attributes
+    ----------
+    of_pairs
+        Differences of levels between the tiles of each pair.
+    left
+        Share of the variance of a pair's mean that levels leave.
+    """
+
+    def __init__(self, pairs: np.ndarray, n_tiles: int) -> None:
+        self._ends = np.zeros((len(pairs), n_tiles))
+        self._ends[np.arange(len(pairs)), pairs[:, 0]] = 1
+        self._ends[np.arange(len(pairs)), pairs[:, 1]] = -1
+        self._variance = 0.0
+        self.of_pairs, self.left = np.zeros(len(pairs)), np.ones(len(pairs))
+
+    def eliminate(self, sums: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the levels take from the normal matrix and the right side of the field.
+
+        Parameters
+        ----------
+        sums
+            Weighted sums over each pair of the terms and, last, of the differences, (pairs, k + 1).
+        weights
+            Sums of the weights, (pairs,).
+        """
+        if not self._variance:
+            self._variance = robust_sigma(sums[:, -1] / np.maximum(weights, 1e-300)) ** 2 / 2
+        n_tiles = self._ends.shape[1]
+        own = column_products(weights[:, None] * self._ends, self._ends)
+        own += np.eye(n_tiles) / self._variance
+        self._shared = column_products(self._ends, sums)
+        solved = solve_positive(own, np.concatenate([self._shared, np.eye(n_tiles)], axis=1))
+        self._solved, self._covariance = np.split(solved, [sums.shape[1]], axis=1)
+        taken = column_products(self._shared[:, :-1], self._solved)
+        return taken[:, :-1], taken[:, -1]
+
+    def solve(self, theta: np.ndarray, covariance: np.ndarray, weights: np.ndarray) -> bool:
+        """Take the levels, and their variance, that go with a field's coefficients.
+
+        Returns
+        -------
+        Whether pairs would hardly count otherwise with the variance before.
+        """
+        before = self.left
+        by_field = self._solved[:, :-1]
+        level = self._solved[:, -1] - linear_combination(by_field, theta)
+        of_field = (linear_combination(by_field, covariance) * by_field).sum(axis=1)
+        told = 1 - (self._covariance.diagonal() + of_field) / self._variance
+        square = np.median(level**2 / np.maximum(told, _LEAST_TOLD))
+        self._variance = max(float(square) / _MEDIAN_SQUARE, _LEAST_VARIANCE)
+        self.of_pairs = linear_combination(self._ends, level)
+        spread = linear_combination(self._ends, self._covariance)
+        self.left = 1 - weights * (self._ends * spread).sum(axis=1)
+        return bool(np.abs(self.left - before).max() < _SMALL_CHANGE)
 
 
 def _likeliest_excess(difference: np.ndarray, own: np.ndarray, other: np.ndarray) -> float:

@@ -45,9 +45,33 @@ def test_field_is_separated_from_tissue_by_overlaps(rng):
     assert field.values.mean() == pytest.approx(0, abs=1e-12)
 
 
-def test_bad_tiles_do_not_spoil_it(rng):
-    field = fit_shared_field(acquisition(rng, 0.05, outliers=4), TILE, cell=CELL)
-    assert (field.values - truth()).std() < 0.1 * truth().std()
+def test_bad_tiles_do_not_spoil_it():
+    """RMS of eight draws; one in ten is beyond 0.1."""
+    errors = []
+    for draw in range(8):
+        maps = acquisition(np.random.default_rng(draw), 0.05, outliers=4)
+        errors.append((fit_shared_field(maps, TILE, cell=CELL).values - truth()).std())
+    assert np.sqrt(np.mean(np.square(errors))) < 0.065 * truth().std()
+
+
+@pytest.mark.parametrize(("level", "limit"), [(0.0, 0.013), (0.02, 0.016), (0.2, 0.03)])
+def test_levels_of_single_tiles_are_no_field(level, limit):
+    """A light that changes from tile to tile, a stage that jitters in depth; RMS of eight draws.
+
+    Seen to fail (0.012, 0.025, 0.065) where levels count as the pairs' scatter.
+    """
+    errors, ratios = [], []
+    for draw in range(8):
+        rng = np.random.default_rng(1000 + draw)
+        maps = [
+            TileMap(m.values + level * rng.normal(), m.group, m.corner_px)
+            for m in acquisition(rng, 0.1, n=4, jitter=1.2)
+        ]
+        field = fit_shared_field(maps, TILE, cell=CELL)
+        errors.append((field.values - truth()).std())
+        ratios.append(errors[-1] / field.error)
+    assert np.sqrt(np.mean(np.square(errors))) < limit
+    assert 0.7 < np.sqrt(np.mean(np.square(ratios))) < 1.2
 
 
 def test_a_tile_of_two_levels_does_not_spoil_it(rng):
