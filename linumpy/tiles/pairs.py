@@ -70,6 +70,7 @@ class PairResult:
     """Correlation of a pair, and whether it was accepted.
 
     `mismatch` is what scan distortion adds to its displacement; `displacement_px` is without.
+    `most_score` is the highest z-score that a correlation of 1 is believed.
     """
 
     pair: TilePair
@@ -79,6 +80,11 @@ class PairResult:
     accepted: bool = False
     residual_px: tuple[float, float] | None = None
     mismatch: StepMismatch | None = None
+    most_score: float = math.inf
+
+    def score(self, peak: Peak) -> float:
+        """Return the z-score of a peak of the surface, as far as its correlation bears it out."""
+        return min(peak.z_score, self.most_score * max(peak.correlation, 0.0))
 
     @property
     def displacement_px(self) -> np.ndarray:

@@ -110,6 +110,7 @@ def solve_positions(
 
 def _solve_all(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
     """Choose pairs and solve positions from them."""
+    _limit_scores(results)
     for result in results:
         result.accepted = result.peak is not None and result.peak.z_score >= ACCEPT_Z_SCORE
     solution = _reject_unconfirmed(stage_px, results)
@@ -136,6 +137,24 @@ def _solve_all(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
             residual = solution.residual(result)
             result.residual_px = (float(residual[0]), float(residual[1]))
     return solution
+
+
+def _limit_scores(results: Sequence[PairResult]) -> None:
+    """Lower z-scores to what correlations bear out.
+
+    A z-score counts in the noise of most displacements. Where tiles share a rim of tissue this is
+    agarose's, and about the match it is tissue's. A displacement is known to √(1/ρ² − 1) times what
+    depends on the voxels shared (Walker and Trahey, IEEE Trans. UFFC 42, 301, 1995): pairs of a
+    slice share about as many, and have scores about in proportion to their correlations.
+    """
+    clear = [
+        r.peak.z_score / r.peak.correlation
+        for r in results
+        if r.peak is not None and r.peak.z_score >= ACCEPT_Z_SCORE and r.peak.correlation > 0
+    ]
+    most = float(np.median(clear)) if clear else math.inf
+    for result in results:
+        result.most_score = most
 
 
 def _reject_unconfirmed(stage_px: np.ndarray, results: Sequence[PairResult]) -> Solution:
@@ -220,12 +239,13 @@ def _peak_sigma(result: PairResult) -> float:
     in units of that noise.
     """
     assert result.peak is not None
-    return math.hypot(_noise_px(result.peak), PEAK_BIAS_PX)
+    return math.hypot(_noise_px(result, result.peak), PEAK_BIAS_PX)
 
 
-def _noise_px(peak: Peak) -> float:
+def _noise_px(result: PairResult, peak: Peak) -> float:
     """Return the standard error by noise; that of a maximum without a top is the peak's width."""
-    return _PEAK_WIDTH_PX / peak.z_score if peak.has_top else _PEAK_WIDTH_PX
+    score = result.score(peak)
+    return _PEAK_WIDTH_PX / score if peak.has_top and score > 1 else _PEAK_WIDTH_PX
 
 
 def _expected(accepted: Sequence[PairResult]) -> np.ndarray:
@@ -288,7 +308,7 @@ def position_sigma_px(solution: Solution, results: Sequence[PairResult]) -> floa
         From `solve_positions`.
     """
     accepted = [r for r in results if r.accepted]
-    noise = [_noise_px(r.peak) for r in accepted if r.peak is not None]
+    noise = [_noise_px(r, r.peak) for r in accepted if r.peak is not None]
     least = float(np.median(noise)) if noise else _MIN_PAIR_SIGMA_PX
     pairs = [r.pair.tiles for r in accepted]
     return deviation_sigma(solution.network, pairs, least, solution.terms)
