@@ -361,7 +361,6 @@ class _Overlaps:
         all_pairs = float((sums**2).sum() / expected.sum())
         return theta, sigma, of_overlaps, min(1.0, design_effect / max(all_pairs, 1.0))
 
-
     def _sums(self, weight: np.ndarray) -> np.ndarray:
         """Return weighted sums over each pair of all columns of `rows` and of `differences`."""
         columns = (*self.rows.T, self.differences)

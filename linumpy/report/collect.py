@@ -14,6 +14,7 @@ from typing import Any
 
 from linumpy import __version__
 from linumpy.core.errors import InputError
+from linumpy.intensity.tissue import TISSUE_CONTRAST
 from linumpy.io.models import read_json
 from linumpy.metrics.both_sides import foreign_bodies_of
 from linumpy.quality.run import PRIOR_ONLY, Run, TileRegistration, numbered
@@ -304,6 +305,10 @@ def _alone_in_tissue(registration: TileRegistration) -> tuple[tuple[int, int], .
             if pair.accepted and mean is not None:
                 held.append(mean)
     limit = _TISSUE_SHARE * statistics.median(held) if held else 0.0
+    dark = min(bright.values(), default=0.0)
+    # Deep in noise agarose is not much darker than tissue, but it shows beside tissue.
+    if held and max(held) >= TISSUE_CONTRAST * dark:
+        limit = max(limit, (dark + statistics.median(held)) / 2)
     alone = [tile.index for tile in registration.tiles if tile.component == PRIOR_ONLY]
     return tuple(index for index in alone if bright.get(index, math.inf) >= limit)
 
