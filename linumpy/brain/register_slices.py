@@ -211,8 +211,8 @@ def solve_registration(
         pivot_um=(float(pivot[0]), float(pivot[1])),
         jumps=lost_zero,
         turned=turned,
-        depth_scale=depths.scale if np.isfinite(depths.scale_sigma) else None,
-        depth_scale_sigma=_finite(depths.scale_sigma),
+        depth_scale=depths.scale if np.isfinite(depths.wide_scale_sigma) else None,
+        depth_scale_sigma=_finite(depths.wide_scale_sigma),
         depth_scale_kept=depths.scale_is_significant and not depths.axial_scale_is_off,
         deformation=deformation_record(slices, good, offsets[:, 1:], turns, pivot, lateral_um)
         if params.elastic

@@ -49,7 +49,8 @@ class SliceRegistration:
         Slices from which on the motors' zero is another, and from which on all are rotated.
     depth_scale, depth_scale_sigma
         How much longer pairs measure all distances of faces than stage and interval state, as a
-        share of the distance, and its standard error; None where pairs do not determine it.
+        share of the distance, and its standard error, widened where few distances are measured;
+        None where pairs do not determine it.
     depth_scale_kept
         Whether slices lie as far apart as pairs measure, for all that.
     deformation

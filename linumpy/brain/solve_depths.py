@@ -55,8 +55,11 @@ class DepthSolution:
         Shape (n_slices,): standard errors of the same, given the spreads below; infinite where
         there are no pairs.
     scale, scale_sigma
-        How much longer the pairs measure all steps than expected, as a share of the step. It is
-        not part of `depth_um` where `axial_scale_is_off`.
+        How much longer the pairs measure all steps than expected, as a share of the step, and its
+        standard error. It is not part of `depth_um` where `axial_scale_is_off`.
+    n_told
+        Distances that are measured independently of each other. One alone tells no scale from a
+        thick cut.
     pair_sigma, face_sigma, cut_sigma
         Spread of the pairs, of faces about where the stage says, and of cuts that the stage does
         not tell.
@@ -71,6 +74,7 @@ class DepthSolution:
     expected_um: np.ndarray
     scale: float = 0.0
     scale_sigma: float = float("inf")
+    n_told: int = 0
     pair_sigma: float = 0.0
     face_sigma: float = 0.0
     cut_sigma: float = 0.0
@@ -79,7 +83,25 @@ class DepthSolution:
     @property
     def scale_is_significant(self) -> bool:
         """Whether the pairs measure all steps longer, or all shorter, beyond their errors."""
-        return abs(self.scale) > _CERTAIN * self.scale_sigma
+        return abs(self.scale) > _CERTAIN * self.wide_scale_sigma
+
+    @property
+    def wide_scale_sigma(self) -> float:
+        """What three times of is exceeded by chance no more often than three standard errors.
+
+        Few distances tell how uneven cuts are only roughly (Student's distribution).
+        """
+        from scipy.special import ndtr
+
+        if self.n_told < 2:
+            return float("inf")
+        return self.scale_sigma * self._quantile(ndtr(_CERTAIN)) / _CERTAIN
+
+    def _quantile(self, probability: float) -> float:
+        from scipy.special import stdtrit
+
+        # Of the distances, one is taken up by the scale itself.
+        return float(stdtrit(max(1, self.n_told - 1), probability))
 
     @property
     def axial_scale_is_off(self) -> bool:
@@ -87,11 +109,7 @@ class DepthSolution:
 
         Cuts that are uneven anyway may as well be thicker on average.
         """
-        from scipy.special import stdtrit
-
-        # Of the slices' depths, two are taken up by place and scale themselves.
-        free = max(1, len(self.depth_um) - 2)
-        certain = abs(self.scale) > stdtrit(free, 1 - _CHANCE / 2) * self.scale_sigma
+        certain = abs(self.scale) > self._quantile(1 - _CHANCE / 2) * self.scale_sigma
         lengths_um = np.median(np.diff(self.expected_um)), np.ptp(self.expected_um)
         step, total = np.abs(self.scale) * np.array(lengths_um)
         alike = self.cut_sigma <= step and _TOLD_APART * self.face_sigma <= total
@@ -145,8 +163,10 @@ def solve_depths(
         n_slices, pairs, errors - (moved[second] - moved[first]), expected, pair_sigma**2 / weight
     )
     jumps = _clear_jumps(cuts - np.diff(moved), measured, min_face_sigma)
-    start = _Spreads(1.0, min_face_sigma, 0.0, jumps, scaled=True)
-    with_scale = model.solve(model.fit(start, min_face_sigma))
+    group = connected_components(n_slices, pairs)
+    n_told = int((group >= 0).sum()) - len(np.unique(group[group >= 0]))
+    start = _Spreads(1.0, min_face_sigma, 0.0, jumps, scaled=n_told > 1)
+    with_scale = replace(model.solve(model.fit(start, min_face_sigma)), n_told=n_told)
     if with_scale.axial_scale_is_off:
         found = replace(with_scale, depth_um=with_scale.depth_um - with_scale.scale * model.slope)
     else:
@@ -156,6 +176,7 @@ def solve_depths(
         depth_um=found.depth_um + expected - expected[0],
         scale=with_scale.scale,
         scale_sigma=with_scale.scale_sigma,
+        n_told=n_told,
         pair_sigma=found.pair_sigma * pair_sigma,
     )
 

@@ -145,6 +145,15 @@ def test_wrong_axial_voxel_is_separated_from_cuts(rng):
     assert not even.scale_is_significant and abs(even.scale) < 0.004
 
 
+def test_one_distance_tells_no_scale_from_a_thick_cut():
+    """Seen to fail: all steps were said to be 3.0 ± 0.7 % thicker."""
+    found = solve(4, [(0, 2)], np.array([2 * INTERVAL_UM + 12.4]))
+    assert not found.scale_is_significant and not np.isfinite(found.wide_scale_sigma)
+    assert found.depth_um[2] == pytest.approx(2 * INTERVAL_UM + 12.4, abs=0.3)
+    few = solve(3, [(0, 1), (1, 2)], np.array([INTERVAL_UM + 4.2, INTERVAL_UM + 5.8]))
+    assert not few.scale_is_significant and few.scale_sigma < few.wide_scale_sigma < np.inf
+
+
 def test_a_large_common_factor_is_the_pairs_to_decide(rng):
     """Beyond what refractive indices explain, the interval is wrong."""
     face = faces(np.full(19, 1.12 * INTERVAL_UM))
