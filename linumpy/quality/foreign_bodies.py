@@ -23,6 +23,8 @@ _MIDDLE = 75
 _OUTLIER = 4.0
 _LEAST_AROUND = 0.75
 """Share of what lies around a body that is lit: where tissue ends it is dark on one side."""
+_LEAST_TEAR_PX = 4 * _LEAST_BODY_PX
+"""The slice above alone tells a tear that ends: a vessel a pixel aside is dark there, too."""
 _LEAST_TOP = 2
 """Planes from the top in which a tear is dark: one may be that of a rough cut."""
 _MOST_FOREIGN = 0.25
@@ -181,6 +183,6 @@ def foreign_bodies(
         around = (first_lit if sign < 0 else second_lit)[near][wide & ~near_body]
         if around.size and around.mean() >= _LEAST_AROUND:
             centre_px = float(y / size), float(x / size)
-            ends_above = bool(sign > 0 and 2 * ends > size)
+            ends_above = bool(sign > 0 and 2 * ends > size >= _LEAST_TEAR_PX)
             bodies.append(ForeignBody(bool(sign < 0), int(size), centre_px, ends_above))
     return tuple(sorted(bodies, key=lambda body: -body.n_px))
