@@ -3,13 +3,14 @@
 Focal curvature (added to depths) and the logarithm of the flat field (added to logarithms of
 brightness) obey the same model. A tile's map ``m_i`` at its pixel ``x`` is
 
-    m_i(x) = f(x) + g(p_i + x) + noise
+    m_i(x) = f(x) + g(p_i + x) + l_i + noise
 
-with the shared field ``f`` and the tissue ``g`` at stage position ``p_i + x``.
+with the shared field ``f``, the tissue ``g`` at stage position ``p_i + x`` and a level ``l_i`` of the
+tile's own.
 Two sources determine ``f``:
 
 * **overlaps**: where tiles i and j show the same tissue, ``g`` cancels in ``m_i − m_j``. What is
-  left, ``f(x) − f(x − s)``, fixes the slopes of the field near the tile borders;
+  left, ``f(x) − f(x − s)`` beside the levels, fixes the slopes of the field near the tile borders;
 * **tiles**: each tile fitted alone answers ``f`` plus its own tissue; over many tiles the robust
   mean of the answers tends to ``f`` (`linumpy.geometry.tile_fits`).
 
@@ -48,6 +49,7 @@ _SMALL_STEP = 3e-3
 _MEDIAN_SQUARE = 0.455
 """Median of a squared normal deviate over its variance."""
 _LEAST_VARIANCE, _LEAST_TOLD = 1e-12, 1e-6
+_MOST_FACTOR = 4.0
 _SMALL_CHANGE = 0.003
 """Of the share of a pair's variance that levels leave."""
 _EXCESS = np.geomspace(1, 1e4, 41)
@@ -179,7 +181,7 @@ def fit_shared_field(
     if len(differences):
         n_pairs = len(pairs)
         size = max(float(linear_combination(terms, tiles.mean).std()), robust_sigma(differences))
-        overlaps = _Overlaps(rows, differences, pair_of_row, pairs, len(kept), model.prior(size))
+        overlaps = _Overlaps(rows, differences, pair_of_row, pairs, model.prior(size))
         theta, overlap_sigma, information = overlaps.with_tiles(tiles, len(term_degrees(degree)))
     else:
         theta, information = tiles.mean, invert_positive(tiles.covariance)
@@ -275,8 +277,6 @@ class _Overlaps:
     ----------
     rows, differences, pair_of_row, pairs
         From `_overlap_equations`.
-    n_tiles
-        That pairs are of.
     prior
         Inverse covariance of the coefficients beforehand.
     """
@@ -285,7 +285,6 @@ class _Overlaps:
     differences: np.ndarray
     pair_of_row: np.ndarray
     pairs: np.ndarray
-    n_tiles: int
     prior: np.ndarray
 
     def with_tiles(
@@ -295,14 +294,15 @@ class _Overlaps:
 
         The covariance of the tiles' polynomial is enlarged by the factor, at least 1, under which
         their mean and the overlaps are likeliest (variance components: Patterson and Thompson,
-        Biometrika 58, 545, 1971). Robust weights change with it, and it only grows.
+        Biometrika 58, 545, 1971). It is found first with tiles that hardly count: where they count
+        by their scatter, overlaps that all contradict them seem to err by as much, and a tilt that
+        all faces have in common is the field's. Robust weights change with it; from then on it only
+        grows.
 
         Returns
         -------
         The coefficients, the spread of the differences, and the coefficients' information matrix.
         """
-        # Where tiles count by their scatter alone at first, overlaps that contradict them all seem
-        # to err: the tilt that all faces have in common was taken for the field's.
         excess, settled = float(_EXCESS[-1]), False
         while True:
             larger = np.ones(len(tiles.mean))
@@ -334,7 +334,7 @@ class _Overlaps:
         """
         theta = tile_mean
         of_tiles = linear_combination(tile_information, tile_mean)
-        levels = _Levels(self.pairs, self.n_tiles)
+        levels = _Levels(self.pairs)
         for _ in range(_ITERATIONS):
             residual = self.differences - linear_combination(self.rows, theta)
             residual = residual - levels.of_pairs[self.pair_of_row]
@@ -370,9 +370,9 @@ class _Overlaps:
 class _Levels:
     """A level that each tile adds: a light that changes with time, a stage that jitters in depth.
 
-    Levels are random, of one variance, which is found with them (expectation-maximisation: Laird
-    and Ware, Biometrics 38, 963, 1982); of the tiles the median counts, for some may be bad. They
-    are eliminated from the equations of the field (Schur's complement).
+    Levels are random, of one variance, which is found with them by the fixed point of restricted
+    likelihood (Schall, Biometrika 78, 719, 1991); of the tiles the median counts, for some may be
+    bad. They are eliminated from the equations of the field (Schur's complement).
 
     Attributes
     ----------
@@ -380,13 +380,16 @@ class _Levels:
         Differences of levels between the tiles of each pair.
     left
         Share of the variance of a pair's mean that levels leave.
+    variance
+        Of the levels.
     """
 
-    def __init__(self, pairs: np.ndarray, n_tiles: int) -> None:
-        self._ends = np.zeros((len(pairs), n_tiles))
-        self._ends[np.arange(len(pairs)), pairs[:, 0]] = 1
-        self._ends[np.arange(len(pairs)), pairs[:, 1]] = -1
-        self._variance = 0.0
+    def __init__(self, pairs: np.ndarray) -> None:
+        # Of tiles without a pair nothing is told.
+        tiles, ends = np.unique(pairs, return_inverse=True)
+        self._first, self._second = ends.reshape(pairs.shape).T
+        self._n = len(tiles)
+        self.variance = 0.0
         self.of_pairs, self.left = np.zeros(len(pairs)), np.ones(len(pairs))
 
     def eliminate(self, sums: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -399,15 +402,20 @@ class _Levels:
         weights
             Sums of the weights, (pairs,).
         """
-        if not self._variance:
-            self._variance = robust_sigma(sums[:, -1] / np.maximum(weights, 1e-300)) ** 2 / 2
-        n_tiles = self._ends.shape[1]
-        own = column_products(weights[:, None] * self._ends, self._ends)
-        own += np.eye(n_tiles) / self._variance
-        self._shared = column_products(self._ends, sums)
-        solved = solve_positive(own, np.concatenate([self._shared, np.eye(n_tiles)], axis=1))
-        self._solved, self._covariance = np.split(solved, [sums.shape[1]], axis=1)
-        taken = column_products(self._shared[:, :-1], self._solved)
+        if not self.variance:
+            mean = sums[:, -1] / np.maximum(weights, 1e-300)
+            # What the field adds to it falls away with the first steps.
+            square = float(np.median(mean**2)) / _MEDIAN_SQUARE / 2
+            self.variance = max(square, _LEAST_VARIANCE)
+        own, shared = np.eye(self._n) / self.variance, np.zeros((self._n, sums.shape[1]))
+        for one, other in ((self._first, self._second), (self._second, self._first)):
+            np.add.at(own, (one, one), weights)
+            np.subtract.at(own, (one, other), weights)
+        np.add.at(shared, self._first, sums)
+        np.subtract.at(shared, self._second, sums)
+        self._covariance = invert_positive(own)
+        self._solved = linear_combination(self._covariance, shared)
+        taken = column_products(shared[:, :-1], self._solved)
         return taken[:, :-1], taken[:, -1]
 
     def solve(self, theta: np.ndarray, covariance: np.ndarray, weights: np.ndarray) -> bool:
@@ -415,18 +423,21 @@ class _Levels:
 
         Returns
         -------
-        Whether pairs would hardly count otherwise with the variance before.
+        Whether no pair's `left` has changed by `_SMALL_CHANGE` or more.
         """
         before = self.left
         by_field = self._solved[:, :-1]
         level = self._solved[:, -1] - linear_combination(by_field, theta)
         of_field = (linear_combination(by_field, covariance) * by_field).sum(axis=1)
-        told = 1 - (self._covariance.diagonal() + of_field) / self._variance
-        square = np.median(level**2 / np.maximum(told, _LEAST_TOLD))
-        self._variance = max(float(square) / _MEDIAN_SQUARE, _LEAST_VARIANCE)
-        self.of_pairs = linear_combination(self._ends, level)
-        spread = linear_combination(self._ends, self._covariance)
-        self.left = 1 - weights * (self._ends * spread).sum(axis=1)
+        told = 1 - (self._covariance.diagonal() + of_field) / self.variance
+        known = told > _LEAST_TOLD
+        square = np.median(level[known] ** 2 / told[known]) if known.any() else 0.0
+        # Single steps would take dozens towards a variance that is nearly 0.
+        factor = (float(square) / _MEDIAN_SQUARE / self.variance) ** 2
+        self.variance = max(self.variance * min(factor, _MOST_FACTOR), _LEAST_VARIANCE)
+        a, b, c = self._first, self._second, self._covariance
+        self.of_pairs = level[a] - level[b]
+        self.left = 1 - weights * (c[a, a] + c[b, b] - 2 * c[a, b])
         return bool(np.abs(self.left - before).max() < _SMALL_CHANGE)
 
 

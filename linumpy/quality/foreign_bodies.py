@@ -45,7 +45,8 @@ class ForeignBody:
         Their mean position along axis 1 and axis 2; the middle of the first pixel is 0.
     lit_below
         Whether the second slice is dark from its top down to a depth, and shows tissue below: a
-        tear that ends there. Anatomy that ends in one of the slices shows nothing below.
+        tear that ends there. Anatomy that ends shows nothing below; a cavity is dark in both
+        slices, as they are compared at the same depths.
     """
 
     in_first: bool
@@ -100,7 +101,8 @@ def foreign_columns(first: Array, second: Array, known: Array) -> Array:
         n_top += dark
         tissue |= shown
     # The mirror of a bubble is bright and its column dark, with a plane between that is neither.
-    found = (2 * odd > len(first)) | (n_top >= _LEAST_TOP)
+    wide = xp.ones((_LOCAL_PX, _LOCAL_PX))
+    found = (2 * odd > len(first)) | ndimage.binary_opening(n_top >= _LEAST_TOP, wide)
     found = ndimage.binary_opening(found, xp.ones((_LEAST_PX, _LEAST_PX), bool))
     # Where nearly half is off, the spread hides a part of it.
     most = _MOST_FOREIGN * float(tissue.sum())
@@ -128,7 +130,8 @@ def lit_below(planes: Array, known: Array) -> Array:
     """Return where a slice is dark from its top on, but not all the way down.
 
     Bright is what is no darker than most of a plane's tissue by more than grey and white matter
-    differ. Below a bubble or debris all planes are dark.
+    differ. Below a bubble or debris all planes are dark. Planes that are dark throughout say
+    nothing.
 
     Parameters
     ----------
@@ -139,6 +142,7 @@ def lit_below(planes: Array, known: Array) -> Array:
     smooth = ndimage.uniform_filter(planes, (0, *(_LOCAL_PX,) * 2))
     level = xp.percentile(smooth, _MIDDLE, axis=(1, 2), keepdims=True)
     bright = (smooth * np.float32(TISSUE_RANGE) > level) & (known > 0)
+    bright &= level > TISSUE_LEVEL * level.max()
     return bright[_LEAST_TOP:].any(axis=0) & ~bright[:_LEAST_TOP].any(axis=0)
 
 

@@ -32,6 +32,7 @@ MIN_OVERLAP_SHARE = 0.03
 _ALONG_SHARE = 0.25
 """Largest shift along the border that tiles share, as a share of its length."""
 _SIGNAL_OVER_NOISE = 1.3
+_MOST_CORRELATION = 0.999
 _MIN_SLABS = 4
 
 
@@ -65,12 +66,21 @@ class TilePair:
         return self.a, self.b
 
 
+def sharpness(correlation: float) -> float:
+    """Return ρ/√(1 − ρ²), which precision of a displacement goes with; ρ at least 0, below 1.
+
+    Walker and Trahey, IEEE Trans. UFFC 42, 301, 1995.
+    """
+    rho = min(max(correlation, 0.0), _MOST_CORRELATION)
+    return rho / math.sqrt(1 - rho**2)
+
+
 @dataclass
 class PairResult:
     """Correlation of a pair, and whether it was accepted.
 
     `mismatch` is what scan distortion adds to its displacement; `displacement_px` is without.
-    `most_score` is the highest z-score that a correlation of 1 is believed.
+    `most_score` is the highest z-score that is believed over ρ/√(1 − ρ²), by the correlation ρ.
     """
 
     pair: TilePair
@@ -84,7 +94,7 @@ class PairResult:
 
     def score(self, peak: Peak) -> float:
         """Return the z-score of a peak of the surface, as far as its correlation bears it out."""
-        return min(peak.z_score, self.most_score * max(peak.correlation, 0.0))
+        return min(peak.z_score, self.most_score * sharpness(peak.correlation))
 
     @property
     def displacement_px(self) -> np.ndarray:

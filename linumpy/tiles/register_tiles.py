@@ -23,7 +23,7 @@ from linumpy.geometry.network import (
     solve_network,
 )
 from linumpy.geometry.pair_graph import bridges, connected_components
-from linumpy.tiles.pairs import PairResult
+from linumpy.tiles.pairs import PairResult, sharpness
 from linumpy.tiles.scan_distortion import StepMismatch
 from linumpy.tiles.scan_shape import PEAK_BIAS_PX
 
@@ -143,12 +143,12 @@ def _limit_scores(results: Sequence[PairResult]) -> None:
     """Lower z-scores to what correlations bear out.
 
     A z-score counts in the noise of most displacements. Where tiles share a rim of tissue this is
-    agarose's, and about the match it is tissue's. A displacement is known to √(1/ρ² − 1) times what
-    depends on the voxels shared (Walker and Trahey, IEEE Trans. UFFC 42, 301, 1995): pairs of a
-    slice share about as many, and have scores about in proportion to their correlations.
+    agarose's, and about the match it is tissue's. Precision goes with `sharpness` and with the
+    voxels shared, which are about as many in all pairs of a slice. So a score is at most what the
+    median pair has at that sharpness; where most pairs share rims alone, that bounds little.
     """
     clear = [
-        r.peak.z_score / r.peak.correlation
+        r.peak.z_score / sharpness(r.peak.correlation)
         for r in results
         if r.peak is not None and r.peak.z_score >= ACCEPT_Z_SCORE and r.peak.correlation > 0
     ]

@@ -46,12 +46,13 @@ def test_field_is_separated_from_tissue_by_overlaps(rng):
 
 
 def test_bad_tiles_do_not_spoil_it():
-    """RMS of eight draws; one in ten is beyond 0.1."""
+    """RMS of eight draws, and the worst."""
     errors = []
     for draw in range(8):
         maps = acquisition(np.random.default_rng(draw), 0.05, outliers=4)
         errors.append((fit_shared_field(maps, TILE, cell=CELL).values - truth()).std())
     assert np.sqrt(np.mean(np.square(errors))) < 0.065 * truth().std()
+    assert max(errors) < 0.1 * truth().std()
 
 
 @pytest.mark.parametrize(("level", "limit"), [(0.0, 0.013), (0.02, 0.016), (0.2, 0.03)])
@@ -67,6 +68,9 @@ def test_levels_of_single_tiles_are_no_field(level, limit):
             TileMap(m.values + level * rng.normal(), m.group, m.corner_px)
             for m in acquisition(rng, 0.1, n=4, jitter=1.2)
         ]
+        # Tiles of other slices, without a neighbour: seen to hide all levels.
+        alone = acquisition(rng, 0.1, n=4)
+        maps += [TileMap(m.values, n + 1, m.corner_px) for n, m in enumerate(alone)]
         field = fit_shared_field(maps, TILE, cell=CELL)
         errors.append((field.values - truth()).std())
         ratios.append(errors[-1] / field.error)
