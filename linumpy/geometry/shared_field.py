@@ -5,8 +5,8 @@ brightness) obey the same model. A tile's map ``m_i`` at its pixel ``x`` is
 
     m_i(x) = f(x) + g(p_i + x) + l_i + noise
 
-with the shared field ``f``, the tissue ``g`` at stage position ``p_i + x`` and a level ``l_i`` of the
-tile's own.
+with the shared field ``f``, the tissue ``g`` at stage position ``p_i + x`` and a level ``l_i`` of
+the tile's own.
 Two sources determine ``f``:
 
 * **overlaps**: where tiles i and j show the same tissue, ``g`` cancels in ``m_i − m_j``. What is
@@ -31,7 +31,7 @@ import numpy as np
 
 from linumpy.core.device import Array, to_host
 from linumpy.core.errors import InputError
-from linumpy.core.robust import tukey
+from linumpy.core.robust import MEDIAN_TO_SIGMA, tukey
 from linumpy.geometry.field_basis import FieldBasis, LineTerms, term_degrees
 from linumpy.geometry.least_squares import (
     column_products,
@@ -42,16 +42,11 @@ from linumpy.geometry.least_squares import (
 )
 from linumpy.geometry.neighbours import close_pairs
 from linumpy.geometry.tile_fits import TileEvidence, fit_tiles, robust_sigma
+from linumpy.geometry.tile_levels import TileLevels
 
 _ITERATIONS = 20
 _SMALL_STEP = 3e-3
 """Of a standard error; steps become smaller by a factor of four to seven each time."""
-_MEDIAN_SQUARE = 0.455
-"""Median of a squared normal deviate over its variance."""
-_LEAST_VARIANCE, _LEAST_TOLD = 1e-12, 1e-6
-_MOST_FACTOR = 4.0
-_SMALL_CHANGE = 0.003
-"""Of the share of a pair's variance that levels leave."""
 _EXCESS = np.geomspace(1, 1e4, 41)
 """Factors of the tiles' variance that are compared; with the last they count for nothing."""
 
@@ -334,7 +329,7 @@ class _Overlaps:
         """
         theta = tile_mean
         of_tiles = linear_combination(tile_information, tile_mean)
-        levels = _Levels(self.pairs)
+        levels = TileLevels(self.pairs)
         for _ in range(_ITERATIONS):
             residual = self.differences - linear_combination(self.rows, theta)
             residual = residual - levels.of_pairs[self.pair_of_row]
@@ -345,7 +340,7 @@ class _Overlaps:
             sums = np.bincount(self.pair_of_row, weight * residual)
             count = np.bincount(self.pair_of_row, weight**2)
             expected = sigma**2 * np.maximum(count, 1e-9) * levels.left
-            design_effect = max(1.0, float(np.median(sums**2 / expected) / _MEDIAN_SQUARE))
+            design_effect = max(1.0, MEDIAN_TO_SIGMA**2 * float(np.median(sums**2 / expected)))
             weight = weight / (sigma**2 * design_effect)
             of_overlaps, right = normal_equations(self.rows, self.differences, weight)
             weights = np.bincount(self.pair_of_row, weight)
@@ -365,80 +360,6 @@ class _Overlaps:
         """Return weighted sums over each pair of all columns of `rows` and of `differences`."""
         columns = (*self.rows.T, self.differences)
         return np.array([np.bincount(self.pair_of_row, weight * c) for c in columns]).T
-
-
-class _Levels:
-    """A level that each tile adds: a light that changes with time, a stage that jitters in depth.
-
-    Levels are random, of one variance, which is found with them by the fixed point of restricted
-    likelihood (Schall, Biometrika 78, 719, 1991); of the tiles the median counts, for some may be
-    bad. They are eliminated from the equations of the field (Schur's complement).
-
-    Attributes
-    ----------
-    of_pairs
-        Differences of levels between the tiles of each pair.
-    left
-        Share of the variance of a pair's mean that levels leave.
-    variance
-        Of the levels.
-    """
-
-    def __init__(self, pairs: np.ndarray) -> None:
-        # Of tiles without a pair nothing is told.
-        tiles, ends = np.unique(pairs, return_inverse=True)
-        self._first, self._second = ends.reshape(pairs.shape).T
-        self._n = len(tiles)
-        self.variance = 0.0
-        self.of_pairs, self.left = np.zeros(len(pairs)), np.ones(len(pairs))
-
-    def eliminate(self, sums: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the levels take from the normal matrix and the right side of the field.
-
-        Parameters
-        ----------
-        sums
-            Weighted sums over each pair of the terms and, last, of the differences, (pairs, k + 1).
-        weights
-            Sums of the weights, (pairs,).
-        """
-        if not self.variance:
-            mean = sums[:, -1] / np.maximum(weights, 1e-300)
-            # What the field adds to it falls away with the first steps.
-            square = float(np.median(mean**2)) / _MEDIAN_SQUARE / 2
-            self.variance = max(square, _LEAST_VARIANCE)
-        own, shared = np.eye(self._n) / self.variance, np.zeros((self._n, sums.shape[1]))
-        for one, other in ((self._first, self._second), (self._second, self._first)):
-            np.add.at(own, (one, one), weights)
-            np.subtract.at(own, (one, other), weights)
-        np.add.at(shared, self._first, sums)
-        np.subtract.at(shared, self._second, sums)
-        self._covariance = invert_positive(own)
-        self._solved = linear_combination(self._covariance, shared)
-        taken = column_products(shared[:, :-1], self._solved)
-        return taken[:, :-1], taken[:, -1]
-
-    def solve(self, theta: np.ndarray, covariance: np.ndarray, weights: np.ndarray) -> bool:
-        """Take the levels, and their variance, that go with a field's coefficients.
-
-        Returns
-        -------
-        Whether no pair's `left` has changed by `_SMALL_CHANGE` or more.
-        """
-        before = self.left
-        by_field = self._solved[:, :-1]
-        level = self._solved[:, -1] - linear_combination(by_field, theta)
-        of_field = (linear_combination(by_field, covariance) * by_field).sum(axis=1)
-        told = 1 - (self._covariance.diagonal() + of_field) / self.variance
-        known = told > _LEAST_TOLD
-        square = np.median(level[known] ** 2 / told[known]) if known.any() else 0.0
-        # Single steps would take dozens towards a variance that is nearly 0.
-        factor = (float(square) / _MEDIAN_SQUARE / self.variance) ** 2
-        self.variance = max(self.variance * min(factor, _MOST_FACTOR), _LEAST_VARIANCE)
-        a, b, c = self._first, self._second, self._covariance
-        self.of_pairs = level[a] - level[b]
-        self.left = 1 - weights * (c[a, a] + c[b, b] - 2 * c[a, b])
-        return bool(np.abs(self.left - before).max() < _SMALL_CHANGE)
 
 
 def _likeliest_excess(difference: np.ndarray, own: np.ndarray, other: np.ndarray) -> float:

@@ -65,10 +65,8 @@ class Attenuation:
         uint16 over the bins: how many voxels of each A-line are tissue.
     mu_by_plane
         Median over the tissue of each plane; 0 where there is none.
-    tissue_mu_per_mm
-        Median over all tissue.
-    tissue_fraction
-        Share of the valid voxels that is tissue.
+    tissue_mu_per_mm, tissue_fraction
+        Median over all tissue, and its share of the valid voxels.
     exponent, exponent_error
         Klett's k, found from the slice, with its standard error; 1 and 0 of other methods.
     exponent_seen, exponent_seen_error
@@ -78,10 +76,9 @@ class Attenuation:
         for: it is beyond `min_bias`, or the signal lies below the noise.
     mu_error_per_mm
         float16, standard error of each value of `mu_per_mm`.
-    snr_db
-        float16, signal to noise of each bin before correction, power; at most 60.
-    quality
-        uint16, weight of each bin when slices are blended, coded by `intensity.quality_map`.
+    snr_db, quality
+        float16, signal to noise of each bin before correction, power, at most 60; and uint16, its
+        weight when slices are blended, coded by `intensity.quality_map`.
     """
 
     slice_id: int
@@ -109,8 +106,8 @@ class Attenuation:
         """How far `exponent_seen` lies from reported exponents, in standard errors."""
         if self.exponent_seen is None:
             return None
-        error = np.hypot(PRIOR_ERROR, self.exponent_seen_error)
-        return float(abs(self.exponent_seen - PRIOR_EXPONENT) / error)
+        apart = abs(self.exponent_seen - PRIOR_EXPONENT)
+        return apart / float(np.hypot(PRIOR_ERROR, self.exponent_seen_error))
 
 
 def bin_size(voxel_um: float) -> int:
