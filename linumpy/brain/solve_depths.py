@@ -87,9 +87,10 @@ class DepthSolution:
 
     @property
     def wide_scale_sigma(self) -> float:
-        """What three times of is exceeded by chance no more often than three standard errors.
+        """Standard error of the scale, widened for few distances; infinite for one.
 
-        Few distances tell how uneven cuts are only roughly (Student's distribution).
+        They tell only roughly how uneven cuts are. Three of it are exceeded by chance as seldom as
+        three standard errors of a normal distribution (by Student's).
         """
         from scipy.special import ndtr
 

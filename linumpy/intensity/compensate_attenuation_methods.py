@@ -173,8 +173,9 @@ def fit_end(
         weight = xp.where(fitted, count, np.float32(0))
         near, share = (_box_means(part[None], lateral_width)[0] for part in (mu * weight, weight))
         mu = near / xp.maximum(share, 1e-6)
-    least = max(least_mu, typical / _SLOPE_BOUND)
-    mu = xp.clip(xp.where(fitted, mu, typical), least, typical * _SLOPE_BOUND)
+    least, most = max(least_mu, typical / _SLOPE_BOUND), typical * _SLOPE_BOUND
+    mu = xp.where(fitted, mu, np.float32(typical))
+    mu = xp.clip(mu, np.float32(least), np.float32(most))
     # The line at the last voxel, not its power: that is one sample of speckle.
     last_plane = xp.where(used, planes, np.float32(0)).max(axis=0)
     last = xp.exp(level - 2 * axial_mm * mu * (last_plane - centre))
