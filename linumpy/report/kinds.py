@@ -167,8 +167,8 @@ KINDS = {
     ),
     "foreign": Kind(
         "Bubbles, debris or tears",
-        "Tissue is darker there than in the slices above and below, or, down to some depth, than in "
-        "the slice above, by more than grey and white matter differ. It is in the brain all the "
+        "Tissue is darker there than in the slices above and below, or, down to some depth, than "
+        "in the slice above, by more than grey and white matter differ. It is in the brain all the "
         "same. Places: the largest, stage axes 1, 2.",
         "Exclude these places from measurements; look for bubbles before the next acquisition.",
     ),
