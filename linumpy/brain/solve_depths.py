@@ -164,8 +164,7 @@ def solve_depths(
         n_slices, pairs, errors - (moved[second] - moved[first]), expected, pair_sigma**2 / weight
     )
     jumps = _clear_jumps(cuts - np.diff(moved), measured, min_face_sigma)
-    group = connected_components(n_slices, pairs)
-    n_told = int((group >= 0).sum()) - len(np.unique(group[group >= 0]))
+    n_told = _n_independent(n_slices, pairs)
     start = _Spreads(1.0, min_face_sigma, 0.0, jumps, scaled=n_told > 1)
     with_scale = replace(model.solve(model.fit(start, min_face_sigma)), n_told=n_told)
     if with_scale.axial_scale_is_off:
@@ -199,8 +198,7 @@ def _pairs_alone(
     likely = np.asarray(trust, float) * cauchy_weights(column, _UNLIKELY / 3 * usual)
     depths = least_deviations(network, column, free, min_pair_sigma, likely)
     # Solved depths take most of the pairs' errors along; the others have to speak for all.
-    group = connected_components(n_slices, pairs)
-    unknown = int((group >= 0).sum()) - len(np.unique(group[group >= 0]))
+    unknown = _n_independent(n_slices, pairs)
     share = np.sqrt(len(pairs) / max(len(pairs) - unknown, 1))
     weight = np.asarray(trust, float) / np.median(trust)
     pair_sigma = min_pair_sigma
@@ -212,6 +210,12 @@ def _pairs_alone(
         good = cauchy_weights(residual, pair_sigma)
         depths = network.solve(weight * good / pair_sigma**2, free, column)
     return np.diff(depths[:, 0]), weight * good, pair_sigma
+
+
+def _n_independent(n_slices: int, pairs: Sequence[tuple[int, int]]) -> int:
+    """Return how many distances pairs measure that do not follow from each other."""
+    group = connected_components(n_slices, pairs)
+    return int((group >= 0).sum()) - len(np.unique(group[group >= 0]))
 
 
 def _clear_jumps(cuts: np.ndarray, measured: np.ndarray, sigma: float) -> tuple[int, ...]:

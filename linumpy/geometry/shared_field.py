@@ -343,15 +343,14 @@ class _Overlaps:
             design_effect = max(1.0, MEDIAN_TO_SIGMA**2 * float(np.median(sums**2 / expected)))
             weight = weight / (sigma**2 * design_effect)
             of_overlaps, right = normal_equations(self.rows, self.differences, weight)
-            weights = np.bincount(self.pair_of_row, weight)
-            taken = levels.eliminate(self._sums(weight), weights)
+            taken = levels.eliminate(self._sums(weight), np.bincount(self.pair_of_row, weight))
             of_overlaps, right = of_overlaps - taken[0], right - taken[1]
             normal = of_overlaps + tile_information + self.prior
             step = solve_positive(normal, right + of_tiles) - theta
             theta = theta + step
-            settled = levels.solve(theta, invert_positive(normal), weights)
+            levels.solve(theta, invert_positive(normal))
             size = float((step * linear_combination(normal, step)).sum())
-            if settled and size < _SMALL_STEP**2 * len(step):
+            if levels.settled and size < _SMALL_STEP**2 * len(step):
                 break
         all_pairs = float((sums**2).sum() / expected.sum())
         return theta, sigma, of_overlaps, min(1.0, design_effect / max(all_pairs, 1.0))

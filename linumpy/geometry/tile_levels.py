@@ -29,6 +29,8 @@ class TileLevels:
         Differences of levels between the tiles of each pair.
     left
         Share of the variance of a pair's mean that levels leave.
+    settled
+        Whether no pair's `left` has changed by `_SMALL_CHANGE` or more.
     variance
         Of the levels.
     """
@@ -38,7 +40,7 @@ class TileLevels:
         tiles, ends = np.unique(pairs, return_inverse=True)
         self._first, self._second = ends.reshape(pairs.shape).T
         self._n = len(tiles)
-        self.variance = 0.0
+        self.variance, self.settled = 0.0, False
         self.of_pairs, self.left = np.zeros(len(pairs)), np.ones(len(pairs))
 
     def eliminate(self, sums: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -64,17 +66,14 @@ class TileLevels:
         np.subtract.at(shared, self._second, sums)
         self._covariance = invert_positive(own)
         self._solved = linear_combination(self._covariance, shared)
+        a, b, c = self._first, self._second, self._covariance
+        before, self.left = self.left, 1 - weights * (c[a, a] + c[b, b] - 2 * c[a, b])
+        self.settled = bool(np.abs(self.left - before).max() < _SMALL_CHANGE)
         taken = column_products(shared[:, :-1], self._solved)
         return taken[:, :-1], taken[:, -1]
 
-    def solve(self, theta: np.ndarray, covariance: np.ndarray, weights: np.ndarray) -> bool:
-        """Take the levels, and their variance, that go with a field's coefficients.
-
-        Returns
-        -------
-        Whether no pair's `left` has changed by `_SMALL_CHANGE` or more.
-        """
-        before = self.left
+    def solve(self, theta: np.ndarray, covariance: np.ndarray) -> None:
+        """Take the levels, and their variance, that go with a field's coefficients."""
         by_field = self._solved[:, :-1]
         level = self._solved[:, -1] - linear_combination(by_field, theta)
         of_field = (linear_combination(by_field, covariance) * by_field).sum(axis=1)
@@ -84,7 +83,4 @@ class TileLevels:
         # Single steps would take dozens towards a variance that is nearly 0.
         factor = (MEDIAN_TO_SIGMA**2 * float(square) / self.variance) ** 2
         self.variance = max(self.variance * min(factor, _MOST_FACTOR), _LEAST_VARIANCE)
-        a, b, c = self._first, self._second, self._covariance
-        self.of_pairs = level[a] - level[b]
-        self.left = 1 - weights * (c[a, a] + c[b, b] - 2 * c[a, b])
-        return bool(np.abs(self.left - before).max() < _SMALL_CHANGE)
+        self.of_pairs = level[self._first] - level[self._second]

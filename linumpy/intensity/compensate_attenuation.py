@@ -76,9 +76,10 @@ class Attenuation:
         for: it is beyond `min_bias`, or the signal lies below the noise.
     mu_error_per_mm
         float16, standard error of each value of `mu_per_mm`.
-    snr_db, quality
-        float16, signal to noise of each bin before correction, power, at most 60; and uint16, its
-        weight when slices are blended, coded by `intensity.quality_map`.
+    snr_db
+        float16, signal to noise of each bin before correction, power; at most 60.
+    quality
+        uint16, weight of each bin when slices are blended, coded by `intensity.quality_map`.
     """
 
     slice_id: int

@@ -92,9 +92,11 @@ class PairResult:
     mismatch: StepMismatch | None = None
     most_score: float = math.inf
 
-    def score(self, peak: Peak) -> float:
-        """Return the z-score of a peak of the surface, as far as its correlation bears it out."""
-        return min(peak.z_score, self.most_score * sharpness(peak.correlation))
+    @property
+    def score(self) -> float:
+        """The z-score of the peak, as far as its correlation bears it out."""
+        assert self.peak is not None
+        return min(self.peak.z_score, self.most_score * sharpness(self.peak.correlation))
 
     @property
     def displacement_px(self) -> np.ndarray:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE, Peak
+from linumpy.geometry.correlation_peaks import ACCEPT_Z_SCORE
 from linumpy.geometry.network import (
     Design,
     NetworkSolution,
@@ -238,14 +238,13 @@ def _peak_sigma(result: PairResult) -> float:
     A peak as wide as a pixel, in noise as smooth as itself, is found to its width over its height
     in units of that noise.
     """
-    assert result.peak is not None
-    return math.hypot(_noise_px(result, result.peak), PEAK_BIAS_PX)
+    return math.hypot(_noise_px(result), PEAK_BIAS_PX)
 
 
-def _noise_px(result: PairResult, peak: Peak) -> float:
+def _noise_px(result: PairResult) -> float:
     """Return the standard error by noise; that of a maximum without a top is the peak's width."""
-    score = result.score(peak)
-    return _PEAK_WIDTH_PX / score if peak.has_top and score > 1 else _PEAK_WIDTH_PX
+    assert result.peak is not None
+    return _PEAK_WIDTH_PX / max(result.score, 1.0) if result.peak.has_top else _PEAK_WIDTH_PX
 
 
 def _expected(accepted: Sequence[PairResult]) -> np.ndarray:
@@ -308,7 +307,7 @@ def position_sigma_px(solution: Solution, results: Sequence[PairResult]) -> floa
         From `solve_positions`.
     """
     accepted = [r for r in results if r.accepted]
-    noise = [_noise_px(r, r.peak) for r in accepted if r.peak is not None]
+    noise = [_noise_px(r) for r in accepted]
     least = float(np.median(noise)) if noise else _MIN_PAIR_SIGMA_PX
     pairs = [r.pair.tiles for r in accepted]
     return deviation_sigma(solution.network, pairs, least, solution.terms)
