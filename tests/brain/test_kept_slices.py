@@ -12,8 +12,8 @@ from linumpy.brain.slice_planes import Planes, SliceVolume
 from linumpy.core.device import CPU, Device
 from linumpy.stage_params.brain import RegisterParams
 
-from .test_register_slices import INTERVAL_UM, SHAPE, VOXEL_UM, cut
-from .test_register_slices import tissue as tissue  # noqa: F401
+from .cut_slices import INTERVAL_UM, SHAPE, VOXEL_UM, cut
+from .cut_slices import tissue as tissue  # noqa: F401
 
 N_VOXELS = int(np.prod(SHAPE))
 
