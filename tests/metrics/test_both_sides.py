@@ -10,7 +10,7 @@ import pytest
 
 from linumpy.metrics.stages import measure
 
-from .test_stages import MODELS, slice_pair, tile, tile_pair
+from .stage_models import MODELS, slice_pair, tile, tile_pair
 
 
 def _pairs(*shares: bool, **changes: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from scipy.ndimage import gaussian_filter1d
 from linumpy.metrics.pooled import depth_remainder, lean, linear_difference
 from linumpy.metrics.stages import measure
 
-from .test_stages import MODELS, grid_of_tiles
+from .stage_models import MODELS, grid_of_tiles
 
 
 @pytest.mark.parametrize("seed", range(5))
