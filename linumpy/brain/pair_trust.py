@@ -16,15 +16,22 @@ LONE_CONFIDENCE = 0.6
 def relative_trust(
     shifts: Sequence[PairShift], sigmas: Sequence[float], least: float
 ) -> np.ndarray:
-    """Return the relative weight of pairs by their confidence and their standard errors.
-
-    A pair without a standard error counts as one as good as the others.
-    """
-    sigma = np.array(sigmas)
-    sigma[sigma == 0] = np.median(sigma[sigma > 0]) if sigma.any() else 0.0
-    variance = least**2 + sigma**2
+    """Return the relative weight of pairs by their confidence and their standard errors."""
+    variance = _variances(sigmas, least)
     peak = np.array([shift.confidence * shift.agreement for shift in shifts])
     return np.asarray(peak * variance.min(initial=np.inf) / variance)
+
+
+def usual_sigma(sigmas: Sequence[float], least: float) -> float:
+    """Return the standard error of a usual pair, by what pairs state; `least` where none does."""
+    return float(np.sqrt(np.median(_variances(sigmas, least)))) if len(sigmas) else least
+
+
+def _variances(sigmas: Sequence[float], least: float) -> np.ndarray:
+    """Return what pairs state; one that states nothing counts as one as good as the others."""
+    sigma = np.array(sigmas, float)
+    sigma[sigma == 0] = np.median(sigma[sigma > 0]) if sigma.any() else 0.0
+    return np.asarray(least**2 + sigma**2)
 
 
 def clear_alone(

@@ -19,7 +19,7 @@ from linumpy.brain.deformation_model import deformation_record
 from linumpy.brain.expected_depths import expected_depths, expected_steps
 from linumpy.brain.measured_pairs import Depths
 from linumpy.brain.pair_shift import PairShift
-from linumpy.brain.pair_trust import LONE_CONFIDENCE, clear_alone, relative_trust
+from linumpy.brain.pair_trust import LONE_CONFIDENCE, clear_alone, relative_trust, usual_sigma
 from linumpy.brain.register_pairwise import NO_SHARED_PLANES, register_pair
 from linumpy.brain.slice_planes import SliceVolume as SliceVolume
 from linumpy.brain.slice_planes import expected_plane as expected_plane
@@ -164,15 +164,15 @@ def solve_registration(
     while True:
         good = [shifts[n] for n in used]
         links = [(number[s.fixed_id], number[s.moving_id]) for s in good]
-        trust = relative_trust(good, [s.sigma_um for s in good], _MIN_PAIR_SIGMA_UM)
+        stated_um = [s.sigma_um for s in good]
         if params.transform == EULER:
             turns, turned = solve_turns(slices, links, good, middle, clear[used])
         lateral = solve_slices(
             len(slices),
             links,
             _common_errors(good, links, turns, pivot),
-            trust,
-            min_pair_sigma=_MIN_PAIR_SIGMA_UM,
+            relative_trust(good, stated_um, _MIN_PAIR_SIGMA_UM),
+            min_pair_sigma=usual_sigma(stated_um, _MIN_PAIR_SIGMA_UM),
             min_prior_sigma=_MIN_MOTOR_SIGMA_UM,
             clear=clear[used],
         )
@@ -187,7 +187,7 @@ def solve_registration(
     depths = _solve_depths(slices, interval_um, links, good, lateral.weight)
     nominal_um = interval_um * np.array([v.slice_id - slices[0].slice_id for v in slices])
     offsets[:, 0] = depths.depth_um - nominal_um
-    stated_um = depths.expected_um - depths.expected_um[0] - nominal_um
+    stated_z_um = depths.expected_um - depths.expected_um[0] - nominal_um
     counts = np.bincount(np.array(links, int).ravel(), minlength=len(slices))
     lost_zero = tuple(slices[n].slice_id for n in lateral.lost_zero)
     _warn(slices, counts, lost_zero, turned)
@@ -203,7 +203,7 @@ def solve_registration(
                 "n_pairs": int(counts[n]),
                 "moved_um": list(volume.moved_um),
                 "depth_sigma_um": _finite(depths.sigma[n]),
-                "stated_z_um": float(stated_um[n]),
+                "stated_z_um": float(stated_z_um[n]),
             }
             for n, volume in enumerate(slices)
         ],

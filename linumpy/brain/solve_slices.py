@@ -4,7 +4,8 @@ Pairs are precise but some are wrong, and their small errors add up along a chai
 rough, and hold their zero for a while. So all are solved at once. First the pairs alone, by least
 absolute deviations, which a minority of wrong ones cannot bend. What the motors then seem to be off
 by is cut into stretches where their zero held; at last pairs and motors, each stretch with a zero
-of its own, by least squares from which outliers of both are weighed out.
+of its own, by least squares from which outliers of both are weighed out. How rough both are is the
+likeliest of what they say together: slices that match weakly tell by their loops how far.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from linumpy.geometry.network import (
     cauchy_weights,
     hardly_held,
     least_deviations,
+    pair_noise,
 )
 from linumpy.geometry.pair_graph import connected_components
 
+_ROUNDS_ALONE = 3
 _FINAL_ROUNDS = 12
 _WINDOW = 5
 _JUMP_SIGMA = 4.0
@@ -32,6 +35,10 @@ _FREE_ZERO = 1e-12
 _WEAK_PRIOR = 30.0
 _UNLIKELY = 5.0
 _LEAST_LIKELY = 1e-3
+_MOST_WRONG = 0.5
+_CLEARLY_GOOD = 0.5
+_LEAST_VALUE = 1e-6
+_STEPS = 2.0 ** (np.arange(41) / 4)
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class SliceSolution:
     residual
         Shape (n_pairs, k): measured minus solved differences.
     pair_sigma
-        Robust spread of the residuals.
+        Standard deviation of a pair of median trust.
     weight
         Shape (n_pairs,): 1 for a pair that agrees with the others, towards 0 for one that does
         not.
@@ -88,7 +95,8 @@ def solve_slices(
     trust
         Shape (n_pairs,): relative weight of each measurement.
     min_pair_sigma, min_prior_sigma
-        Lower bound of the errors of pairs and of motors.
+        Lower bound of the errors of pairs and of motors. Pairs that close no loop are believed to
+        be off by the lower bound.
     clear
         Shape (n_pairs,): which pairs are believed though no others confirm them; by default none.
     drifts
@@ -100,6 +108,7 @@ def solve_slices(
         zeros = np.zeros((n_slices, k))
         return SliceSolution(zeros, np.zeros((0, k)), min_pair_sigma, np.zeros(0), ())
     network = Network(n_slices, pairs)
+    trust = trust / np.median(trust)
     spread = max(robust_spread(errors), min_prior_sigma)
     # Of pairs that contradict each other, those are right that need less of the motors; what
     # several say alike is right whatever it needs.
@@ -114,20 +123,48 @@ def solve_slices(
         largest = spread
     weak = np.full(n_slices, 1 / (_WEAK_PRIOR * largest) ** 2)
     trusted = trust * np.where(sure, 1.0, likely)
-    alone = least_deviations(network, errors, weak, min_pair_sigma, trusted)
+    start = least_deviations(network, errors, weak, min_pair_sigma, trusted)
+    alone, pair_sigma = _pairs_alone(network, pairs, errors, trusted, weak, start, min_pair_sigma)
     group = connected_components(n_slices, pairs)
     held = group >= 0
     members = [np.flatnonzero(group == n) for n in range(int(group.max()) + 1)]
     # Steps from slice to slice measure how rough the motors are, whatever drifts slowly.
     steps = np.concatenate([np.diff(alone[m], axis=0) for m in members])
     motor_sigma = max(robust_spread(steps) / np.sqrt(2), min_prior_sigma)
-    found = [(m, _Levels(alone[m], motor_sigma)) for m in members]
+    found = [(m, _Levels(alone[m], motor_sigma, pair_sigma)) for m in members]
     lost_zero = tuple(sorted(int(m[at]) for m, levels in found for at in levels.lost_zero()))
     jumps = lost_zero
     if drifts:
         jumps = tuple(sorted(int(m[at]) for m, levels in found for at in levels.jumps()))
-    solved = _with_motors(network, errors, trust, alone, held, jumps, min_pair_sigma, motor_sigma)
+    sigmas, least = (pair_sigma, motor_sigma), (min_pair_sigma, min_prior_sigma)
+    solved = _with_motors(network, errors, trust, alone, held, jumps, sigmas, least)
     return replace(solved, lost_zero=lost_zero)
+
+
+def _pairs_alone(
+    network: Network,
+    pairs: Sequence[tuple[int, int]],
+    errors: np.ndarray,
+    trust: np.ndarray,
+    weak: np.ndarray,
+    start: np.ndarray,
+    min_pair_sigma: float,
+) -> tuple[np.ndarray, float]:
+    """Return what pairs alone say of the deviations, and their standard deviation.
+
+    Motors may not pull yet: what they take from the pairs would count as the pairs' error, and so
+    let them pull more. Few loops cannot tell pairs that are all rough from some that are wrong, so
+    half of the loops have to be right; and pairs are no worse than pairs and motors together.
+    """
+    alone, pair_sigma, both = start, min_pair_sigma, robust_spread(errors)
+    for _ in range(_ROUNDS_ALONE):
+        left = errors - network.differences(alone)
+        noise = pair_noise(len(start), pairs, left, min_pair_sigma, most_wrong=_MOST_WRONG)
+        pair_sigma = max(min(noise, both), min_pair_sigma)
+        alone = network.solve(
+            trust * cauchy_weights(left, pair_sigma) / pair_sigma**2, weak, errors
+        )
+    return alone, pair_sigma
 
 
 class _Levels:
@@ -142,9 +179,11 @@ class _Levels:
         Shape (n, k).
     sigma
         Roughness of the motors, by the steps between values.
+    step_sigma
+        What a pair is off by: its errors add up along the slices, and look like a drift.
     """
 
-    def __init__(self, values: np.ndarray, sigma: float) -> None:
+    def __init__(self, values: np.ndarray, sigma: float, step_sigma: float) -> None:
         self._sigma, self._n, steps = sigma, len(values), np.diff(values, axis=0)
         self._steps, self._n_known = np.linalg.norm(steps, axis=1), max(1, steps.size)
         self._changes = np.zeros(values.shape)
@@ -154,7 +193,9 @@ class _Levels:
                 # A slice at the end that is off is as likely to be off alone.
                 continue
             change = np.median(after, axis=0) - np.median(before, axis=0)
-            self._changes[at] = change / (sigma * np.sqrt(1 / len(before) + 1 / len(after)))
+            rough = sigma**2 * (1 / len(before) + 1 / len(after))
+            walk = step_sigma**2 * (1 + _walked(len(before)) + _walked(len(after)))
+            self._changes[at] = change / np.sqrt(rough + walk)
 
     def jumps(self) -> list[int]:
         """Return the slices before which the level changes; a drift is cut into stretches."""
@@ -191,6 +232,11 @@ class _Levels:
         return [at for at in self.jumps() if stands_out(at)]
 
 
+def _walked(n: int) -> float:
+    """Return the variance of the mean of a random walk of n values with steps of variance 1."""
+    return (n - 1) * (2 * n - 1) / (6 * n)
+
+
 def _with_motors(
     network: Network,
     errors: np.ndarray,
@@ -198,9 +244,10 @@ def _with_motors(
     start: np.ndarray,
     held: np.ndarray,
     jumps: tuple[int, ...],
-    min_pair_sigma: float,
-    sigma: float,
+    sigmas: tuple[float, float],
+    least: tuple[float, float],
 ) -> SliceSolution:
+    """Solve for all, pairs and motors; `sigmas` and `least` are those of pairs and of motors."""
     n_pairs, n_slices = len(errors), network.n_unknowns
     stretch = np.searchsorted(np.array(jumps, int), np.arange(n_slices), side="right")
     levels = np.eye(len(jumps) + 1)[stretch]
@@ -216,22 +263,70 @@ def _with_motors(
     anchor[n_slices] = 1.0
     deviation = start
     zeros = _medians(deviation, stretch, held)
-    pair_sigma = min_pair_sigma
-    weight = np.ones(n_pairs)
+    pair, motor = _weights(network, errors, deviation, zeros[stretch], sigmas)
+    good = pair >= _CLEARLY_GOOD
+    root = np.sqrt(trust[good])[:, None]
+    design = root * of_pairs[good, :n_slices]
+    sigmas = _likeliest(design / np.sqrt(motor), design @ levels, root * errors[good], least)
     for _ in range(_FINAL_ROUNDS):
-        residual = errors - network.differences(deviation)
-        pair_sigma = max(robust_spread(residual), min_pair_sigma)
-        weight = cauchy_weights(residual, pair_sigma)
-        motor = cauchy_weights(deviation - zeros[stretch], sigma) / sigma**2
-        left = of_pairs * (trust * weight / pair_sigma**2)[:, None]
-        right = of_motors * motor[:, None]
+        pair, motor = _weights(network, errors, deviation, zeros[stretch], sigmas)
+        left = of_pairs * (trust * pair / sigmas[0] ** 2)[:, None]
+        right = of_motors * (motor / sigmas[1] ** 2)[:, None]
         normal = column_products(left, of_pairs) + column_products(right, of_motors)
-        normal += np.diag(anchor) / sigma**2
+        normal += np.diag(anchor) / sigmas[1] ** 2
         unknown = solve_positive(normal, column_products(left, errors))
         deviation, zeros = unknown[:n_slices], unknown[n_slices:]
     residual = errors - network.differences(deviation)
-    weight = cauchy_weights(residual, pair_sigma)
-    return SliceSolution(deviation, residual, pair_sigma, weight, jumps)
+    return SliceSolution(deviation, residual, sigmas[0], cauchy_weights(residual, sigmas[0]), jumps)
+
+
+def _weights(
+    network: Network,
+    errors: np.ndarray,
+    deviation: np.ndarray,
+    zeros: np.ndarray,
+    sigmas: tuple[float, float],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights of pairs and of motors by what they are off by."""
+    left = errors - network.differences(deviation)
+    return cauchy_weights(left, sigmas[0]), cauchy_weights(deviation - zeros, sigmas[1])
+
+
+def _likeliest(
+    motors: np.ndarray, free: np.ndarray, errors: np.ndarray, least: tuple[float, float]
+) -> tuple[float, float]:
+    """Return the likeliest standard deviations of pairs and of motors.
+
+    The likelihood is the restricted one, in which zeros that are free count as lost (Patterson and
+    Thompson, Biometrika 58, 545, 1971). Pairs are expected to be off by the least that they can
+    be, as if one loop more of them said so.
+
+    Parameters
+    ----------
+    motors, free
+        What each motor's deviation, shape (n_pairs, n_slices), and each stretch's zero, shape
+        (n_pairs, n_stretches), make of the pairs' errors.
+    errors
+        Shape (n_pairs, k), in units of relative standard errors.
+    least
+        Lower bounds of both standard deviations.
+    """
+    n_pairs, k = errors.shape
+    basis, values, _ = np.linalg.svd(free, full_matrices=False)
+    basis = basis[:, values > _LEAST_VALUE * max(1.0, values.max(initial=0.0))]
+    errors = errors - basis @ (basis.T @ errors)
+    told, values, _ = np.linalg.svd(motors - basis @ (basis.T @ motors), full_matrices=False)
+    known = values > _LEAST_VALUE * values.max(initial=0.0)
+    squares = ((told[:, known].T @ errors) ** 2).sum(axis=1)
+    # What pairs say against each other is of their own errors alone.
+    n_left = n_pairs - basis.shape[1] - int(known.sum()) + 1
+    left = (errors**2).sum() - squares.sum() + k * least[0] ** 2
+    pair, motor = (sigma * _STEPS for sigma in least)
+    variance = pair[:, None, None] ** 2 + motor[:, None] ** 2 * values[known] ** 2
+    cost = (k * np.log(variance) + squares / variance).sum(axis=-1)
+    cost += (k * n_left * np.log(pair**2) + left / pair**2)[:, None]
+    best = np.unravel_index(cost.argmin(), cost.shape)
+    return float(pair[best[0]]), float(motor[best[1]])
 
 
 def _medians(deviation: np.ndarray, stretch: np.ndarray, held: np.ndarray) -> np.ndarray:

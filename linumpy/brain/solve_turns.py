@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from linumpy.brain.pair_shift import PairShift
-from linumpy.brain.pair_trust import relative_trust
+from linumpy.brain.pair_trust import relative_trust, usual_sigma
 from linumpy.brain.rigid import half_diagonal_px
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.brain.slice_registration import LEAST_SIGMA_DEG
@@ -41,12 +41,13 @@ def solve_turns(
     Degrees, (n_slices,), and the ids of slices from which on all are rotated. A rotation that
     moves no corner by a tenth of a pixel is none: to interpolate would cost more.
     """
+    stated_deg = [s.sigma_deg for s in shifts]
     solved = solve_slices(
         len(slices),
         links,
         np.array([[s.rotation_deg] for s in shifts]).reshape(-1, 1),
-        relative_trust(shifts, [s.sigma_deg for s in shifts], LEAST_SIGMA_DEG),
-        min_pair_sigma=LEAST_SIGMA_DEG,
+        relative_trust(shifts, stated_deg, LEAST_SIGMA_DEG),
+        min_pair_sigma=usual_sigma(stated_deg, LEAST_SIGMA_DEG),
         min_prior_sigma=_MIN_TURN_SIGMA_DEG,
         clear=clear,
         drifts=False,

@@ -169,7 +169,7 @@ def deviation_sigma(
     network = Network(n_items, pairs, terms)
     size = np.bincount(group[joined])
     scaled = solution.residual / solution.scale[:, None]
-    noise = _noise(scaled, _loops(group, len(pairs)), expected_pair_sigma)
+    noise = pair_noise(n_items, pairs, scaled, expected_pair_sigma)
     weight = cauchy_weights(scaled, noise) / (noise * solution.scale) ** 2
     some = joined[:: -(-len(joined) // _MAX_DENSE_ITEMS)]
     right = np.zeros((network.n_unknowns, len(some)))
@@ -186,18 +186,39 @@ def _loops(group: np.ndarray, n_pairs: int) -> int:
     return n_pairs - int((group >= 0).sum()) + int(group.max()) + 1
 
 
-def _noise(residual: np.ndarray, loops: int, expected: float) -> float:
-    """Return the standard deviation of pairs, by residuals of shape (n_pairs, k).
+def pair_noise(
+    n_items: int,
+    pairs: Sequence[tuple[int, int]],
+    residual: np.ndarray,
+    expected: float,
+    *,
+    most_wrong: float = 1.0,
+) -> float:
+    """Return the standard deviation of pairs along one axis, by what a solution leaves of them.
 
     Items fit all residuals but as many as there are loops. Their sum of squares is that of loops
     however the solution shares it out; a median would be that of the pairs that it fits. Pairs
     beyond three standard deviations are left out with a loop each, from the median's on, so that
     many of them do not hide each other.
+
+    Parameters
+    ----------
+    n_items, pairs
+        Number of items, and the items of each pair.
+    residual
+        Shape (n_pairs, k): measured minus solved differences. Nothing but pairs may have pulled:
+        what else pulls adds to them, and loops do not tell it.
+    expected
+        What pairs are expected to be off by, before residuals tell. It counts as much as one loop.
+    most_wrong
+        Share of the loops that may be left out.
     """
+    loops = _loops(connected_components(n_items, pairs), len(pairs))
     squares = (residual**2).mean(axis=1)
+    kept_anyway = np.sort(squares)[-1 - min(int(most_wrong * loops), len(squares) - 1)]
     variance = (len(residual) * robust_spread(residual) ** 2 + expected**2) / (1 + loops)
     for _ in range(_NOISE_ROUNDS):
-        kept = squares <= _CLIP**2 * variance
+        kept = squares <= max(_CLIP**2 * variance, kept_anyway)
         left = max(loops - int((~kept).sum()), 0)
         variance, before = (squares[kept].sum() + expected**2) / (1 + left), variance
         if variance == before:
@@ -373,9 +394,8 @@ def borne_out(
         As of `least_deviations`.
     """
     left = errors - network.differences(least_deviations(network, errors, prior, sigma, trust))
-    group = connected_components(network.n_unknowns, pairs)
     # Fitted by least absolute deviations most residuals are nearly 0.
-    limit = _AGREE_SIGMA * max(_noise(left, _loops(group, len(pairs)), sigma), sigma)
+    limit = _AGREE_SIGMA * max(pair_noise(network.n_unknowns, pairs, left, sigma), sigma)
     agree = np.flatnonzero(np.linalg.norm(left, axis=1) <= limit)
     found = np.zeros(len(pairs), bool)
     found[agree] = ~bridges(network.n_unknowns, [pairs[n] for n in agree.tolist()])
