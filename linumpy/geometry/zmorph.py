@@ -82,8 +82,9 @@ def source_window(
     corners = np.array([[0, 0], [0, far[1]], [far[0], 0], far]).T
     points = np.vstack([corners, np.ones(4)])
     reached = np.concatenate([(matrix @ points)[:2] for matrix in to_source], axis=1)
-    low = np.maximum(np.floor(reached.min(axis=1)).astype(int), 0)
-    high = np.minimum(np.ceil(reached.max(axis=1)).astype(int) + 1, source_shape)
+    # One pixel more on each side: counted from the window, a place can be rounded across its edge.
+    low = np.maximum(np.floor(reached.min(axis=1)).astype(int) - 1, 0)
+    high = np.minimum(np.ceil(reached.max(axis=1)).astype(int) + 2, source_shape)
     if (low >= high).any():
         return None
     return slice(int(low[0]), int(high[0])), slice(int(low[1]), int(high[1]))
