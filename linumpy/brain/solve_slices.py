@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linumpy.core.robust import robust_spread
-from linumpy.geometry.least_squares import column_products, solve_positive
+from linumpy.geometry.least_squares import linear_combination
 from linumpy.geometry.network import (
     Network,
     borne_out,
@@ -137,7 +137,7 @@ def solve_slices(
     if drifts:
         jumps = tuple(sorted(int(m[at]) for m, levels in found for at in levels.jumps()))
     sigmas, least = (pair_sigma, motor_sigma), (min_pair_sigma, min_prior_sigma)
-    solved = _with_motors(network, errors, trust, alone, held, jumps, sigmas, least)
+    solved = _with_motors(pairs, errors, trust, alone, held, jumps, sigmas, least)
     return replace(solved, lost_zero=lost_zero)
 
 
@@ -238,7 +238,7 @@ def _walked(n: int) -> float:
 
 
 def _with_motors(
-    network: Network,
+    pairs: Sequence[tuple[int, int]],
     errors: np.ndarray,
     trust: np.ndarray,
     start: np.ndarray,
@@ -248,52 +248,42 @@ def _with_motors(
     least: tuple[float, float],
 ) -> SliceSolution:
     """Solve for all, pairs and motors; `sigmas` and `least` are those of pairs and of motors."""
-    n_pairs, n_slices = len(errors), network.n_unknowns
+    n_slices = len(start)
     stretch = np.searchsorted(np.array(jumps, int), np.arange(n_slices), side="right")
     levels = np.eye(len(jumps) + 1)[stretch]
-    # The unknowns: the slices' deviations, then the zero of each stretch.
-    rows = np.arange(n_pairs)
-    of_pairs = np.zeros((n_pairs, n_slices + levels.shape[1]))
-    of_pairs[rows, network.second] = 1
-    of_pairs[rows, network.first] = -1
-    of_motors = np.hstack([np.eye(n_slices), -levels])
-    anchor = np.zeros(n_slices + levels.shape[1])
+    # The unknowns: what each motor is off by about the zero of its stretch, and the zeros.
+    network = Network(n_slices, pairs, levels)
     # One zero is as good as any other: the first stretch keeps its own.
-    anchor[n_slices:] = _FREE_ZERO
-    anchor[n_slices] = 1.0
-    deviation = start
-    zeros = _medians(deviation, stretch, held)
-    pair, motor = _weights(network, errors, deviation, zeros[stretch], sigmas)
-    good = pair >= _CLEARLY_GOOD
-    root = np.sqrt(trust[good])[:, None]
-    design = root * of_pairs[good, :n_slices]
-    sigmas = _likeliest(design / np.sqrt(motor), design @ levels, root * errors[good], least)
+    anchor = np.full(len(jumps) + 1, _FREE_ZERO)
+    anchor[0] = 1.0
+    zeros = _medians(start, stretch, held)
+    unknown = np.vstack([start - zeros[stretch], zeros])
+    pair, motor = _weights(network, errors, unknown, sigmas)
+    sigmas = _likeliest(network, levels, errors, trust, (pair, motor), least)
     for _ in range(_FINAL_ROUNDS):
-        pair, motor = _weights(network, errors, deviation, zeros[stretch], sigmas)
-        left = of_pairs * (trust * pair / sigmas[0] ** 2)[:, None]
-        right = of_motors * (motor / sigmas[1] ** 2)[:, None]
-        normal = column_products(left, of_pairs) + column_products(right, of_motors)
-        normal += np.diag(anchor) / sigmas[1] ** 2
-        unknown = solve_positive(normal, column_products(left, errors))
-        deviation, zeros = unknown[:n_slices], unknown[n_slices:]
-    residual = errors - network.differences(deviation)
+        pair, motor = _weights(network, errors, unknown, sigmas)
+        prior = np.concatenate([motor, anchor]) / sigmas[1] ** 2
+        unknown = network.solve(trust * pair / sigmas[0] ** 2, prior, errors)
+    deviation = unknown[:n_slices] + linear_combination(levels, unknown[n_slices:])
+    residual = errors - network.differences(unknown)
     return SliceSolution(deviation, residual, sigmas[0], cauchy_weights(residual, sigmas[0]), jumps)
 
 
 def _weights(
-    network: Network,
-    errors: np.ndarray,
-    deviation: np.ndarray,
-    zeros: np.ndarray,
-    sigmas: tuple[float, float],
+    network: Network, errors: np.ndarray, unknown: np.ndarray, sigmas: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights of pairs and of motors by what they are off by."""
-    left = errors - network.differences(deviation)
-    return cauchy_weights(left, sigmas[0]), cauchy_weights(deviation - zeros, sigmas[1])
+    left = errors - network.differences(unknown)
+    return cauchy_weights(left, sigmas[0]), cauchy_weights(unknown[: network.n_items], sigmas[1])
 
 
 def _likeliest(
-    motors: np.ndarray, free: np.ndarray, errors: np.ndarray, least: tuple[float, float]
+    network: Network,
+    levels: np.ndarray,
+    errors: np.ndarray,
+    trust: np.ndarray,
+    weights: tuple[np.ndarray, np.ndarray],
+    least: tuple[float, float],
 ) -> tuple[float, float]:
     """Return the likeliest standard deviations of pairs and of motors.
 
@@ -303,23 +293,29 @@ def _likeliest(
 
     Parameters
     ----------
-    motors, free
-        What each motor's deviation, shape (n_pairs, n_slices), and each stretch's zero, shape
-        (n_pairs, n_stretches), make of the pairs' errors.
-    errors
-        Shape (n_pairs, k), in units of relative standard errors.
+    network, levels
+        Equations, and the zero that each slice's motor counts from, shape (n_slices, n_stretches).
+    weights
+        Of pairs, which are used where they are as likely right as not, and of motors.
     least
         Lower bounds of both standard deviations.
     """
-    n_pairs, k = errors.shape
-    basis, values, _ = np.linalg.svd(free, full_matrices=False)
-    basis = basis[:, values > _LEAST_VALUE * max(1.0, values.max(initial=0.0))]
-    errors = errors - basis @ (basis.T @ errors)
-    told, values, _ = np.linalg.svd(motors - basis @ (basis.T @ motors), full_matrices=False)
-    known = values > _LEAST_VALUE * values.max(initial=0.0)
+    good = weights[0] >= _CLEARLY_GOOD
+    root = np.sqrt(trust[good])[:, None]
+    errors, k = root * errors[good], errors.shape[1]
+    rows = np.arange(len(errors))
+    design = np.zeros((len(errors), len(levels)))
+    design[rows, network.second[good]] = root[:, 0]
+    design[rows, network.first[good]] = -root[:, 0]
+    free, values, _ = np.linalg.svd(design @ levels, full_matrices=False)
+    free = free[:, values > _LEAST_VALUE]
+    errors = errors - free @ (free.T @ errors)
+    motors = design / np.sqrt(weights[1])
+    told, values, _ = np.linalg.svd(motors - free @ (free.T @ motors), full_matrices=False)
+    known = values > _LEAST_VALUE
     squares = ((told[:, known].T @ errors) ** 2).sum(axis=1)
     # What pairs say against each other is of their own errors alone.
-    n_left = n_pairs - basis.shape[1] - int(known.sum()) + 1
+    n_left = len(errors) - free.shape[1] - int(known.sum()) + 1
     left = (errors**2).sum() - squares.sum() + k * least[0] ** 2
     pair, motor = (sigma * _STEPS for sigma in least)
     variance = pair[:, None, None] ** 2 + motor[:, None] ** 2 * values[known] ** 2

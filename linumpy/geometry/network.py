@@ -265,7 +265,7 @@ class Network:
         self, n_items: int, pairs: Sequence[tuple[int, int]], terms: np.ndarray | None = None
     ) -> None:
         self.first, self.second = np.array(pairs).T
-        self._n_items = n_items
+        self.n_items = n_items
         self._steps = np.zeros((len(pairs), 0))
         if terms is not None:
             self._steps = terms[self.second] - terms[self.first]
@@ -273,7 +273,7 @@ class Network:
 
     def differences(self, unknown: np.ndarray) -> np.ndarray:
         """Return what would be measured."""
-        shared = linear_combination(self._steps, unknown[self._n_items :])
+        shared = linear_combination(self._steps, unknown[self.n_items :])
         return unknown[self.second] - unknown[self.first] + shared
 
     def solve(self, weight: np.ndarray, prior: np.ndarray, errors: np.ndarray) -> np.ndarray:
@@ -287,9 +287,9 @@ class Network:
     def inverse(self, weight: np.ndarray, prior: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Return the inverse of the normal equations, times columns (n_unknowns, k)."""
         weighted = self._steps * weight[:, None]
-        items = slice(self._n_items)
-        shared = slice(self._n_items, None)
-        if self._n_items > _MAX_DENSE_ITEMS:
+        items = slice(self.n_items)
+        shared = slice(self.n_items, None)
+        if self.n_items > _MAX_DENSE_ITEMS:
             return self._solve_sparse(weight, weighted, prior, right)
         normal = np.diag(prior)
         for one, other, sign in (
@@ -310,7 +310,7 @@ class Network:
         import scipy.sparse
         import scipy.sparse.linalg
 
-        items = (self._n_items, self._n_items)
+        items = (self.n_items, self.n_items)
         links = scipy.sparse.coo_array((weight, (self.first, self.second)), items)
         degree = np.asarray(links.sum(axis=0) + links.sum(axis=1)).ravel()
         between = self._sums(weighted)
@@ -327,7 +327,7 @@ class Network:
 
     def _sums(self, values: np.ndarray) -> np.ndarray:
         """Return what pairs add to their second item, less what they add to their first."""
-        out = np.zeros((self._n_items, values.shape[1]))
+        out = np.zeros((self.n_items, values.shape[1]))
         np.add.at(out, self.second, values)
         np.subtract.at(out, self.first, values)
         return out
