@@ -14,6 +14,9 @@ Key = tuple[int, int]
 _NORMAL_95 = 1.96
 
 
+_ALIKE_SHARE = 0.5
+
+
 @dataclass(frozen=True)
 class PlacedTile:
     """A tile as registration placed it; corners in stage um along axis 1 and axis 2.
@@ -89,6 +92,9 @@ class MeasuredPair:
     second_um, second_confidence
         The best match elsewhere than where the tiles were put: how far `b` lies there from its
         place. None without a peak.
+    placed_correlation
+        The greatest correlation where the tiles were put, to two pixels; None where that was not
+        searched.
     """
 
     a: Key
@@ -103,6 +109,17 @@ class MeasuredPair:
     overlap_mean_b: float | None
     second_um: tuple[float, float] | None = None
     second_confidence: float = 0.0
+    placed_correlation: float | None = None
+
+    @property
+    def matches_as_placed(self) -> bool | None:
+        """Whether the tiles match half as well where they were put; None where it is not known.
+
+        Along a border of tissue that is all they share, they match nearly as well as at the peak.
+        """
+        if self.placed_correlation is None or self.correlation is None:
+            return None
+        return self.placed_correlation >= _ALIKE_SHARE * self.correlation
 
     @classmethod
     def of(cls, record: MeasuredPair | Mapping[str, Any]) -> MeasuredPair:
@@ -130,6 +147,7 @@ class MeasuredPair:
             overlap_mean_b=_optional(record.get("overlap_mean_b")),
             second_um=None if second is None else _pair(second),
             second_confidence=float(record.get("second_confidence", 0.0)),
+            placed_correlation=_optional(record.get("placed_correlation")),
         )
 
 

@@ -11,6 +11,7 @@ from linumpy.tiles.pairs import PairResult
 
 _OWN_PX = 4
 """About where its tiles lie, a surface shows the match that put them there."""
+_PLACED_PX = 2
 
 
 def second_matches(
@@ -47,3 +48,26 @@ def second_matches(
                 off_px = peaks.displacement_px[place] - own[place]
                 found[number] = off_px, confidence(float(peaks.z_score[place]))
     return found
+
+
+def placed_correlation(result: PairResult, position_px: np.ndarray) -> float | None:
+    """Return the greatest correlation of a pair where its tiles lie, to two pixels.
+
+    Parameters
+    ----------
+    result, position_px
+        As of `second_matches`.
+
+    Returns
+    -------
+    None where the surface does not reach, or the tiles share too little there.
+    """
+    values = result.surface.values
+    place = np.rint(result.surface_px(position_px)).astype(int)
+    place += (np.array(values.shape) - 1) // 2
+    if (place < 0).any() or (place >= values.shape).any():
+        return None
+    low = np.maximum(place - _PLACED_PX, 0)
+    near = values[low[0] : place[0] + _PLACED_PX + 1, low[1] : place[1] + _PLACED_PX + 1]
+    known = near[np.isfinite(near)]
+    return float(known.max()) if known.size else None
