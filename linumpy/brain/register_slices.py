@@ -172,7 +172,8 @@ def solve_registration(
             links,
             _common_errors(good, links, turns, pivot),
             relative_trust(good, stated_um, _MIN_PAIR_SIGMA_UM),
-            min_pair_sigma=usual_sigma(stated_um, _MIN_PAIR_SIGMA_UM),
+            min_pair_sigma=_MIN_PAIR_SIGMA_UM,
+            stated_pair_sigma=usual_sigma(stated_um, _MIN_PAIR_SIGMA_UM),
             min_prior_sigma=_MIN_MOTOR_SIGMA_UM,
             clear=clear[used],
         )

@@ -79,6 +79,7 @@ def solve_slices(
     *,
     min_pair_sigma: float,
     min_prior_sigma: float,
+    stated_pair_sigma: float | None = None,
     clear: np.ndarray | None = None,
     drifts: bool = True,
 ) -> SliceSolution:
@@ -93,10 +94,12 @@ def solve_slices(
     errors
         Shape (n_pairs, k): measured minus reported difference, b minus a.
     trust
-        Shape (n_pairs,): relative weight of each measurement.
+        Shape (n_pairs,): relative weight of each measurement, as an inverse variance.
     min_pair_sigma, min_prior_sigma
-        Lower bound of the errors of pairs and of motors. Pairs that close no loop are believed to
-        be off by the lower bound.
+        Lower bound of the errors of pairs and of motors.
+    stated_pair_sigma
+        What pairs say that they are off by; by default the lower bound. It counts as much as one
+        loop, so that pairs which close none are believed.
     clear
         Shape (n_pairs,): which pairs are believed though no others confirm them; by default none.
     drifts
@@ -108,7 +111,7 @@ def solve_slices(
         zeros = np.zeros((n_slices, k))
         return SliceSolution(zeros, np.zeros((0, k)), min_pair_sigma, np.zeros(0), ())
     network = Network(n_slices, pairs)
-    trust = trust / np.median(trust)
+    trust = trust / (np.median(trust[trust > 0]) if trust.any() else 1.0)
     spread = max(robust_spread(errors), min_prior_sigma)
     # Of pairs that contradict each other, those are right that need less of the motors; what
     # several say alike is right whatever it needs.
@@ -124,21 +127,44 @@ def solve_slices(
     weak = np.full(n_slices, 1 / (_WEAK_PRIOR * largest) ** 2)
     trusted = trust * np.where(sure, 1.0, likely)
     start = least_deviations(network, errors, weak, min_pair_sigma, trusted)
-    alone, pair_sigma = _pairs_alone(network, pairs, errors, trusted, weak, start, min_pair_sigma)
+    spreads = _Spreads(
+        pair=min_pair_sigma,
+        motor=min_prior_sigma,
+        least_pair=min_pair_sigma,
+        least_motor=min_prior_sigma,
+        stated_pair=max(min_pair_sigma, stated_pair_sigma or 0.0),
+        # Pairs are no worse than pairs and motors together.
+        most_pair=max(min_pair_sigma, robust_spread(errors)),
+    )
+    alone, spreads = _pairs_alone(network, pairs, errors, trust, trusted, weak, start, spreads)
     group = connected_components(n_slices, pairs)
     held = group >= 0
     members = [np.flatnonzero(group == n) for n in range(int(group.max()) + 1)]
     # Steps from slice to slice measure how rough the motors are, whatever drifts slowly.
     steps = np.concatenate([np.diff(alone[m], axis=0) for m in members])
-    motor_sigma = max(robust_spread(steps) / np.sqrt(2), min_prior_sigma)
-    found = [(m, _Levels(alone[m], motor_sigma, pair_sigma)) for m in members]
+    spreads = replace(spreads, motor=max(robust_spread(steps) / np.sqrt(2), min_prior_sigma))
+    # Of the pairs' variances the slices keep as much as pairs are independent (Foster, 1949).
+    n_free = sum(len(m) - 1 for m in members)
+    step_sigma = spreads.pair * np.sqrt(n_free / len(pairs))
+    found = [(m, _Levels(alone[m], spreads.motor, step_sigma)) for m in members]
     lost_zero = tuple(sorted(int(m[at]) for m, levels in found for at in levels.lost_zero()))
     jumps = lost_zero
     if drifts:
         jumps = tuple(sorted(int(m[at]) for m, levels in found for at in levels.jumps()))
-    sigmas, least = (pair_sigma, motor_sigma), (min_pair_sigma, min_prior_sigma)
-    solved = _with_motors(pairs, errors, trust, alone, held, jumps, sigmas, least)
+    solved = _with_motors(pairs, errors, trust, alone, held, jumps, spreads)
     return replace(solved, lost_zero=lost_zero)
+
+
+@dataclass(frozen=True)
+class _Spreads:
+    """Standard deviations of pairs of median trust and of motors, and between what they lie."""
+
+    pair: float
+    motor: float
+    least_pair: float
+    least_motor: float
+    stated_pair: float
+    most_pair: float
 
 
 def _pairs_alone(
@@ -146,25 +172,27 @@ def _pairs_alone(
     pairs: Sequence[tuple[int, int]],
     errors: np.ndarray,
     trust: np.ndarray,
+    trusted: np.ndarray,
     weak: np.ndarray,
     start: np.ndarray,
-    min_pair_sigma: float,
-) -> tuple[np.ndarray, float]:
-    """Return what pairs alone say of the deviations, and their standard deviation.
+    spreads: _Spreads,
+) -> tuple[np.ndarray, _Spreads]:
+    """Return what pairs alone say of the deviations, with the pairs' spread.
 
     Motors may not pull yet: what they take from the pairs would count as the pairs' error, and so
     let them pull more. Few loops cannot tell pairs that are all rough from some that are wrong, so
-    half of the loops have to be right; and pairs are no worse than pairs and motors together.
+    half of the loops have to be right.
     """
-    alone, pair_sigma, both = start, min_pair_sigma, robust_spread(errors)
+    alone = start
     for _ in range(_ROUNDS_ALONE):
-        left = errors - network.differences(alone)
-        noise = pair_noise(len(start), pairs, left, min_pair_sigma, most_wrong=_MOST_WRONG)
-        pair_sigma = max(min(noise, both), min_pair_sigma)
-        alone = network.solve(
-            trust * cauchy_weights(left, pair_sigma) / pair_sigma**2, weak, errors
+        left = np.sqrt(trust)[:, None] * (errors - network.differences(alone))
+        noise = pair_noise(len(start), pairs, left, spreads.stated_pair, most_wrong=_MOST_WRONG)
+        spreads = replace(
+            spreads, pair=float(np.clip(noise, spreads.least_pair, spreads.most_pair))
         )
-    return alone, pair_sigma
+        weight = trusted * cauchy_weights(left, spreads.pair)
+        alone = network.solve(weight / spreads.pair**2, weak, errors)
+    return alone, spreads
 
 
 class _Levels:
@@ -244,10 +272,9 @@ def _with_motors(
     start: np.ndarray,
     held: np.ndarray,
     jumps: tuple[int, ...],
-    sigmas: tuple[float, float],
-    least: tuple[float, float],
+    spreads: _Spreads,
 ) -> SliceSolution:
-    """Solve for all, pairs and motors; `sigmas` and `least` are those of pairs and of motors."""
+    """Solve for all, pairs and motors, with the likeliest spreads of both."""
     n_slices = len(start)
     stretch = np.searchsorted(np.array(jumps, int), np.arange(n_slices), side="right")
     levels = np.eye(len(jumps) + 1)[stretch]
@@ -258,23 +285,29 @@ def _with_motors(
     anchor[0] = 1.0
     zeros = _medians(start, stretch, held)
     unknown = np.vstack([start - zeros[stretch], zeros])
-    pair, motor = _weights(network, errors, unknown, sigmas)
-    sigmas = _likeliest(network, levels, errors, trust, (pair, motor), least)
+    weights = _weights(network, errors, trust, unknown, spreads)
+    spreads = _likeliest(network, levels, errors, trust, weights, spreads)
     for _ in range(_FINAL_ROUNDS):
-        pair, motor = _weights(network, errors, unknown, sigmas)
-        prior = np.concatenate([motor, anchor]) / sigmas[1] ** 2
-        unknown = network.solve(trust * pair / sigmas[0] ** 2, prior, errors)
+        pair, motor = _weights(network, errors, trust, unknown, spreads)
+        prior = np.concatenate([motor, anchor]) / spreads.motor**2
+        unknown = network.solve(trust * pair / spreads.pair**2, prior, errors)
     deviation = unknown[:n_slices] + linear_combination(levels, unknown[n_slices:])
     residual = errors - network.differences(unknown)
-    return SliceSolution(deviation, residual, sigmas[0], cauchy_weights(residual, sigmas[0]), jumps)
+    weight, _ = _weights(network, errors, trust, unknown, spreads)
+    return SliceSolution(deviation, residual, spreads.pair, weight, jumps)
 
 
 def _weights(
-    network: Network, errors: np.ndarray, unknown: np.ndarray, sigmas: tuple[float, float]
+    network: Network,
+    errors: np.ndarray,
+    trust: np.ndarray,
+    unknown: np.ndarray,
+    spreads: _Spreads,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights of pairs and of motors by what they are off by."""
-    left = errors - network.differences(unknown)
-    return cauchy_weights(left, sigmas[0]), cauchy_weights(unknown[: network.n_items], sigmas[1])
+    left = np.sqrt(trust)[:, None] * (errors - network.differences(unknown))
+    pair = cauchy_weights(left, spreads.pair)
+    return pair, cauchy_weights(unknown[: network.n_items], spreads.motor)
 
 
 def _likeliest(
@@ -283,13 +316,13 @@ def _likeliest(
     errors: np.ndarray,
     trust: np.ndarray,
     weights: tuple[np.ndarray, np.ndarray],
-    least: tuple[float, float],
-) -> tuple[float, float]:
+    spreads: _Spreads,
+) -> _Spreads:
     """Return the likeliest standard deviations of pairs and of motors.
 
     The likelihood is the restricted one, in which zeros that are free count as lost (Patterson and
-    Thompson, Biometrika 58, 545, 1971). Pairs are expected to be off by the least that they can
-    be, as if one loop more of them said so.
+    Thompson, Biometrika 58, 545, 1971). Pairs are expected to be off by what they state, as if one
+    loop more of them said so. Steps of a sixth are finer than what any data tells.
 
     Parameters
     ----------
@@ -297,8 +330,8 @@ def _likeliest(
         Equations, and the zero that each slice's motor counts from, shape (n_slices, n_stretches).
     weights
         Of pairs, which are used where they are as likely right as not, and of motors.
-    least
-        Lower bounds of both standard deviations.
+    spreads
+        Between what the standard deviations lie.
     """
     good = weights[0] >= _CLEARLY_GOOD
     root = np.sqrt(trust[good])[:, None]
@@ -316,13 +349,14 @@ def _likeliest(
     squares = ((told[:, known].T @ errors) ** 2).sum(axis=1)
     # What pairs say against each other is of their own errors alone.
     n_left = len(errors) - free.shape[1] - int(known.sum()) + 1
-    left = (errors**2).sum() - squares.sum() + k * least[0] ** 2
-    pair, motor = (sigma * _STEPS for sigma in least)
+    left = (errors**2).sum() - squares.sum() + k * spreads.stated_pair**2
+    pair, motor = spreads.least_pair * _STEPS, spreads.least_motor * _STEPS
+    pair = pair[pair <= spreads.most_pair]
     variance = pair[:, None, None] ** 2 + motor[:, None] ** 2 * values[known] ** 2
     cost = (k * np.log(variance) + squares / variance).sum(axis=-1)
     cost += (k * n_left * np.log(pair**2) + left / pair**2)[:, None]
     best = np.unravel_index(cost.argmin(), cost.shape)
-    return float(pair[best[0]]), float(motor[best[1]])
+    return replace(spreads, pair=float(pair[best[0]]), motor=float(motor[best[1]]))
 
 
 def _medians(deviation: np.ndarray, stretch: np.ndarray, held: np.ndarray) -> np.ndarray:

@@ -215,7 +215,9 @@ def pair_noise(
     """
     loops = _loops(connected_components(n_items, pairs), len(pairs))
     squares = (residual**2).mean(axis=1)
-    kept_anyway = np.sort(squares)[-1 - min(int(most_wrong * loops), len(squares) - 1)]
+    kept_anyway = 0.0
+    if most_wrong < 1:
+        kept_anyway = np.sort(squares)[-1 - int(most_wrong * loops)]
     variance = (len(residual) * robust_spread(residual) ** 2 + expected**2) / (1 + loops)
     for _ in range(_NOISE_ROUNDS):
         kept = squares <= max(_CLIP**2 * variance, kept_anyway)

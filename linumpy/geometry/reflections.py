@@ -15,9 +15,11 @@ twelvefold amplitude on a tenth of the area."""
 _OUTLIER = 8.0
 _LEAST_ABOVE_PX = 2
 _NEAR_PX = 5
+"""Nearer than that to its face, the crest of an uneven one shows, too."""
+
 _SHADED_LOG = 0.5
-"""Nearer than that to its face, the crest of an uneven one shows, too. Tissue of 10 per mm
-attenuates by no more over five voxels of 10 um; debris shades the face below it."""
+"""Tissue of 10 per mm attenuates by no more over five voxels of 10 um; debris shades more of what
+lies below it."""
 
 _BELOW_PX = 5
 _DARKER_LOG = 0.5
@@ -136,7 +138,7 @@ def reflecting_bodies(
     numbers = range(1, count + 1)
     sizes = ndimage.sum_labels(cells, labels, numbers)
     centres = ndimage.center_of_mass(labels > 0, labels, numbers)
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         {
             "area_um2": float(size * cell_um[0] * cell_um[1]),
             "centre_um": [
@@ -146,6 +148,7 @@ def reflecting_bodies(
             "cells": np.argwhere(shadowed(labels == number)).tolist(),
         }
         for number, size, centre in zip(numbers, sizes, centres, strict=True)
-        if size * cell_um[0] * cell_um[1] >= _LEAST_UM2
     ]
+    # What shades the tissue below it is no speckle.
+    bodies = [body for body in bodies if body["cells"] or body["area_um2"] >= _LEAST_UM2]
     return sorted(bodies, key=lambda body: -body["area_um2"])

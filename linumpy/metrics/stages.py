@@ -135,9 +135,7 @@ def register_tiles(model: Any, found: StageMetrics) -> None:
     found.add("n_pairs", len(model.pairs), "", "pairs of neighbours")
     # Tiles of bare agarose match nothing, and need not.
     found.add("accepted_share", share_of(len(accepted), len(model.pairs)), "", "pairs accepted")
-    clear = [
-        p for p in model.pairs if p.confidence >= _CLEAR and (p.accepted or not p.matches_as_placed)
-    ]
+    clear = [p for p in model.pairs if p.confidence >= _CLEAR and (p.accepted or not p.is_on_ridge)]
     found.add(
         "clear_accepted_share",
         share_of(sum(p.accepted for p in clear), len(clear)) if len(clear) >= _FEW else None,
@@ -259,7 +257,7 @@ def _torn_pairs(model: Any) -> list[tuple[Any, float]]:
                     parts.setdefault(index, []).append((pair, part))
         elif pair.displacement_um is not None and pair.confidence >= sure:
             off_um = np.subtract(pair.displacement_um, np.subtract(b.corner_um, a.corner_um))
-            if np.hypot(*(off_um / pixel)) > _TORN_PX and pair.matches_as_placed is False:
+            if np.hypot(*(off_um / pixel)) > _TORN_PX and not pair.is_on_ridge:
                 apart[pair.a, pair.b] = pair, float(np.hypot(*off_um))
     for index, shown in parts.items():
         # Texture that repeats itself does so elsewhere, too.

@@ -43,7 +43,7 @@ from linumpy.tiles.scan_distortion import (
     fit_scan_distortion,
 )
 from linumpy.tiles.scan_strips import measured_strip, overlap_strips, scan_evidence
-from linumpy.tiles.second_matches import placed_correlation, second_matches
+from linumpy.tiles.second_matches import ridge_share, second_matches
 
 SCAN_MODEL = "scan_distortion"
 """Stem of the acquisition's model of the scan."""
@@ -267,5 +267,5 @@ class RegisterTiles(Stage):
             overlap_mean_b=None if means is None else means[1],
             second_um=None if second is None else self._um(second[0]),
             second_confidence=0.0 if second is None else second[1],
-            placed_correlation=placed_correlation(result, position_px),
+            ridge_share=ridge_share(result, position_px),
         )

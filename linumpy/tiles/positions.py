@@ -14,7 +14,7 @@ Key = tuple[int, int]
 _NORMAL_95 = 1.96
 
 
-_ALIKE_SHARE = 0.5
+_RIDGE_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class MeasuredPair:
     second_um, second_confidence
         The best match elsewhere than where the tiles were put: how far `b` lies there from its
         place. None without a peak.
-    placed_correlation
-        The greatest correlation where the tiles were put, to two pixels; None where that was not
-        searched.
+    ridge_share
+        The least correlation between where the tiles were put and the peak, over that of the peak;
+        None where it is not known.
     """
 
     a: Key
@@ -109,17 +109,15 @@ class MeasuredPair:
     overlap_mean_b: float | None
     second_um: tuple[float, float] | None = None
     second_confidence: float = 0.0
-    placed_correlation: float | None = None
+    ridge_share: float | None = None
 
     @property
-    def matches_as_placed(self) -> bool | None:
-        """Whether the tiles match half as well where they were put; None where it is not known.
+    def is_on_ridge(self) -> bool:
+        """Whether the tiles match nearly as well where they were put, and all the way there.
 
-        Along a border of tissue that is all they share, they match nearly as well as at the peak.
+        They do along a border of tissue that is all they share; their peak says nothing then.
         """
-        if self.placed_correlation is None or self.correlation is None:
-            return None
-        return self.placed_correlation >= _ALIKE_SHARE * self.correlation
+        return self.ridge_share is not None and self.ridge_share >= _RIDGE_SHARE
 
     @classmethod
     def of(cls, record: MeasuredPair | Mapping[str, Any]) -> MeasuredPair:
@@ -147,7 +145,7 @@ class MeasuredPair:
             overlap_mean_b=_optional(record.get("overlap_mean_b")),
             second_um=None if second is None else _pair(second),
             second_confidence=float(record.get("second_confidence", 0.0)),
-            placed_correlation=_optional(record.get("placed_correlation")),
+            ridge_share=_optional(record.get("ridge_share")),
         )
 
 

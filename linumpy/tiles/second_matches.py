@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,6 @@ from linumpy.tiles.pairs import PairResult
 
 _OWN_PX = 4
 """About where its tiles lie, a surface shows the match that put them there."""
-_PLACED_PX = 2
 
 
 def second_matches(
@@ -50,8 +50,11 @@ def second_matches(
     return found
 
 
-def placed_correlation(result: PairResult, position_px: np.ndarray) -> float | None:
-    """Return the greatest correlation of a pair where its tiles lie, to two pixels.
+def ridge_share(result: PairResult, position_px: np.ndarray) -> float | None:
+    """Return how high a pair's correlation stays from its peak to where its tiles lie.
+
+    Along a border that is all they share, tiles match nearly as well anywhere. Two parts of a torn
+    tile make two peaks, with a valley between.
 
     Parameters
     ----------
@@ -60,14 +63,18 @@ def placed_correlation(result: PairResult, position_px: np.ndarray) -> float | N
 
     Returns
     -------
-    None where the surface does not reach, or the tiles share too little there.
+    The least correlation on the straight line, as far as it was searched, over that of the peak;
+    None without a peak.
     """
-    values = result.surface.values
-    place = np.rint(result.surface_px(position_px)).astype(int)
-    place += (np.array(values.shape) - 1) // 2
-    if (place < 0).any() or (place >= values.shape).any():
+    if result.peak is None:
         return None
-    low = np.maximum(place - _PLACED_PX, 0)
-    near = values[low[0] : place[0] + _PLACED_PX + 1, low[1] : place[1] + _PLACED_PX + 1]
-    known = near[np.isfinite(near)]
-    return float(known.max()) if known.size else None
+    values = result.surface.values
+    peak_px = np.subtract(result.peak.displacement_px, result.surface.centre_px)
+    placed_px = result.surface_px(position_px)
+    n_steps = 1 + math.ceil(np.abs(placed_px - peak_px).max())
+    way = peak_px + np.linspace(0, 1, n_steps + 1)[:, None] * (placed_px - peak_px)
+    at = np.rint(way).astype(int) + (np.array(values.shape) - 1) // 2
+    at = at[((at >= 0) & (at < values.shape)).all(axis=1)]
+    along = values[tuple(at.T)]
+    along = along[np.isfinite(along)]
+    return float(along.min() / along[0]) if along.size and along[0] > 0 else None

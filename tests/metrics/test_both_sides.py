@@ -44,7 +44,6 @@ _ROW = [tile((0.0, 250.0 * j), (0.0, 250.0 * j), 0) | {"iy": j} for j in (0, 1)]
 def _torn(off_px: float, confidence: float = 0.9) -> dict[str, Any]:
     """Return two tiles, and a pair of them that was rejected."""
     pair = tile_pair(0, 1, None) | {"displacement_um": (0.0, 250 - 5 * off_px)}
-    pair |= {"correlation": 0.5, "placed_correlation": 0.1}
     return {"tiles": _ROW, "pairs": [*_CLEAR, pair | {"confidence": confidence}]}
 
 
