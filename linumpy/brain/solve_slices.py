@@ -126,7 +126,6 @@ def solve_slices(
         largest = spread
     weak = np.full(n_slices, 1 / (_WEAK_PRIOR * largest) ** 2)
     trusted = trust * np.where(sure, 1.0, likely)
-    start = least_deviations(network, errors, weak, min_pair_sigma, trusted)
     spreads = _Spreads(
         pair=min_pair_sigma,
         motor=min_prior_sigma,
@@ -136,7 +135,7 @@ def solve_slices(
         # Pairs are no worse than pairs and motors together.
         most_pair=max(min_pair_sigma, robust_spread(errors)),
     )
-    alone, spreads = _pairs_alone(network, pairs, errors, trust, trusted, weak, start, spreads)
+    alone, spreads = _pairs_alone(network, pairs, errors, trust, trusted, weak, spreads)
     group = connected_components(n_slices, pairs)
     held = group >= 0
     members = [np.flatnonzero(group == n) for n in range(int(group.max()) + 1)]
@@ -174,7 +173,6 @@ def _pairs_alone(
     trust: np.ndarray,
     trusted: np.ndarray,
     weak: np.ndarray,
-    start: np.ndarray,
     spreads: _Spreads,
 ) -> tuple[np.ndarray, _Spreads]:
     """Return what pairs alone say of the deviations, with the pairs' spread.
@@ -183,10 +181,12 @@ def _pairs_alone(
     let them pull more. Few loops cannot tell pairs that are all rough from some that are wrong, so
     half of the loops have to be right.
     """
-    alone = start
+    alone = least_deviations(network, errors, weak, spreads.least_pair, trusted)
     for _ in range(_ROUNDS_ALONE):
         left = np.sqrt(trust)[:, None] * (errors - network.differences(alone))
-        noise = pair_noise(len(start), pairs, left, spreads.stated_pair, most_wrong=_MOST_WRONG)
+        noise = pair_noise(
+            network.n_items, pairs, left, spreads.stated_pair, most_wrong=_MOST_WRONG
+        )
         spreads = replace(
             spreads, pair=float(np.clip(noise, spreads.least_pair, spreads.most_pair))
         )

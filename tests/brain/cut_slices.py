@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.ndimage import gaussian_filter1d
 
 from linumpy.brain.slice_planes import SliceVolume
 from linumpy.stage_params.brain import RegisterParams
 
-from ..geometry.speckle import fixed_field, image
+from ..geometry.speckle import image, structured_field
 
 VOXEL_UM = (10.0, 10.0, 10.0)
 INTERVAL_UM = 80.0
@@ -19,12 +18,8 @@ PARAMS = RegisterParams(first_plane=2, max_translation_px=14)
 
 @pytest.fixture(scope="module")
 def tissue():
-    """Fixed speckle of a block 64 planes deep, alike over a few planes as structure is."""
-    field = fixed_field(np.random.default_rng(11), 64, (96, 100))
-    field = gaussian_filter1d(field.real, 1.2, axis=0) + 1j * gaussian_filter1d(
-        field.imag, 1.2, axis=0
-    )
-    return field / np.sqrt((np.abs(field) ** 2).mean())
+    """Fixed speckle of a block 64 planes deep."""
+    return structured_field(11, 64, (96, 100))
 
 
 def volume(xp, slice_id, data, *, corner_px=CORNER_PX, face_um=0.0, valid=None):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from scipy.ndimage import gaussian_filter, gaussian_filter1d
+from scipy.ndimage import gaussian_filter
 
 from linumpy.brain.auto_exclude_slices import (
     NO_MATCH,
@@ -19,7 +19,7 @@ from linumpy.io.tables import SliceConfig, read_slice_config, selected_ids, writ
 from linumpy.stage_params.brain import RegisterParams
 from linumpy.stage_params.gaps import AutoExcludeParams
 
-from ..geometry.speckle import fixed_field, image
+from ..geometry.speckle import image, structured_field
 
 PARAMS = AutoExcludeParams()
 N = 8
@@ -46,11 +46,7 @@ def excluded(pairs, n=N, params=PARAMS):
 
 @pytest.fixture(scope="module")
 def tissue():
-    field = fixed_field(np.random.default_rng(21), 100, (96, 100))
-    field = gaussian_filter1d(field.real, 1.2, axis=0) + 1j * gaussian_filter1d(
-        field.imag, 1.2, axis=0
-    )
-    return field / np.sqrt((np.abs(field) ** 2).mean())
+    return structured_field(21, 100, (96, 100))
 
 
 def damaged(rng, data, kind):

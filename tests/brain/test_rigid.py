@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.ndimage import gaussian_filter1d, map_coordinates
+from scipy.ndimage import map_coordinates
 from scipy.ndimage import rotate as scipy_rotate
 
 from linumpy.brain.register_pairwise import register_pair
@@ -22,7 +22,7 @@ from linumpy.geometry.turned import (
 )
 from linumpy.stage_params.brain import RegisterParams
 
-from ..geometry.speckle import FINE, fixed_field
+from ..geometry.speckle import FINE, fixed_field, structured_field
 
 VOXEL_UM = (10.0, 10.0, 10.0)
 SHAPE = (72, 78)
@@ -32,11 +32,7 @@ STEP, PLANES = 6, 18
 
 
 def block(seed, planes):
-    field = fixed_field(np.random.default_rng(seed), planes, tuple(n + 2 * PAD for n in SHAPE))
-    field = gaussian_filter1d(field.real, 1.2, axis=0) + 1j * gaussian_filter1d(
-        field.imag, 1.2, axis=0
-    )
-    return field / np.sqrt((np.abs(field) ** 2).mean())
+    return structured_field(seed, planes, tuple(n + 2 * PAD for n in SHAPE))
 
 
 def seen(rng, field, rotation_deg, offset_px, share=0.7):

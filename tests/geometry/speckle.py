@@ -1,7 +1,7 @@
 """Speckled images at known sub-pixel positions, for tests of registration."""
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, gaussian_filter1d
 
 FINE = 4
 
@@ -12,6 +12,15 @@ def fixed_field(rng, planes, shape):
     field = rng.normal(size=size) + 1j * rng.normal(size=size)
     field = gaussian_filter(field.real, (0, 2.5, 2.5)) + 1j * gaussian_filter(
         field.imag, (0, 2.5, 2.5)
+    )
+    return field / np.sqrt((np.abs(field) ** 2).mean())
+
+
+def structured_field(seed, planes, shape):
+    """Speckle that is alike over a few planes, as structure is."""
+    field = fixed_field(np.random.default_rng(seed), planes, shape)
+    field = gaussian_filter1d(field.real, 1.2, axis=0) + 1j * gaussian_filter1d(
+        field.imag, 1.2, axis=0
     )
     return field / np.sqrt((np.abs(field) ** 2).mean())
 

@@ -62,7 +62,7 @@ def test_a_clean_face_reflects_nothing_above_it(seed, tilt_px, roughness_px):
 def test_waves_of_the_knife_are_no_bodies(seed):
     """Shorter than the fitted face follows: crests up to 28 um above it, in dense tissue.
 
-    Seen to fail (eight bodies) where a crest need only be brighter than the tissue below it.
+    Seen to fail (five of six seeds) where a crest need only be brighter than what lies below it.
     """
     rng = np.random.default_rng([seed, 7])
     y, x = pixels()

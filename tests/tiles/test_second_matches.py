@@ -49,7 +49,7 @@ def test_a_border_that_is_all_two_tiles_share_is_a_ridge(moved_px):
 def test_a_tile_that_lost_b_scans_makes_no_ridge(seed, blur_px, lost, at):
     """Before the overlap, or within it: then both parts match, with a valley between.
 
-    Seen to fail where the place where tiles were put is looked at alone.
+    Seen to fail (four pairs) where the place where tiles were put is looked at alone.
     """
     rng = np.random.default_rng([seed, lost])
     whole = texture(rng, blur_px)
